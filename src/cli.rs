@@ -37,6 +37,8 @@ mod trace;
 mod verify;
 mod with_lock;
 
+pub use migrate::say_that_migrate_waits;
+
 /// Runs the command in `argv` and ends the process.
 pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let argv: Vec<OsString> = argv.into_iter().collect();

@@ -23,7 +23,8 @@ fn main() {
 }
 
 fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
-    let program = Program { config: Some(loaded.config.shared()), ..Program::default() };
+    let (config, waits) = (Some(loaded.config.shared()), Some(cli::say_that_migrate_waits as fn()));
+    let program = Program { config, waits, ..Program::default() };
     match loaded.config.ledger.url.clone() {
         LedgerUrl::Sqlite { path } => Ok(Arc::new(SqliteLedger::of(path, program, limits))),
         LedgerUrl::Postgres { url } => {

@@ -2,6 +2,7 @@
 //! puts what all hosts' configurations must have alike on record. If several hosts run it at the
 //! same time, each step is done once; after a crash the next one goes on.
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::command_line::MigrateArgs;
@@ -35,6 +36,13 @@ fn migrate(ledger: &dyn AnyLedger, accept_config: bool) -> Result<String, String
         Ok(version) => Ok(format!("{applied}the ledger {version}")),
         Err(error) => Err(format!("{applied}ledger: {error}")),
     }
+}
+
+/// For the administrator, who would see nothing otherwise.
+pub fn say_that_migrate_waits() {
+    let text = "another `onedrop migrate` runs on this ledger: waiting for its end";
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn plan(ledger: &dyn AnyLedger) -> Result<String, LedgerError> {

@@ -26,6 +26,7 @@ mod jobs;
 mod kept;
 mod link;
 mod locks;
+mod newly;
 mod proof;
 mod receipts;
 mod record;

@@ -36,7 +36,8 @@ pub enum MigrationStep {
     /// the table's name.
     Index { name: &'static str, table: &'static str, on: &'static str },
     /// A statement that changes some of the table's rows, repeated until it finds none, each time
-    /// in a transaction of its own.
+    /// in a transaction of its own. On MariaDB: those with an `id` above `?1` and not above `?2`,
+    /// repeated for one range after the other until the table's end.
     Batches { table: &'static str, sql: &'static str },
 }
 
@@ -60,11 +61,20 @@ pub struct Program {
     /// The migrations behind those of this source. Only tests have any: they stand for a program of
     /// a later version.
     pub next: &'static [Migration],
+    /// Called once by a migration that has to wait for another program's.
+    pub waits: Option<fn()>,
 }
 
 impl Program {
     pub fn version(&self) -> i64 {
         self.next.last().map_or(SCHEMA_VERSION, |migration| migration.version)
+    }
+
+    /// Says that this program waits for another one that migrates.
+    pub fn say_that_it_waits(&self) {
+        if let Some(say) = self.waits {
+            say();
+        }
     }
 
     /// A ledger's schema, as this program sees it.

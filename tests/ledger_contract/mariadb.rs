@@ -254,6 +254,72 @@ fn copies_that_need_another_look_are_noted() {
     assert_eq!(noted(late.copy), "0");
 }
 
+/// A record in one round trip decides what the two steps decide, each time anew.
+#[test]
+fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
+    let rig = MariadbRig::new();
+    let host = Host(rig.ledger_with(Limits { used: 1, ..limits(1) }).expect("a ledger"));
+    host.record(&mail("warms"), &[inbox()]);
+    let begun = || {
+        rig.mariadb
+            .sql(
+                "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status
+         WHERE variable_name = 'COM_SELECT'",
+            )
+            .parse::<u64>()
+            .expect("a number")
+    };
+    let (before, between) = (begun(), begun());
+    let (mail_of_now, facts) = (mail("new"), Facts::default());
+    let entry = Entry { oldest: Some(SystemTime::now()), ..entry(mail_of_now.identity(), &facts) };
+    let new = host.record_entry(&entry, &attempt("mx1"), &[inbox(), sent()], LEASE);
+    // The lock, the message, the decision; the two steps take more.
+    assert_eq!(begun() - between - (between - before), 3);
+    let claims: Vec<Claim> = new.copies.iter().map(claimed).collect();
+    assert!(new.is_new && claims.iter().all(|claim| (claim.epoch, claim.in_doubt) == (1, false)));
+    let again = host.record(&mail("new"), &[inbox(), sent()]);
+    assert_eq!((again.message, again.is_new), (new.message, false));
+    assert_eq!(again.copies, [CopyState::Busy, CopyState::Busy]);
+    for claim in &claims {
+        assert_eq!(host.confirm(claim, &uid(claim.copy as u32)), Confirmed::Recorded);
+    }
+    let placed = "SELECT GROUP_CONCAT(account, '/', mailbox, '/', uid = id ORDER BY id)
+                  FROM onedrop_copy WHERE placed_at IS NOT NULL";
+    assert_eq!(rig.mariadb.sql(placed), "doug/INBOX/1,lisa/Sent/1");
+    rig.remember_since(SystemTime::now());
+    let old = host.claim(&mail("old"), &inbox());
+    assert!(old.in_doubt && old.looks_back, "the ledger has forgotten since");
+}
+
+#[test]
+fn the_message_that_is_answered_stands_in_the_view() {
+    let rig = MariadbRig::new();
+    let host = Host::of(&rig);
+    let of = |name: &str, answered: Option<&str>, references: Option<&str>| {
+        let [in_reply_to, references] = [answered, references].map(|id| id.map(str::to_owned));
+        let facts = Facts { in_reply_to, references, ..Facts::default() };
+        let message = host.record_identity(mail(name).identity(), &facts).message;
+        rig.mariadb.sql(&format!(
+            "SELECT COALESCE(in_reply_to, 'none') FROM onedrop_message_text WHERE id = {message}"
+        ))
+    };
+    assert_eq!(of("last", Some("<b@x>"), Some("<a@x> <b@x>")), "<b@x>");
+    assert_eq!(of("only", Some("<a@x>"), Some("<a@x>")), "<a@x>");
+    assert_eq!(of("other", Some("<a@x>"), Some("<a@x> <b@x>")), "<a@x>");
+    assert_eq!(of("bare", Some("<a@x>"), None), "<a@x>");
+    assert_eq!(of("none", None, Some("<a@x>")), "none");
+}
+
+#[test]
+fn tables_have_the_row_format_that_long_keys_need_whatever_the_servers_default() {
+    let mariadb = Mariadb::start_with(&["--innodb-default-row-format=compact"]);
+    let host = ledger(&mariadb, &mariadb.url_socket(), Some(mariadb.password()));
+    host.migrate().expect("migrate");
+    let others = "SELECT COUNT(*) FROM information_schema.tables
+                  WHERE table_schema = 'onedrop' AND engine = 'InnoDB' AND row_format <> 'Dynamic'";
+    assert_eq!(mariadb.sql(others), "0");
+}
+
 #[test]
 fn a_transaction_of_a_commands_own_can_assert_its_lock() {
     let rig = MariadbRig::new();

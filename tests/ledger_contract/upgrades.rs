@@ -1,7 +1,9 @@
 //! Upgrades on the engines themselves: a program of the next version beside this one, a migration
 //! that is cut off at each step, and deliveries that go on meanwhile.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use onedrop::ledger::Program;
 
 use ::postgres::{Client, NoTls};
 
@@ -424,7 +426,7 @@ fn deliveries_wait_for_a_migration_no_longer_than_a_second() {
 fn deliveries_go_on_while_mariadb_is_migrated() {
     let rig = MariadbRig::new();
     rig.fill(messages_on_record());
-    let of_next = || Host(rig.of_program(next::program(None, next::MARIADB_LARGE)));
+    let of_next = || Host(rig.of_program(next::program(None, next::MARIADB)));
     let load = deliver_while_migrating([&|| Host::of(&rig), &of_next], &of_next());
     load.say("mariadb");
     let left = "SELECT COUNT(*) FROM onedrop_message WHERE next_note IS NULL";
@@ -457,7 +459,7 @@ fn files_are_migrated_step_by_step() {
 #[test]
 fn rows_that_others_hold_cut_no_migration_of_mariadb_off_and_hold_no_delivery_up() {
     let rig = MariadbRig::new();
-    rig.fill(100);
+    rig.fill(2_000);
     let new = Host(rig.of_program(next::program(None, next::MARIADB)));
     // Up to the batches.
     let MigrationStep::Transaction(first) = next::MARIADB[0].steps[0] else {
@@ -468,25 +470,60 @@ fn rows_that_others_hold_cut_no_migration_of_mariadb_off_and_hold_no_delivery_up
         "{first}; INSERT INTO onedrop_schema (version, name, sha256, steps)
          VALUES (11, 'x', UNHEX('{hash}'), 1)"
     ));
-    let held = rig.open_transaction("SELECT id FROM onedrop_message WHERE id = 100 FOR UPDATE");
+    let held = rig.open_transaction("SELECT id FROM onedrop_message WHERE id = 1700 FOR UPDATE");
     thread::scope(|scope| {
         let migrating = scope.spawn(|| new.migrate());
-        let left = "SELECT COUNT(*) <= 20 FROM onedrop_message WHERE next_note IS NULL";
+        let left = "SELECT COUNT(*) = 500 FROM onedrop_message WHERE next_note IS NULL";
         assert!(crate::support::wait_until(Duration::from_secs(60), || {
             rig.mariadb.sql(left) == "1"
         }));
-        // A row of the batch that waits: it is let go again.
-        for _ in 0..3 {
-            let began = Instant::now();
-            rig.sql("SELECT id FROM onedrop_message WHERE id = 90 LOCK IN SHARE MODE");
-            assert!(began.elapsed() < Duration::from_secs(10));
-            thread::sleep(Duration::from_millis(300));
+        // The batch that finds it held holds no other row while it waits.
+        let waits = "SELECT COUNT(*) FROM information_schema.innodb_lock_waits";
+        for _ in 0..20 {
+            assert_eq!(rig.mariadb.sql(waits), "0");
+            rig.sql("SELECT id FROM onedrop_message WHERE id = 1600 LOCK IN SHARE MODE");
+            thread::sleep(Duration::from_millis(50));
         }
         assert!(!migrating.is_finished());
         drop(held);
         assert_eq!(migrating.join().expect("no panic").expect("migrate"), [next::NAME]);
     });
 }
+
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn a_migration_that_waits_for_another_one_says_so_once() {
+    let waits = Some((|| drop(WAITING.fetch_add(1, Ordering::SeqCst))) as fn());
+    let told_while = |first: &Host, second: &Host, held: Box<dyn std::any::Any>| {
+        let before = WAITING.load(Ordering::SeqCst);
+        thread::scope(|scope| {
+            let migrations = [first, second].map(|host| scope.spawn(|| host.migrate()));
+            let is_told = || WAITING.load(Ordering::SeqCst) > before;
+            assert!(crate::support::wait_until(Duration::from_secs(60), is_told));
+            drop(held);
+            let applied = migrations.map(|one| one.join().expect("no panic").expect("migrate"));
+            assert_eq!(applied.concat(), [next::NAME]);
+        });
+        assert_eq!(WAITING.load(Ordering::SeqCst), before + 1);
+    };
+    let postgres = PostgresRig::direct(false);
+    let program = Program { waits, ..next::program(None, next::POSTGRES) };
+    let hosts =
+        [(); 2].map(|()| Host(postgres.ledger_for(postgres.url(), program.clone(), limits(20))));
+    let held = postgres.in_transaction("LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE");
+    told_while(&hosts[0], &hosts[1], Box::new(held));
+    let mariadb = MariadbRig::new();
+    mariadb.fill(1);
+    let program = Program { waits, ..next::program(None, next::MARIADB) };
+    let hosts = [(); 2].map(|()| Host(mariadb.of_program(program.clone())));
+    let held = mariadb.open_transaction("SELECT id FROM onedrop_message WHERE id = 1 FOR UPDATE");
+    told_while(&hosts[0], &hosts[1], Box::new(held));
+}
+
+/// How many statements of the kind the server has run.
+const UPDATES: &str = "(SELECT CAST(variable_value AS SIGNED)
+                        FROM information_schema.global_status WHERE variable_name = 'COM_UPDATE')";
 
 #[test]
 fn a_migration_of_mariadb_that_is_cut_off_at_any_step_goes_on_there() {
@@ -509,12 +546,17 @@ fn a_migration_of_mariadb_that_is_cut_off_at_any_step_goes_on_there() {
              VALUES (11, 'x', UNHEX('{hash}'), {steps})"
         ));
         let held = rig.open_transaction("SELECT id FROM onedrop_message WHERE id = 1 FOR UPDATE");
+        let updates = rig.mariadb.sql(&format!("SELECT {UPDATES}"));
         thread::scope(|scope| {
             let migrating = scope.spawn(|| new.migrate());
-            let is_seen = format!(
-                "SELECT COUNT(*) > 0 FROM information_schema.processlist
-                 WHERE user = 'onedrop' AND info LIKE '%{runs}%'"
-            );
+            let is_seen = match steps {
+                // It waits for no row.
+                1 => format!("SELECT {UPDATES} > {updates}"),
+                _ => format!(
+                    "SELECT COUNT(*) > 0 FROM information_schema.processlist
+                     WHERE user = 'onedrop' AND info LIKE '%{runs}%'"
+                ),
+            };
             assert!(crate::support::wait_until(Duration::from_secs(60), || {
                 rig.mariadb.sql(&is_seen) == "1"
             }));

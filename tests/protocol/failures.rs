@@ -133,12 +133,12 @@ fn without_time_left_nothing_is_written_and_the_lease_is_given_back() {
 }
 
 #[test]
-fn a_ledger_lost_at_the_confirm_is_connected_again() {
+fn a_confirm_is_made_again_where_the_ledger_was_lost_or_another_session_held_the_row() {
     for (before, world) in [Before::Nothing, Before::LeasesRanOut]
         .into_iter()
         .flat_map(|b| World::both().map(|w| (b, w)))
     {
-        for fault in [LedgerFault::Lost, LedgerFault::LostAfter] {
+        for fault in [LedgerFault::Lost, LedgerFault::LostAfter, LedgerFault::Contended] {
             let mail = mail(&format!("{fault:?}"));
             let destination = Destination::inbox(&format!("{fault:?}"));
             let destinations = std::slice::from_ref(&destination);

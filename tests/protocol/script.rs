@@ -17,6 +17,8 @@ use onedrop::store::StoreError;
 pub enum LedgerFault {
     /// The statement fails and the session lives on.
     Refused,
+    /// Another session holds the row for too long, or a deadlock was ended at this one's cost.
+    Contended,
     /// The session is lost before the call.
     Lost,
     /// The session is lost after the call took effect.
@@ -197,6 +199,7 @@ impl Hook<LedgerError> for Script {
         self.others_before(call.name);
         match self.ledger_fault() {
             Some(LedgerFault::Refused) => Err(LedgerError::Refused("told to fail".to_owned())),
+            Some(LedgerFault::Contended) => Err(LedgerError::Contended),
             Some(LedgerFault::Lost) => Err(self.lose_session()),
             Some(LedgerFault::LostForGood) => {
                 self.state().is_lost_for_good = true;

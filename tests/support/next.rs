@@ -62,29 +62,20 @@ pub const SQLITE: &[Migration] = &[next(&[
     INDEX,
 ])];
 
-macro_rules! mariadb {
-    ($rows:literal) => {
-        &[
-            MigrationStep::Transaction(
-                "ALTER TABLE onedrop_message ADD COLUMN IF NOT EXISTS next_note VARCHAR(10),
-                     ALGORITHM = INSTANT;
-                 ALTER TABLE onedrop_message ALTER COLUMN next_note SET DEFAULT 'new',
-                     ALGORITHM = INSTANT",
-            ),
-            MigrationStep::Batches {
-                table: "onedrop_message",
-                sql: concat!(
-                    "UPDATE onedrop_message SET next_note = 'old' WHERE next_note IS NULL LIMIT ",
-                    $rows
-                ),
-            },
-            INDEX,
-        ]
-    };
-}
-
-pub const MARIADB: &[Migration] = &[next(mariadb!("40"))];
-pub const MARIADB_LARGE: &[Migration] = &[next(mariadb!("5000"))];
+pub const MARIADB: &[Migration] = &[next(&[
+    MigrationStep::Transaction(
+        "ALTER TABLE onedrop_message ADD COLUMN IF NOT EXISTS next_note VARCHAR(10),
+             ALGORITHM = INSTANT;
+         ALTER TABLE onedrop_message ALTER COLUMN next_note SET DEFAULT 'new',
+             ALGORITHM = INSTANT",
+    ),
+    MigrationStep::Batches {
+        table: "onedrop_message",
+        sql: "UPDATE onedrop_message SET next_note = 'old'
+              WHERE id > ?1 AND id <= ?2 AND next_note IS NULL",
+    },
+    INDEX,
+])];
 
 /// One version further: for a program that is two away.
 pub const POSTGRES_AFTER: &[Migration] = &[POSTGRES[0], AFTER_NEXT];
@@ -92,5 +83,5 @@ pub const SQLITE_AFTER: &[Migration] = &[SQLITE[0], AFTER_NEXT];
 pub const MARIADB_AFTER: &[Migration] = &[MARIADB[0], AFTER_NEXT];
 
 pub fn program(config: Option<SharedConfig>, next: &'static [Migration]) -> Program {
-    Program { config, next }
+    Program { config, next, waits: None }
 }

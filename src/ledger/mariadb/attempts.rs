@@ -1,8 +1,7 @@
 //! Attempts: statements for a transaction.
 
 use super::statement::{SqlBatch, Value};
-use crate::directory::Destination;
-use crate::ledger::trace::{PLAIN_STATUS, stored_text};
+use crate::ledger::trace::PLAIN_STATUS;
 use crate::ledger::{Attempt, AttemptEnd, rows};
 use crate::message::Identity;
 use crate::receipt::Receipt;
@@ -24,6 +23,18 @@ pub(super) fn insert(batch: &mut SqlBatch, message: &str, identity: &Identity, b
     let mut values = vec![Value::from(&identity.id_hash)];
     values.extend(of(by));
     batch.add(&sql, &values);
+}
+
+/// The same, of the attempt that a message came with: its number is what the statement answers.
+pub(super) fn insert_first(batch: &mut SqlBatch, message: &str, by: &Attempt) {
+    let [recipient, _, queue_id, host, pid] = of(by);
+    batch.add(
+        &format!(
+            "INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
+             VALUES ({message}, ?1, ?2, ?3, ?4, UTC_TIMESTAMP(6)) RETURNING id"
+        ),
+        &[recipient, queue_id, host, pid],
+    );
 }
 
 /// Puts an attempt on record that has ended now.
@@ -48,32 +59,45 @@ pub(super) fn insert_ended(
     batch.add(&sql, &values);
 }
 
-/// A copy that an attempt has stored: its row, account and mailbox, and its receipt.
-pub(super) type Stored<'a> = (i64, &'a [u8], &'a [u8], &'a Receipt);
-
-/// Puts an attempt's end on record. Where all that is to be said is that it stored this copy, the
-/// copy's row says it. A row that is gone is no error.
+/// Puts an attempt's end on record, where `condition` (SQL) holds. Where all that is to be said is
+/// that it stored `stored`, the copy with this number, at this receipt, the copy's row says it. A
+/// row that is gone is no error.
 pub(super) fn end(
     batch: &mut SqlBatch,
     attempt: i64,
     ended: &AttemptEnd,
-    stored: Option<Stored<'_>>,
+    stored: Option<(i64, &Receipt)>,
+    condition: &str,
 ) {
     let plain = stored.filter(|_| ended.outcome == "delivered" && ended.status == PLAIN_STATUS);
-    let plain = plain.filter(|(_, account, mailbox, receipt)| {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let place = Destination { account: text(account), mailbox: text(mailbox), shared: false };
-        ended.text == stored_text(&place, receipt)
-    });
+    let plain = plain.and_then(|(copy, receipt)| Some((copy, place_of(&ended.text, receipt)?)));
+    let (copy, place) = plain.map_or((None, None), |(copy, place)| (Some(copy), Some(place)));
     let [duration, outcome, status, text] = of_end(ended);
-    let (status, text) = if plain.is_some() { (Value::Null, Value::Null) } else { (status, text) };
-    let copy = Value::from(plain.map(|(copy, ..)| copy));
+    // Assignments see those before them.
     batch.add(
-        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5,
-             copy_id = ?6
-         WHERE id = ?1",
-        &[Value::from(attempt), duration, outcome, status, text, copy],
+        &format!(
+            "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3,
+                 copy_id = (SELECT c.id FROM onedrop_copy c WHERE c.id = ?6
+                            AND CONCAT('account=', c.account, ' mailbox=', c.mailbox) = ?7),
+                 status = IF(copy_id IS NULL, ?4, NULL), detail = IF(copy_id IS NULL, ?5, NULL)
+             WHERE id = ?1 AND {condition}"
+        ),
+        &[
+            Value::from(attempt),
+            duration,
+            outcome,
+            status,
+            text,
+            Value::from(copy),
+            Value::from(place.map(str::as_bytes)),
+        ],
     );
+}
+
+/// The destination in a text of [`stored_text`](crate::ledger::trace::stored_text) for this
+/// receipt.
+fn place_of<'a>(text: &'a str, receipt: &Receipt) -> Option<&'a str> {
+    text.strip_prefix("stored ")?.strip_suffix(&receipt.to_string())?.strip_suffix(' ')
 }
 
 /// What names the attempt: the hash only where there is no message, the sender only where it is not
@@ -105,4 +129,22 @@ fn of_end(ended: &AttemptEnd) -> [Value<'_>; 4] {
         Value::from(text::within(&ended.status, LONGEST)),
         Value::from(text::within(&ended.text, LONGEST)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Destination;
+    use crate::ledger::trace::stored_text;
+
+    #[test]
+    fn the_place_is_what_a_stored_text_says_between_its_words() {
+        let mailbox = "INBOX uid=4 ".to_owned();
+        let place = Destination { account: "a b".to_owned(), mailbox, shared: false };
+        let (four, five) = (Receipt::Name("4".to_owned()), Receipt::Name("5".to_owned()));
+        let text = stored_text(&place, &four);
+        assert_eq!(place_of(&text, &four), Some("account=a b mailbox=INBOX uid=4 "));
+        assert_eq!(place_of(&text, &five), None);
+        assert_eq!(place_of("found account=a mailbox=b name=4", &four), None);
+    }
 }

@@ -193,32 +193,75 @@ impl Claims {
     }
 }
 
+/// Inserts the copies of a message that is new itself, leased and without doubt: the statement
+/// answers with the value and the number of each. Returns the values, in order. No destination is
+/// named twice, and there is one at least.
+pub(super) fn insert_first(
+    batch: &mut SqlBatch,
+    message: &str,
+    destinations: &[Destination],
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> Vec<RandomValue> {
+    let new: Vec<RandomValue> = destinations.iter().map(|_| RandomValue::default()).collect();
+    let rows = destinations.iter().zip(&new);
+    let rows: Vec<String> = rows
+        .map(|(one, value)| row(message, one, owner, (terms, false), *value).into_sql())
+        .collect();
+    let sql = format!(
+        "INSERT INTO onedrop_copy {COLUMNS} VALUES {} RETURNING value, id",
+        rows.join(", ")
+    );
+    batch.add(&sql, &[]);
+    new
+}
+
+/// What these claims came to; each row is a value and a number.
+pub(super) fn first_claims(
+    new: &[RandomValue],
+    rows: &[Row],
+) -> Result<Vec<CopyState>, LedgerError> {
+    let state = |value: &RandomValue| ClaimState::New(*value, false);
+    let states = new.iter().map(state).collect();
+    Claims { statements: SqlBatch::default(), states, looks_back: false }.states(rows)
+}
+
 fn insert(
     batch: &mut SqlBatch,
     message: &str,
     destination: &Destination,
     owner: &Attempt,
-    (terms, looks_back): (LeaseTerms, bool),
+    terms: (LeaseTerms, bool),
     value: RandomValue,
 ) {
-    let lease_ms = rows::millis(terms.lease);
-    batch.add(
-        &format!(
-            "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
-                 lease_value, lease_ms, leased_until, in_doubt, prior_doubt, looks_back, value)
-             VALUES ({message}, ?1, ?2, ?3, 1, ?4, ?5, ?6, {LEASE_END}, TRUE, ?8, ?8, ?7)"
-        ),
+    let row = row(message, destination, owner, terms, value).into_sql();
+    batch.add(&format!("INSERT INTO onedrop_copy {COLUMNS} VALUES {row}"), &[]);
+}
+
+const COLUMNS: &str = "(message_id, account, mailbox, shared, epoch, owner, lease_value, lease_ms,
+    leased_until, in_doubt, prior_doubt, looks_back, value)";
+
+/// The values of [`COLUMNS`] of a new copy; `message` is SQL.
+fn row(
+    message: &str,
+    destination: &Destination,
+    owner: &Attempt,
+    (terms, looks_back): (LeaseTerms, bool),
+    value: RandomValue,
+) -> SqlBatch {
+    SqlBatch::of(
+        &format!("({message}, ?1, ?2, ?3, 1, ?4, ?5, ?6, {LEASE_END}, TRUE, ?8, ?8, ?7)"),
         values![
             destination.account.as_bytes(),
             destination.mailbox.as_bytes(),
             destination.shared,
             name_of(owner),
             owner.value.bytes(),
-            lease_ms,
+            rows::millis(terms.lease),
             value.bytes(),
             looks_back,
         ],
-    );
+    )
 }
 
 /// ?6 is the length of the lease in milliseconds.

@@ -28,6 +28,15 @@ pub struct MariadbSession {
     until: Instant,
     link: Option<MariadbLink>,
     in_transaction: bool,
+    seen: Option<Seen>,
+}
+
+/// What a record found of the ledger as a whole, and found to fit this program: the schema's
+/// version and oldest program, and the configuration that all hosts have alike.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub version: (i64, i64),
+    pub config: Option<String>,
 }
 
 impl MariadbSession {
@@ -37,7 +46,7 @@ impl MariadbSession {
     ) -> Result<MariadbSession, LedgerError> {
         target.given_up.may_begin(until).map_err(no_answer)?;
         let link = Some(MariadbLink::to(&target, until)?);
-        Ok(MariadbSession { target, until, link, in_transaction: false })
+        Ok(MariadbSession { target, until, link, in_transaction: false, seen: None })
     }
 
     /// [`Session::reopen`](crate::ledger::session::Session::reopen).
@@ -78,6 +87,35 @@ impl MariadbSession {
         all.append(statements);
         self.in_transaction = true;
         self.send_or_roll_back(all).map(|answers| behind(answers, own))
+    }
+
+    /// Goes on with the open transaction, or begins one.
+    pub fn begin_or_go_on(&mut self, statements: SqlBatch) -> Result<Answers, LedgerError> {
+        match self.in_transaction {
+            true => self.go_on(statements),
+            false => self.begin(statements),
+        }
+    }
+
+    /// As [`write`](MariadbSession::write), but where a statement is refused all before it stays
+    /// done, in a transaction that is open still: the caller goes on with it or ends it.
+    pub fn write_as_far_as_it_goes(
+        &mut self,
+        statements: SqlBatch,
+    ) -> Result<Answers, LedgerError> {
+        self.rollback()?;
+        let mut all = self.beginning();
+        let own = all.count();
+        all.append(statements);
+        all.add("COMMIT", &[]);
+        self.in_transaction = true;
+        let answers = self.send(all);
+        match &answers {
+            Ok(_) => self.in_transaction = false,
+            Err(LedgerError::Refused(_)) => {}
+            Err(_) => self.rollback_or_lose(),
+        }
+        answers.map(|answers| behind(answers, own))
     }
 
     /// Runs `statements` in the open transaction, which stays open. An error ends it.
@@ -193,6 +231,15 @@ impl MariadbSession {
         self.in_transaction
     }
 
+    /// What the last record in this session has seen.
+    pub fn seen(&self) -> Option<&Seen> {
+        self.seen.as_ref()
+    }
+
+    pub fn saw(&mut self, seen: Option<Seen>) {
+        self.seen = seen;
+    }
+
     /// For which program it is.
     pub fn program(&self) -> &Program {
         &self.target.program
@@ -273,6 +320,7 @@ impl MariadbSession {
     fn lose(&mut self) {
         self.in_transaction = false;
         self.link = None;
+        self.seen = None;
     }
 }
 

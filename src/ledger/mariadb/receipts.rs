@@ -2,26 +2,50 @@
 
 use std::time::Duration;
 
-use mysql_async::Row;
-
 use super::attempts;
-use super::claims::{LockedCopy, look_again};
-use super::connection::MariadbSession;
+use super::claims::{self, LockedCopy, look_again};
+use super::connection::{MariadbSession, first, rows_at};
 use super::kept::forget_kept;
 use super::statement::{SqlBatch, Value, values};
 use crate::ledger::rows;
 use crate::ledger::{Claim, Confirmed, CopyFacts, LedgerError, ToConfirm};
 use crate::receipt::Receipt;
 
-/// Puts a receipt on record in the open transaction, which `row` was read and locked in, and ends
-/// it: the first receipt wins, whatever its epoch.
+/// Puts a receipt on record, in the open turn or in a transaction of its own, which it ends: in one
+/// round trip, if no receipt is on record and the copy is nobody's but its account's.
 pub(super) fn confirm(
     connection: &mut MariadbSession,
-    row: Option<&Row>,
     one: &ToConfirm<'_>,
 ) -> Result<Confirmed, LedgerError> {
     let ToConfirm { claim, receipt, facts, end } = *one;
-    let Some(row) = row else {
+    let mut batch = SqlBatch::default();
+    store_receipt(&mut batch, &claim, receipt, facts, "placed_at IS NULL AND NOT shared");
+    batch.add("SELECT @onedrop_placed := ROW_COUNT()", &[]);
+    let placed = batch.count() - 1;
+    if let Some((attempt, end)) = end {
+        let stored = Some((claim.copy, receipt));
+        attempts::end(&mut batch, attempt, end, stored, "@onedrop_placed = 1");
+    }
+    let answers = match connection.is_in_transaction() {
+        true => connection.commit(batch)?,
+        false => connection.write(batch)?,
+    };
+    match first::<i64>(rows_at(&answers, placed))? {
+        Some(1) => Ok(Confirmed::Recorded),
+        _ => confirm_whatever(connection, one),
+    }
+}
+
+/// The same, whatever is on record: the first receipt wins, whatever its epoch.
+fn confirm_whatever(
+    connection: &mut MariadbSession,
+    one: &ToConfirm<'_>,
+) -> Result<Confirmed, LedgerError> {
+    let ToConfirm { claim, receipt, facts, end } = *one;
+    let mut batch = SqlBatch::default();
+    claims::of_claim(&mut batch, &claim, true);
+    let answers = connection.begin(batch)?;
+    let Some(row) = rows_at(&answers, 0).first() else {
         // Forgotten since: what was written under the old value leaves a doubt.
         let (which, values) = ("id = ?1 AND value <> ?2", values![claim.copy, claim.value.bytes()]);
         let mut batch = SqlBatch::default();
@@ -32,7 +56,12 @@ pub(super) fn confirm(
     let copy = LockedCopy::read(row)?;
     let mut batch = SqlBatch::default();
     match copy.receipt {
-        None => store_receipt(&mut batch, &copy, &claim, receipt, facts),
+        None => {
+            store_receipt(&mut batch, &claim, receipt, facts, "TRUE");
+            if copy.shared {
+                forget_kept(&mut batch, &copy.message.to_string());
+            }
+        }
         // Receipts without a name are equal only if no other claim can have been placed.
         Some(by)
             if by != *receipt
@@ -45,9 +74,7 @@ pub(super) fn confirm(
         Some(_) => {}
     }
     if let Some((attempt, end)) = end {
-        let (account, mailbox) = &copy.place;
-        let stored = (copy.id, account.as_slice(), mailbox.as_slice(), receipt);
-        attempts::end(&mut batch, attempt, end, Some(stored));
+        attempts::end(&mut batch, attempt, end, Some((copy.id, receipt)), "TRUE");
     }
     connection.commit(batch)?;
     Ok(Confirmed::Recorded)
@@ -61,22 +88,26 @@ fn second_copy(batch: &mut SqlBatch, which: &str, values: &[Value<'_>]) {
     look_again(batch, which, values, Duration::ZERO);
 }
 
+/// Where `condition` (SQL) holds of the row that the claim names.
 fn store_receipt(
     batch: &mut SqlBatch,
-    copy: &LockedCopy,
     claim: &Claim,
     receipt: &Receipt,
     facts: CopyFacts,
+    condition: &str,
 ) {
     let (validity, uid, name) = rows::columns(receipt);
     batch.add(
-        "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
-             lease_value = NULL,
-             in_doubt = FALSE, uid_validity = ?2, uid = ?3, file_name = ?4, nul_replaced = ?5,
-             found_by_look = ?6, placed_epoch = ?7
-         WHERE id = ?1",
+        &format!(
+            "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
+                 lease_value = NULL,
+                 in_doubt = FALSE, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6,
+                 found_by_look = ?7, placed_epoch = ?8
+             WHERE id = ?1 AND value = ?2 AND {condition}"
+        ),
         values![
             claim.copy,
+            claim.value.bytes(),
             validity,
             uid,
             name,
@@ -85,9 +116,6 @@ fn store_receipt(
             claim.epoch
         ],
     );
-    if copy.shared {
-        forget_kept(batch, &copy.message.to_string());
-    }
 }
 
 /// Gives back leases, in the order in which claims lock rows.

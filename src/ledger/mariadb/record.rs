@@ -1,14 +1,15 @@
-//! Messages with their facts. A record is two round trips: one takes the message's lock, reads what
-//! is on record and locks the copies; the other writes everything and commits.
+//! Messages with their facts. The record of a new message is one round trip ([`super::newly`]). Any
+//! other is two more: one takes the message's lock, reads what is on record and locks the copies;
+//! the other writes everything and commits.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::attempts::{self, INDEXED, LONGEST};
 use super::claims::{self, contended_if_duplicate};
-use super::connection::{MariadbSession, first, rows_at};
+use super::connection::{MariadbSession, Seen, first, rows_at};
 use super::kept::put_pieces;
-use super::schema;
 use super::statement::{SqlBatch, values};
+use super::{newly, schema};
 use crate::ledger::facts as json;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
@@ -33,10 +34,22 @@ SELECT id, TIMESTAMPDIFF(SECOND, '1970-01-01', recorded_at), looks_back FROM one
 WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE";
 
 /// The message's row, once it is known or inserted.
-const MESSAGE: &str = "@onedrop_message";
+pub(super) const MESSAGE: &str = "@onedrop_message";
 
 /// [`Ledger::record`](crate::ledger::Ledger::record).
 pub(super) fn record(
+    connection: &mut MariadbSession,
+    one: &ToRecord<'_>,
+) -> Result<Recorded, LedgerError> {
+    connection.rollback()?;
+    match newly::record(connection, one)? {
+        Some(recorded) => Ok(recorded),
+        None => record_whatever(connection, one),
+    }
+}
+
+/// The same, whatever is on record; in the open transaction, if one is open.
+fn record_whatever(
     connection: &mut MariadbSession,
     one: &ToRecord<'_>,
 ) -> Result<Recorded, LedgerError> {
@@ -57,13 +70,13 @@ pub(super) fn record(
              < remembers_since + INTERVAL 1 HOUR FROM onedrop_ledger",
         values![entry.oldest.map(rows::whole_secs)],
     );
-    batch.add(schema::CONFIG, &[]);
+    batch.add("SELECT config, version, oldest_program FROM onedrop_ledger", &[]);
     let of_this = SqlBatch::of(
         "(SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2)",
         values![&identity.id_hash, &identity.digest],
     );
     claims::lock(&mut batch, &of_this.into_sql(), destinations);
-    let answers = schema::checked(connection, MariadbSession::begin, batch)?;
+    let answers = schema::checked(connection, MariadbSession::begin_or_go_on, batch)?;
     let known = match rows_at(&answers, 1).first() {
         Some(row) => Some((row.cell::<i64>(0)?, row.cell::<i64>(1)?, row.cell::<bool>(2)?)),
         None => None,
@@ -74,10 +87,15 @@ pub(super) fn record(
         Some((.., looks_back)) => looks_back,
         None => first(rows_at(&answers, 4))?.unwrap_or(true),
     };
+    let ledger = rows_at(&answers, 5).first();
+    let mut on_record = ledger.map(|row| row.cell::<Option<String>>(0)).transpose()?.flatten();
     if let Some(config) = connection.program().config.clone() {
-        let on_record = first::<Option<String>>(rows_at(&answers, 5))?.flatten();
-        check_config(connection, &config, on_record)?;
+        on_record = check_config(connection, &config, on_record)?;
     }
+    let seen = match ledger {
+        Some(row) => Some(Seen { version: (row.cell(1)?, row.cell(2)?), config: on_record }),
+        None => None,
+    };
     let locked = rows_at(&answers, 6);
 
     let mut batch = SqlBatch::default();
@@ -89,7 +107,8 @@ pub(super) fn record(
         None => {
             let now = UNIX_EPOCH + Duration::try_from_secs_f64(now).unwrap_or_default();
             let recorded_at = recorded_secs(entry.at, now);
-            insert_message(&mut batch, one, (collision, looks_back), recorded_at);
+            let (collision, at) = (i64::from(collision).to_string(), recorded_at.to_string());
+            insert_message(&mut batch, one, (&collision, &at, ""), looks_back);
             batch.add("SET @onedrop_message = LAST_INSERT_ID()", &[]);
             recorded_at
         }
@@ -112,6 +131,7 @@ pub(super) fn record(
     batch.append(std::mem::take(&mut claims.statements));
     let numbers = batch.count() - 1;
     let answers = connection.commit(batch).map_err(contended_if_duplicate)?;
+    connection.saw(seen);
     let missing = || LedgerError::Broken("a record without an answer".to_owned());
     let row = rows_at(&answers, at).first().ok_or_else(missing)?;
     Ok(Recorded {
@@ -129,7 +149,7 @@ fn check_config(
     connection: &mut MariadbSession,
     config: &SharedConfig,
     mut on_record: Option<String>,
-) -> Result<(), LedgerError> {
+) -> Result<Option<String>, LedgerError> {
     if on_record.is_none() {
         let mut batch = SqlBatch::default();
         schema::share(&mut batch, config.json(), false);
@@ -137,14 +157,16 @@ fn check_config(
         let answers = connection.go_on(batch)?;
         on_record = first::<Option<String>>(rows_at(&answers, 1))?.flatten();
     }
-    Ok(config.check(on_record.as_deref())?)
+    config.check(on_record.as_deref())?;
+    Ok(on_record)
 }
 
-fn insert_message(
+/// The collision, the time in seconds since 1970, and what the statement answers are SQL.
+pub(super) fn insert_message(
     batch: &mut SqlBatch,
     one: &ToRecord<'_>,
-    (collision, looks_back): (bool, bool),
-    recorded_at: i64,
+    (collision, recorded_at, returning): (&str, &str, &str),
+    looks_back: bool,
 ) {
     let ToRecord { entry, attempt, .. } = *one;
     let (identity, facts) = (entry.identity, entry.facts);
@@ -153,11 +175,14 @@ fn insert_message(
     };
     let size_bytes = i64::try_from(entry.size_bytes).unwrap_or(i64::MAX);
     batch.add(
-        "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, date,
-             in_reply_to, reference_ids, size_bytes, collision, nul_runs, addresses, parts,
-             recorded_at, looks_back)
-         VALUES (?1, ?2, ?3, ?4, ?5, TIMESTAMPADD(SECOND, ?6, '1970-01-01'), ?7, ?8, ?9, ?10,
-                 ?11, ?12, ?13, TIMESTAMPADD(SECOND, ?14, '1970-01-01'), ?15)",
+        &format!(
+            "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, date,
+                 in_reply_to, reference_ids, size_bytes, nul_runs, addresses, parts, looks_back,
+                 collision, recorded_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, TIMESTAMPADD(SECOND, ?6, '1970-01-01'), ?7, ?8, ?9, ?10,
+                     ?11, ?12, ?13, {collision}, TIMESTAMPADD(SECOND, {recorded_at}, '1970-01-01'))
+             {returning}"
+        ),
         values![
             &identity.id_hash,
             &identity.digest,
@@ -168,11 +193,9 @@ fn insert_message(
             json::in_reply_to(facts).map(|text| text::within(text, INDEXED)),
             within(&facts.references, LONGEST),
             size_bytes,
-            collision,
             entry.nul_runs,
             json::addresses(&facts.addresses),
             json::parts(&facts.parts),
-            recorded_at,
             looks_back,
         ],
     );
@@ -205,7 +228,7 @@ pub(super) fn finish(
     }
     // After the message's row, which a purge locks first, too.
     if let Some((attempt, end)) = recorded {
-        attempts::end(&mut batch, attempt, end, None);
+        attempts::end(&mut batch, attempt, end, None, "TRUE");
     }
     connection.write(batch).map(drop)
 }

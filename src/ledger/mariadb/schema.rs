@@ -37,10 +37,16 @@ CREATE TABLE IF NOT EXISTS onedrop_schema (
     sha256     BINARY(32) NOT NULL,
     steps      INT NOT NULL COMMENT 'how many of its steps are done',
     applied_at DATETIME(6) COMMENT 'null: not all of them'
-) ENGINE = InnoDB COMMENT = 'migrations, applied or begun'";
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'migrations, applied or begun'";
 
-/// Seconds for which a statement waits for a table or a row; deliveries queue behind it meanwhile.
+/// Seconds for which a statement waits for a table; deliveries queue behind it meanwhile.
 const LOCK_SECS: u32 = 1;
+
+/// Seconds for which it waits for another migration before it says so.
+const QUIET_SECS: i64 = 2;
+
+/// Rows that a statement goes through at once.
+const BATCH_ROWS: u32 = 500;
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(700);
@@ -149,11 +155,19 @@ pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, Le
     version(connection)?.check_migration()?;
     let lock = "CONCAT('onedrop ', LEFT(SHA2(CONCAT(DATABASE(), ?1), 256), 40))";
     let name = hex(&name_hash("onedrop migrate"));
-    let secs = connection.left().as_secs_f64().floor() as i64;
-    let take = SqlBatch::of(&format!("SELECT GET_LOCK({lock}, ?2)"), values![&*name, secs]);
-    let taken = connection.batch(&take.into_sql())?;
-    if first::<Option<bool>>(rows_at(&taken, 0))?.flatten() != Some(true) {
-        return Err(LedgerError::Contended);
+    let take = |connection: &mut MariadbSession, secs: i64| {
+        let take = SqlBatch::of(&format!("SELECT GET_LOCK({lock}, ?2)"), values![&*name, secs]);
+        let taken = connection.batch(&take.into_sql())?;
+        Ok::<_, LedgerError>(first::<Option<bool>>(rows_at(&taken, 0))?.flatten() == Some(true))
+    };
+    let all_secs = |connection: &MariadbSession| connection.left().as_secs_f64().floor() as i64;
+    let soon = all_secs(connection).min(QUIET_SECS);
+    if !take(connection, soon)? {
+        connection.program().say_that_it_waits();
+        let secs = all_secs(connection);
+        if !take(connection, secs)? {
+            return Err(LedgerError::Contended);
+        }
     }
     let applied = apply_all(connection);
     let give = SqlBatch::of(&format!("SELECT RELEASE_LOCK({lock})"), values![&*name]);
@@ -220,17 +234,26 @@ fn step(connection: &mut MariadbSession, step: &MigrationStep) -> Result<(), Led
             ),
         )
         .map(drop),
-        MigrationStep::Batches { sql, .. } => loop {
-            let began = Instant::now();
-            let limit = format!("SET innodb_lock_wait_timeout = {LOCK_SECS}");
-            let answers = patiently(connection, &format!("{limit}; {sql}; SELECT ROW_COUNT()"))?;
-            let changed = answers.last().map_or(Ok(None), |rows| first::<i64>(rows))?;
-            if changed.unwrap_or(0) == 0 {
-                return Ok(());
-            }
-            // Half of the time is for deliveries.
-            thread::sleep(began.elapsed().min(PAUSE));
-        },
+        MigrationStep::Batches { table, sql } => walk(connection, table, sql),
+    }
+}
+
+/// Goes through a table by its key, a batch after the other. A batch waits for no row: while it
+/// did, deliveries would wait for those that it has locked.
+fn walk(connection: &mut MariadbSession, table: &str, sql: &str) -> Result<(), LedgerError> {
+    let last_of_batch = format!(
+        "SELECT MAX(id) FROM (SELECT id FROM {table} WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}) b"
+    );
+    let mut walked = 0;
+    loop {
+        let began = Instant::now();
+        let rows = connection.query(&last_of_batch, values![walked])?;
+        let Some(last) = first::<Option<i64>>(&rows)?.flatten() else { return Ok(()) };
+        let batch = SqlBatch::of(sql, values![walked, last]).into_sql();
+        patiently(connection, &format!("SET innodb_lock_wait_timeout = 0; {batch}"))?;
+        walked = last;
+        // Half of the time is for deliveries.
+        thread::sleep(began.elapsed().min(PAUSE));
     }
 }
 

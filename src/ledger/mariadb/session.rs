@@ -11,8 +11,8 @@ use super::statement::SqlBatch;
 use super::{claims, kept, receipts, record, schema};
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, LeaseTerms, LedgerError,
-    PlannedStep, Program, SchemaVersion, Session, SessionTurn, ToConfirm, ToRecord,
+    Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, PlannedStep,
+    Program, SchemaVersion, Session, SessionTurn, ToConfirm, ToRecord,
 };
 use crate::lock_key::{Hash, name_hash};
 use crate::message::Identity;
@@ -40,7 +40,7 @@ impl Session for MariadbSession {
             committed.recorded.push(recorded);
         }
         for one in receipts {
-            let confirmed = self.confirm(one);
+            let confirmed = receipts::confirm(self, one);
             if confirmed.is_err() {
                 self.rollback_or_lose();
             }
@@ -158,18 +158,5 @@ impl Session for MariadbSession {
         let mut batch = SqlBatch::default();
         record::lock_slot(&mut batch, &name_hash(name));
         self.begin(batch).map(drop)
-    }
-}
-
-impl MariadbSession {
-    /// Puts a receipt on record, in the open turn or in a transaction of its own.
-    fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
-        let mut batch = SqlBatch::default();
-        claims::of_claim(&mut batch, &one.claim, true);
-        let answers = match self.is_in_transaction() {
-            true => self.go_on(batch)?,
-            false => self.begin(batch)?,
-        };
-        receipts::confirm(self, rows_at(&answers, 0).first(), one)
     }
 }

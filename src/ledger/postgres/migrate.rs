@@ -50,6 +50,9 @@ const STATEMENT_MS: u32 = 600;
 /// Milliseconds for which such a transaction waits for us: a host may freeze or vanish in it.
 const IDLE_MS: u32 = 5000;
 
+/// How long it waits for another migration before it says so.
+const QUIET: Duration = Duration::from_secs(2);
+
 /// Between two tries for a lock: at least, and so much more by chance.
 const PAUSE: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 
@@ -60,7 +63,12 @@ const MOST_LATE: u32 = 20;
 pub(super) fn migrate(connection: &mut Connection) -> Result<Vec<String>, LedgerError> {
     version(connection)?.check_migration()?;
     let mut keeper = connection.another()?;
-    take_the_lock(&mut keeper)?;
+    let mut is_new = true;
+    take_the_lock(&mut keeper, || {
+        if std::mem::take(&mut is_new) {
+            connection.program().say_that_it_waits();
+        }
+    })?;
     let migrated = migrate_alone(connection);
     if migrated.is_err() {
         connection.rollback_or_lose();
@@ -69,8 +77,9 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<Vec<String>, Ledger
     migrated
 }
 
-/// Waits in this process, not in the server.
-fn take_the_lock(keeper: &mut Connection) -> Result<(), LedgerError> {
+/// Waits in this process, not in the server. `waits` is called when it has waited for a while.
+fn take_the_lock(keeper: &mut Connection, mut waits: impl FnMut()) -> Result<(), LedgerError> {
+    let began = Instant::now();
     let key = advisory_key(&name_hash("onedrop migrate"));
     loop {
         let statement =
@@ -81,6 +90,9 @@ fn take_the_lock(keeper: &mut Connection) -> Result<(), LedgerError> {
             return keeper.batch("SELECT 1");
         }
         keeper.rollback()?;
+        if began.elapsed() > QUIET {
+            waits();
+        }
         pause(keeper.until(), || LedgerError::Busy("another `onedrop migrate` runs".to_owned()))?;
     }
 }

@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS onedrop_ledger (
     config          TEXT
         COMMENT 'JSON of the configuration keys that all hosts must have alike; null: not set',
     one_row         BOOLEAN NOT NULL DEFAULT TRUE PRIMARY KEY CHECK (one_row)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'what holds for the whole ledger: one row';
 
 CREATE TABLE IF NOT EXISTS onedrop_message (
@@ -38,11 +38,12 @@ CREATE TABLE IF NOT EXISTS onedrop_message (
     recorded_at   DATETIME NOT NULL,
     UNIQUE KEY onedrop_message_key (id_hash, digest),
     KEY onedrop_message_recorded_at (recorded_at)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'messages, each once';
 
 CREATE OR REPLACE VIEW onedrop_message_text AS
-SELECT id, CONVERT(message_id USING latin1) AS message_id, sender, subject, date, in_reply_to,
+SELECT id, CONVERT(message_id USING latin1) AS message_id, sender, subject, date,
+       IF(in_reply_to = '', SUBSTRING_INDEX(reference_ids, ' ', -1), in_reply_to) AS in_reply_to,
        reference_ids, size_bytes, collision, recorded_at
 FROM onedrop_message;
 
@@ -65,7 +66,7 @@ CREATE TABLE IF NOT EXISTS onedrop_raw (
     kept_at    DATETIME NOT NULL,
     PRIMARY KEY (message_id, position),
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
-) ENGINE = InnoDB COMMENT = 'messages as received (ledger.keep_raw), in pieces by position';
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'messages as received (ledger.keep_raw), in pieces by position';
 
 CREATE TABLE IF NOT EXISTS onedrop_copy (
     id            BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -100,7 +101,7 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
     UNIQUE KEY onedrop_copy_key (message_id, account, mailbox),
     KEY onedrop_copy_account (account, message_id),
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'copies: a message in a mailbox';
 
 CREATE TABLE IF NOT EXISTS onedrop_attempt (
@@ -124,7 +125,7 @@ CREATE TABLE IF NOT EXISTS onedrop_attempt (
     KEY onedrop_attempt_queue_id (queue_id(64)),
     KEY onedrop_attempt_recipient (recipient(128)),
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'attempts to deliver';
 
 CREATE OR REPLACE VIEW onedrop_attempt_text AS
@@ -144,7 +145,7 @@ CREATE TABLE IF NOT EXISTS onedrop_unsettled (
     look_at DATETIME(6) NOT NULL COMMENT 'not before then',
     KEY onedrop_unsettled_look_at (look_at),
     FOREIGN KEY (copy_id) REFERENCES onedrop_copy (id) ON DELETE CASCADE
-) ENGINE = InnoDB
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
   COMMENT = 'copies to be looked at again, however old: leased twice, in doubt, due, written twice';
 
 CREATE TABLE IF NOT EXISTS onedrop_kept (
@@ -152,7 +153,7 @@ CREATE TABLE IF NOT EXISTS onedrop_kept (
     why        TEXT NOT NULL COMMENT 'what the mail store said at the last try',
     kept_at    DATETIME(6) NOT NULL,
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'messages whose shared copy (Sent) could not be placed; gone once it is';
 
 CREATE TABLE IF NOT EXISTS onedrop_kept_bytes (
@@ -161,7 +162,7 @@ CREATE TABLE IF NOT EXISTS onedrop_kept_bytes (
     bytes      MEDIUMBLOB NOT NULL,
     PRIMARY KEY (message_id, position),
     FOREIGN KEY (message_id) REFERENCES onedrop_kept (message_id) ON DELETE CASCADE
-) ENGINE = InnoDB COMMENT = 'the bytes of that copy, in pieces by position';
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'the bytes of that copy, in pieces by position';
 
 CREATE TABLE IF NOT EXISTS onedrop_proof (
     server     VARBINARY(1000) NOT NULL,
@@ -171,7 +172,7 @@ CREATE TABLE IF NOT EXISTS onedrop_proof (
     host       TEXT NOT NULL COMMENT 'which host has seen it',
     proven_at  DATETIME(6) NOT NULL,
     PRIMARY KEY (server, login_user, way)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'mail servers seen to heed for whom a login acts; others get no mail';
 
 CREATE TABLE IF NOT EXISTS onedrop_host (
@@ -180,13 +181,13 @@ CREATE TABLE IF NOT EXISTS onedrop_host (
     schema_version  INT NOT NULL COMMENT 'the one that its program writes',
     seen_at         DATETIME(6) NOT NULL,
     clock_offset_ms BIGINT COMMENT 'its clock less this server''s; null: not known'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'hosts that use the ledger, and the program of each';
 
 -- Whoever locks a row excludes others from a message or a turn, until the transaction ends.
 CREATE TABLE IF NOT EXISTS onedrop_slot (
     n SMALLINT UNSIGNED NOT NULL PRIMARY KEY
-) ENGINE = InnoDB COMMENT = 'locks of messages and turns: 16 bits of the hash; never changed';
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'locks of messages and turns: 16 bits of the hash; never changed';
 
 INSERT INTO onedrop_slot (n)
 SELECT seq FROM seq_0_to_65535 WHERE NOT EXISTS (SELECT 1 FROM onedrop_slot);
@@ -206,7 +207,7 @@ CREATE TABLE IF NOT EXISTS onedrop_lock (
         COMMENT 'what the holder said with --note, or why the lock was stolen',
     acquired_at DATETIME(6) COMMENT 'when the slot was claimed or stolen',
     PRIMARY KEY (name_hash, slot)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'named locks (onedrop with-lock); rows outlive their release: epochs only grow';
 
 -- A table of its own: renewals must not wait for a transaction that has asserted the lock.
@@ -219,7 +220,7 @@ CREATE TABLE IF NOT EXISTS onedrop_lock_lease (
     renewed_at  DATETIME(6),
     lease_until DATETIME(6) COMMENT 'by this server''s clock; null: given back or stolen',
     PRIMARY KEY (name_hash, slot)
-) ENGINE = InnoDB COMMENT = 'until when the newest epoch of a slot lasts';
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'until when the newest epoch of a slot lasts';
 
 -- Fails unless this epoch of the slot is held (where an owner is given, by that owner), and keeps
 -- others from claiming or stealing the slot until the transaction ends: call it in the transaction
@@ -276,7 +277,7 @@ CREATE TABLE IF NOT EXISTS onedrop_job (
     last_error       TEXT NOT NULL,
     errors           BIGINT NOT NULL COMMENT 'failures since the last success',
     runs             BIGINT NOT NULL
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'jobs (onedrop jobs): their state';
 
 CREATE TABLE IF NOT EXISTS onedrop_job_run (
@@ -304,7 +305,7 @@ CREATE TABLE IF NOT EXISTS onedrop_job_run (
     KEY onedrop_job_run_job (job, id),
     KEY onedrop_job_run_ended_at (ended_at),
     FOREIGN KEY (job) REFERENCES onedrop_job (name) ON DELETE CASCADE
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'runs of jobs, and due times that were skipped';
 
 -- The version is set once the schema is whole.
