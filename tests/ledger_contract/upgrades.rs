@@ -494,7 +494,10 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
 fn a_migration_that_waits_for_another_one_says_so_once() {
-    let waits = Some((|| drop(WAITING.fetch_add(1, Ordering::SeqCst))) as fn());
+    fn note() {
+        WAITING.fetch_add(1, Ordering::SeqCst);
+    }
+    let waits = Some(note as fn());
     let told_while = |first: &Host, second: &Host, held: Box<dyn std::any::Any>| {
         let before = WAITING.load(Ordering::SeqCst);
         thread::scope(|scope| {
