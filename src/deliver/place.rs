@@ -306,8 +306,8 @@ impl<'a> Placing<'a> {
         self.end(copy, end, Phases::default());
     }
 
-    /// A call on which a mail's fate hangs: a ledger that was lost is worth another try, and so is a
-    /// row that another session holds. Step `reopen` of the model.
+    /// A call on which a mail's fate hangs: a ledger that was lost, or a row that another session
+    /// holds, is worth another try. Step `reopen` of the model.
     fn insisting<T>(
         &self,
         mut call: impl FnMut(Instant) -> Result<T, LedgerError>,

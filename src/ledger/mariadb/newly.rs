@@ -34,12 +34,13 @@ const NOW: &str = "TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())";
 /// Records the message if it is new and nothing else has to be looked at.
 ///
 /// # Returns
-/// `None`: nothing is written, and the transaction may be open.
+/// `None`: nothing is written, and the transaction may be open for [`super::record`].
 pub(super) fn record(
     connection: &mut MariadbSession,
     one: &ToRecord<'_>,
 ) -> Result<Option<Recorded>, LedgerError> {
     let ToRecord { entry, attempt, destinations, terms } = *one;
+    connection.rollback()?;
     let Some(Seen { version, config }) = connection.seen().cloned() else { return Ok(None) };
     // Bytes go in packets of their own.
     if entry.raw.is_some() || destinations.is_empty() || names_one_twice(destinations) {

@@ -1,6 +1,6 @@
-//! Messages with their facts. The record of a new message is one round trip ([`super::newly`]). Any
-//! other is two more: one takes the message's lock, reads what is on record and locks the copies;
-//! the other writes everything and commits.
+//! Messages with their facts. The record of a new message is one round trip (`newly`). Any other is
+//! two more: one takes the message's lock, reads what is on record and locks the copies; the other
+//! writes everything and commits.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -8,8 +8,8 @@ use super::attempts::{self, INDEXED, LONGEST};
 use super::claims::{self, contended_if_duplicate};
 use super::connection::{MariadbSession, Seen, first, rows_at};
 use super::kept::put_pieces;
+use super::schema;
 use super::statement::{SqlBatch, values};
-use super::{newly, schema};
 use crate::ledger::facts as json;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
@@ -36,20 +36,9 @@ WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE";
 /// The message's row, once it is known or inserted.
 pub(super) const MESSAGE: &str = "@onedrop_message";
 
-/// [`Ledger::record`](crate::ledger::Ledger::record).
+/// [`Ledger::record`](crate::ledger::Ledger::record), whatever is on record; in the open
+/// transaction, if one is open.
 pub(super) fn record(
-    connection: &mut MariadbSession,
-    one: &ToRecord<'_>,
-) -> Result<Recorded, LedgerError> {
-    connection.rollback()?;
-    match newly::record(connection, one)? {
-        Some(recorded) => Ok(recorded),
-        None => record_whatever(connection, one),
-    }
-}
-
-/// The same, whatever is on record; in the open transaction, if one is open.
-fn record_whatever(
     connection: &mut MariadbSession,
     one: &ToRecord<'_>,
 ) -> Result<Recorded, LedgerError> {

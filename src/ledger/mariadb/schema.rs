@@ -242,7 +242,8 @@ fn step(connection: &mut MariadbSession, step: &MigrationStep) -> Result<(), Led
 /// did, deliveries would wait for those that it has locked.
 fn walk(connection: &mut MariadbSession, table: &str, sql: &str) -> Result<(), LedgerError> {
     let last_of_batch = format!(
-        "SELECT MAX(id) FROM (SELECT id FROM {table} WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}) b"
+        "SELECT MAX(id)
+         FROM (SELECT id FROM {table} WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}) batch"
     );
     let mut walked = 0;
     loop {

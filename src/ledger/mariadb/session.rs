@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::{MariadbSession, first, rows_at};
 use super::statement::SqlBatch;
-use super::{claims, kept, receipts, record, schema};
+use super::{claims, kept, newly, receipts, record, schema};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, PlannedStep,
@@ -33,7 +33,11 @@ impl Session for MariadbSession {
     ) -> Result<Committed, LedgerError> {
         let mut committed = Committed::default();
         for one in records {
-            let recorded = record::record(self, one);
+            let recorded = match newly::record(self, one) {
+                Ok(None) => record::record(self, one),
+                Ok(Some(recorded)) => Ok(recorded),
+                Err(error) => Err(error),
+            };
             if recorded.is_err() {
                 self.rollback_or_lose();
             }
