@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 
 pub use template::{AccountTemplate, FolderTemplate};
 
+/// In the place of a mailbox' name: the one that the mail server marks as that for sent mail (RFC
+/// 6154). It is what names the copy, whatever the mailbox is called.
+pub const SENT_ROLE: &str = "\\Sent";
+
 /// A mailbox of an account, and the kind of copy that belongs into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
@@ -25,8 +29,9 @@ impl Destination {
 
     /// The mailbox of an account's sent messages.
     pub fn sent(account: &str, mailbox: &str) -> Destination {
-        // INBOX is INBOX in any case (RFC 3501 section 5.1).
-        let mailbox = if mailbox.eq_ignore_ascii_case("INBOX") { "INBOX" } else { mailbox };
+        // INBOX is INBOX in any case (RFC 3501 section 5.1), and so is a role.
+        let is_same = |fixed: &&str| fixed.eq_ignore_ascii_case(mailbox);
+        let mailbox = ["INBOX", SENT_ROLE].into_iter().find(is_same).unwrap_or(mailbox);
         Destination { account: account.to_owned(), mailbox: mailbox.to_owned(), shared: true }
     }
 

@@ -14,7 +14,7 @@ use super::listen::{self, Listen, SocketMode};
 use super::problem::{ensure, no_control_characters, shown_name};
 use super::suggest::closest;
 use super::url::{LedgerUrl, StoreUrl};
-use crate::directory::AccountTemplate;
+use crate::directory::{AccountTemplate, SENT_ROLE};
 use crate::duration;
 use crate::login::LoginForm;
 use crate::schedule;
@@ -307,6 +307,9 @@ fn after(text: &str) -> Result<(), String> {
 
 fn mailbox(text: &str) -> Result<(), String> {
     ensure(!text.is_empty(), "needs the name of a mailbox")?;
+    let is_role = text.starts_with('\\');
+    let why = "names no role: only \"\\\\Sent\" is one";
+    ensure(!is_role || text.eq_ignore_ascii_case(SENT_ROLE), why)?;
     no_control_characters(text)
 }
 

@@ -40,6 +40,8 @@ mod grouped;
 mod listing;
 mod login;
 mod look;
+mod names;
+mod namespace;
 mod proof;
 mod removal;
 mod search;
@@ -183,9 +185,10 @@ impl ImapStore {
         at_hand: &mut Option<Taken>,
         until: Instant,
     ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
-        let mailbox = mailbox(destination)?;
+        check_name(destination)?;
         let by = self.connector.settings.dedup_by;
         let found = self.run(&destination.account, at_hand, until, |session| {
+            let mailbox = names::in_command(session, &destination.mailbox, until)?;
             look::find_all(session, &mailbox, sought, by, until)
         });
         found.map_err(|error| error.while_doing(&format!("looking in {destination}")))
@@ -199,11 +202,12 @@ impl ImapStore {
         until: Instant,
         mut work: impl FnMut(&mut ImapSession, &str) -> Result<(), ImapError>,
     ) -> Result<(), StoreError> {
-        let mailbox = mailbox(destination)?;
+        check_name(destination)?;
         let done = self.run(&destination.account, &mut None, until, |session| {
             if !session.capabilities().has("UIDPLUS") {
                 return Err(ImapError::refused("the server has no UIDPLUS"));
             }
+            let mailbox = names::in_command(session, &destination.mailbox, until)?;
             work(session, &mailbox)
         });
         done.map_err(|error| error.while_doing(&format!("taking uid {uid} out of {destination}")))
@@ -312,7 +316,9 @@ impl Access for ImapStore {
         let settings = &self.connector.settings;
         let checked = self.run(account, &mut None, until, |session| {
             let inbox = look::open(session, "EXAMINE", "\"INBOX\"", until)?;
-            Ok(facts(session, settings, account, inbox))
+            let mut facts = facts(session, settings, account, inbox);
+            facts.extend(names::facts(session, until)?);
+            Ok(facts)
         });
         checked.map_err(|error| error.while_doing(&format!("opening INBOX of {account}")))
     }
@@ -354,8 +360,10 @@ impl Drop for Taken {
     }
 }
 
-fn mailbox(destination: &Destination) -> Result<String, StoreError> {
-    syntax::mailbox(&destination.mailbox).ok_or_else(|| {
+/// Whether any server could have a mailbox of that name.
+fn check_name(destination: &Destination) -> Result<(), StoreError> {
+    let named = syntax::mailbox(&destination.mailbox);
+    named.map(drop).ok_or_else(|| {
         StoreError::Refused(format!("{:?} cannot name a mailbox", destination.mailbox))
     })
 }

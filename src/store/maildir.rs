@@ -19,7 +19,7 @@ use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
 use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
 use crate::deadline::Deadline;
-use crate::directory::{Destination, FolderTemplate};
+use crate::directory::{Destination, FolderTemplate, SENT_ROLE};
 use crate::durable::{sync_folder, sync_way_to};
 use crate::lock_key::{self, Hash};
 use crate::pool::Connections;
@@ -67,7 +67,7 @@ impl MaildirStore {
 
     /// The folder of a mailbox: Maildir++ puts `Archive/2026` into `.Archive.2026`.
     fn folder(&self, destination: &Destination) -> Result<PathBuf, StoreError> {
-        let Destination { account, mailbox, .. } = destination;
+        let (account, mailbox) = (&destination.account, name_of(destination));
         let template = self.template.as_ref();
         let template =
             template.map_err(|error| StoreError::NotStored(format!("store.url {error}")))?;
@@ -108,7 +108,7 @@ impl MaildirStore {
         }
         if let Some(inbox) = folder.parent().filter(|_| !is_inbox) {
             self.ensure(inbox, &Destination::inbox(&destination.account))?;
-            subscribe(inbox, &destination.mailbox).map_err(|error| at(inbox, &error))?;
+            subscribe(inbox, name_of(destination)).map_err(|error| at(inbox, &error))?;
             File::create(folder.join(FOLDER_MARK)).map_err(|error| at(folder, &error))?;
         }
         // The names of all that was made must be as durable as the mail in it.
@@ -353,6 +353,14 @@ fn older(folder: &Path, name: &str, sought: &CopySearch<'_>) -> Result<Vec<Found
 /// A file's name without its time: the copy's key, and who wrote it.
 fn key_of(name: &str) -> &str {
     name.split_once('.').map_or(name, |(_, key)| key)
+}
+
+/// Nothing marks a Maildir++ folder: the one for sent mail has the usual name.
+fn name_of(destination: &Destination) -> &str {
+    match destination.mailbox.as_str() {
+        SENT_ROLE => "Sent",
+        name => name,
+    }
 }
 
 /// Adds a mailbox to the `subscriptions` file that Maildir++ readers share, in the form that the

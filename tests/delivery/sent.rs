@@ -238,3 +238,26 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
     let (status, told) = host.verify(&["--repair"]);
     assert_eq!(status, Some(0), "{told}");
 }
+
+/// The copy is that of the role, whatever its mailbox is called: one for both recipients, which is
+/// found again after a crash before its record.
+#[test]
+fn the_mailbox_that_is_marked_has_the_senders_copy_once() {
+    let names = "namespace inbox {\n  prefix = INBOX.\n  separator = .\n  mailbox Gesendet {\n    \
+                 special_use = \\Sent\n  }\n}\n";
+    let site = Site::with(Dovecot::start_with(names));
+    let config = site.config("etc", "[sent]\nmailbox = '\\Sent'\n");
+    let made = site.dovecot.session("lisa").command("CREATE INBOX.Gesendet").expect("an answer");
+    assert!(made.is_ok(), "{}", made.tagged);
+    let again = |recipient: &str| {
+        let output = deliver(&config, &["-f", LISA, "-d", recipient], &from_lisa("role"));
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert_eq!(site.dovecot.count("lisa", "INBOX.Gesendet"), 1);
+        assert_eq!(site.dovecot.count("lisa", "INBOX.Sent"), 0);
+    };
+    again("scuba@mail.axial.net");
+    again("doug@mail.axial.net");
+    site.forget_receipts("mailbox = '\\Sent'");
+    again("doug@mail.axial.net");
+    assert_eq!(site.ledger_copies("role"), "3 of 3");
+}

@@ -317,6 +317,11 @@ fn looks() {
 }
 
 #[test]
+fn names() {
+    play_all("names.dialog");
+}
+
+#[test]
 fn removals() {
     play_all("removals.dialog");
 }

@@ -230,6 +230,11 @@ pub fn deadline_by(clock: &Arc<TestClock>) -> Deadline {
     Deadline::by(clock.clone(), Duration::from_millis(1500), Duration::from_millis(500))
 }
 
+/// Time enough for a real server on a busy machine.
+pub fn deadline_of_a_test() -> Deadline {
+    Deadline::new(Duration::from_secs(30), Duration::from_secs(10))
+}
+
 /// One that passes while the machine is suspended.
 pub fn overslept() -> Deadline {
     let clock = Arc::<TestClock>::default();

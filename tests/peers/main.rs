@@ -9,6 +9,7 @@ mod escapes;
 mod hostile;
 mod imap_dialogs;
 mod imap_login;
+mod imap_names;
 mod imap_owner;
 mod imap_proof;
 mod imap_script;

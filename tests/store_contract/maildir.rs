@@ -231,3 +231,15 @@ fn no_lock_is_taken_where_no_mailbox_may_be_made() {
         "where there is one"
     );
 }
+
+/// Nothing marks a folder.
+#[test]
+fn the_mailbox_for_sent_mail_has_the_usual_name() {
+    let rig = MaildirRig::new();
+    let role = Destination::sent("lisa", "\\sent");
+    append(rig.store().as_ref(), &role, &mail("two"));
+    assert_eq!(rig.files("lisa", "Sent").len(), 1);
+    assert!(look(rig.store().as_ref(), &role, &mail("two")).is_some());
+    let known = fs::read_to_string(rig.folder("lisa", "INBOX").join("subscriptions"));
+    assert_eq!(known.expect("subscriptions"), "Sent\n");
+}

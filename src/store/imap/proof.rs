@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::error::{ImapError, Rejection};
 use super::login::Connector;
 use super::session::ImapSession;
-use super::{look, syntax};
+use super::{look, names, syntax};
 use crate::store::{MailboxOwner, StoreError};
 
 /// See [`Access::whose_mailboxes`](crate::store::Access::whose_mailboxes). It is an error of the
@@ -83,7 +83,9 @@ fn by_a_mailbox(
     until: Instant,
 ) -> Result<MailboxOwner, StoreError> {
     let user = &connector.settings.user;
-    let name = format!("{}onedrop-{:016x}", prefix(own, until)?, random());
+    let namespace =
+        names::personal(own, until).map_err(|error| error.while_doing("asking for namespaces"))?;
+    let name = format!("{}onedrop-{:016x}", namespace.prefix, random());
     let mailbox = syntax::quote(&name);
     match own.run(&format!("CREATE {mailbox}"), until) {
         Ok(_) => {}
@@ -139,29 +141,6 @@ fn inbox(
 ) -> Result<Option<u32>, StoreError> {
     look::open(session, "EXAMINE", "\"INBOX\"", until)
         .map_err(|error| error.while_doing(&format!("opening INBOX of {whose}")))
-}
-
-/// What the names of one's own mailboxes begin with (RFC 2342).
-fn prefix(session: &mut ImapSession, until: Instant) -> Result<String, StoreError> {
-    if !session.capabilities().has("NAMESPACE") {
-        return Ok(String::new());
-    }
-    let answer = match session.run("NAMESPACE", until) {
-        Err(ImapError::Refused(_)) => return Ok(String::new()),
-        answer => answer.map_err(|error| error.while_doing("asking for namespaces"))?,
-    };
-    let namespaces = answer.responses.iter().find_map(|response| response.after("NAMESPACE"));
-    Ok(namespaces.as_deref().and_then(personal_prefix).unwrap_or_default())
-}
-
-/// The prefix of the first personal namespace: printable ASCII without quotes, which a command may
-/// carry.
-fn personal_prefix(namespaces: &str) -> Option<String> {
-    let (prefix, _) = namespaces.strip_prefix("((\"")?.split_once('"')?;
-    prefix
-        .bytes()
-        .all(|byte| matches!(byte, b' '..=b'~') && byte != b'\\')
-        .then(|| prefix.to_owned())
 }
 
 /// Whether two names may be one person's, with a domain or without one.

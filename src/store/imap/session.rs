@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::error::{ImapError, Rejection};
+use super::namespace::Namespace;
 use super::syntax;
 use super::wire::Wire;
 use crate::deadline::UNACKNOWLEDGED;
@@ -87,6 +88,8 @@ pub struct ImapSession {
     bye: Option<String>,
     /// When a command ended last.
     since: Instant,
+    /// Once it was asked for: see `names`.
+    pub namespace: Option<Namespace>,
 }
 
 impl ImapSession {
@@ -98,9 +101,16 @@ impl ImapSession {
         until: Instant,
     ) -> Result<ImapSession, ImapError> {
         wire.collect_output();
-        let (in_command, bye, since) = (false, None, Instant::now());
-        let mut session =
-            ImapSession { imap, wire, capabilities, open: true, in_command, bye, since };
+        let mut session = ImapSession {
+            imap,
+            wire,
+            capabilities,
+            open: true,
+            in_command: false,
+            bye: None,
+            since: Instant::now(),
+            namespace: None,
+        };
         if session.capabilities.is_empty() {
             let answer = session.run("CAPABILITY", until)?;
             let lists = answer.responses.iter().filter_map(|response| response.after("CAPABILITY"));

@@ -10,7 +10,7 @@ use super::append::{self, AppendMessage};
 use super::error::ImapError;
 use super::grouped::{self, Appended, EarlyMark};
 use super::session::IDLE;
-use super::{ImapStore, Taken, mailbox};
+use super::{ImapStore, Taken, check_name, names};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::store::{Copy, Need, Receipt, Slot, StoreError};
@@ -22,8 +22,6 @@ const SOON: Duration = Duration::from_secs(1);
 pub struct ImapSlot<'a> {
     store: &'a ImapStore,
     destination: &'a Destination,
-    /// As it is in a command.
-    mailbox: String,
     copy: Copy<'a>,
     deadline: &'a Deadline,
     session: Option<Taken>,
@@ -49,12 +47,12 @@ pub fn reserve<'a>(
     need: Need,
     deadline: &'a Deadline,
 ) -> Result<Option<ImapSlot<'a>>, StoreError> {
-    let mailbox = match mailbox(destination) {
+    match check_name(destination) {
         Err(_) if need == Need::Early => return Ok(None),
         named => named?,
-    };
+    }
     let (session, early) = (None, None);
-    let mut slot = ImapSlot { store, destination, mailbox, copy, deadline, session, early };
+    let mut slot = ImapSlot { store, destination, copy, deadline, session, early };
     match need {
         Need::Early => return Ok(slot.begin().map(|()| slot)),
         Need::Write => {}
@@ -91,7 +89,9 @@ impl Slot for ImapSlot<'_> {
 impl ImapSlot<'_> {
     /// Begins the append in an idle session.
     fn begin(&mut self) -> Option<()> {
-        if !grouped::is_small(&self.copy) {
+        // What the server calls another mailbox may have to be asked for.
+        let mailbox = &self.destination.mailbox;
+        if !grouped::is_small(&self.copy) || mailbox != "INBOX" {
             return None;
         }
         let mark = self.store.appends.begin(self.destination)?;
@@ -100,8 +100,9 @@ impl ImapSlot<'_> {
         let mut taken = self.store.take_idle(&self.destination.account, until)?;
         let message = AppendMessage::new(&self.copy, self.deadline);
         let seen = self.destination.shared;
-        let tag =
-            append::begin_early(&mut taken.session, &self.mailbox, seen, &message, until).ok()?;
+        let mailbox = names::in_command(&mut taken.session, mailbox, until).ok()?;
+        let begun = append::begin_early(&mut taken.session, &mailbox, seen, &message, until);
+        let tag = begun.ok()?;
         self.session = Some(taken);
         self.early = Some(EarlyAppend { tag, since: Instant::now(), _mark: mark });
         Some(())
@@ -145,12 +146,15 @@ impl ImapSlot<'_> {
         session: &mut Option<Taken>,
         mut early: Option<&EarlyAppend>,
     ) -> Result<Vec<Receipt>, StoreError> {
-        let ImapSlot { store, destination, mailbox, .. } = self;
+        let ImapSlot { store, destination, .. } = self;
         let (account, until) = (&destination.account, append::until(messages));
         let mut append = |session: &mut Option<Taken>| {
             store.run(account, session, until, |session| match early.take() {
                 Some(early) => append::complete(session, &early.tag, messages),
-                None => append::append(session, mailbox, destination.shared, messages),
+                None => {
+                    let mailbox = names::in_command(session, &destination.mailbox, until)?;
+                    append::append(session, &mailbox, destination.shared, messages)
+                }
             })
         };
         let appended = match append(session) {
@@ -174,8 +178,8 @@ impl ImapSlot<'_> {
             let why = format!("it does not exist and store.create_mailboxes is off: {missing}");
             return Err(ImapError::Final(StoreError::Refused, why));
         }
-        let mailbox = &self.mailbox;
         self.store.run(&self.destination.account, session, until, |session| {
+            let mailbox = names::in_command(session, &self.destination.mailbox, until)?;
             match session.run(&format!("CREATE {mailbox}"), until) {
                 Err(ImapError::Refused(no)) if no.code == "ALREADYEXISTS" => {}
                 Err(error) => return Err(error.map(|why| format!("creating it: {why}"))),
