@@ -50,7 +50,7 @@ pub use load::{DEFAULT_FILE, Loaded};
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use schema::known_keys;
 pub use suggest::closest;
-pub use url::{LedgerUrl, StoreUrl};
+pub use url::{LedgerUrl, LmtpUrl, StoreUrl};
 
 /// Everything an administrator may set. [`Config::load`] is the way to get one that has been
 /// checked; the default has what holds when nothing is set.
@@ -119,6 +119,10 @@ pub struct StoreSettings {
     pub password_file: Option<PathBuf>,
     /// PEM file of the CA that signed the server's certificate; `None`: the system's roots.
     pub ca_file: Option<PathBuf>,
+    /// Where recipients' own copies are handed over to the mail server's delivery; `None`: they are
+    /// written like all others.
+    #[serde(default, deserialize_with = "parsed_if_set")]
+    pub lmtp: Option<LmtpUrl>,
     /// Create and subscribe a mailbox that is missing.
     pub create_mailboxes: bool,
     /// What to do with mail for an account over its quota.

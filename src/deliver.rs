@@ -18,11 +18,11 @@ use crate::config::Config;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::envelope::Envelope;
-use crate::ledger::{Attempt, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
+use crate::ledger::{Attempt, Claim, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
 use crate::lock_key::Hash;
 use crate::message::{self, Message};
 use crate::outcome::{Outcome, OverQuota};
-use crate::store::{Copy, Need, Receipt, Slot, Store};
+use crate::store::{Copy, HandOff, Need, Receipt, Slot, Store};
 
 mod endings;
 mod place;
@@ -126,7 +126,16 @@ pub struct Placed {
 
 impl std::fmt::Display for Placed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {}", self.how.name(), self.destination, self.receipt)
+        match (&self.receipt, self.how) {
+            // Its owner's filters decide in which mailbox it lies.
+            (Receipt::Handed(_), How::Stored) => {
+                write!(f, "handed over account={} {}", self.destination.account, self.receipt)
+            }
+            (Receipt::Handed(_), how) => {
+                write!(f, "{} account={} {}", how.name(), self.destination.account, self.receipt)
+            }
+            (receipt, how) => write!(f, "{} {} {receipt}", how.name(), self.destination),
+        }
     }
 }
 
@@ -251,11 +260,12 @@ type Early<'a> = Option<(SystemTime, Box<dyn Slot + 'a>)>;
 /// that brings. What stands in the way shows when the copy is placed.
 fn begin_early<'a>(job: &'a DeliveryRequest<'a>, keys: &'a [Hash], means: Means<'a>) -> Early<'a> {
     let [destination] = job.destinations else { return None };
-    if !means.policy.begins_early {
+    // What is handed over says by which claim.
+    if !means.policy.begins_early || means.store.hands_over(destination) {
         return None;
     }
     let at = means.ledger.time();
-    let copy = job.copy(0, keys, at);
+    let copy = job.copy(0, keys, at, None);
     let slot = means.store.reserve(destination, copy, Need::Early, means.deadline);
     Some((at, slot.ok().flatten()?))
 }
@@ -352,14 +362,32 @@ impl<'a> DeliveryRequest<'a> {
         &self.destinations[..now]
     }
 
-    /// What is to stand in a destination.
-    fn copy(&self, at: usize, keys: &'a [Hash], recorded_at: SystemTime) -> Copy<'a> {
-        let (head, bytes) = match self.destinations[at].shared {
-            true => (&b""[..], self.message.shared_copy()),
-            false => (self.heads.get(at).map_or(&b""[..], Vec::as_slice), self.message.own_copy()),
+    /// What is to stand in a destination, or, with the claim of a copy that the store hands over,
+    /// what the mail server's own delivery is given: without the fields that it adds itself.
+    fn copy(
+        &self,
+        at: usize,
+        keys: &'a [Hash],
+        recorded_at: SystemTime,
+        handed: Option<&Claim>,
+    ) -> Copy<'a> {
+        let destination = &self.destinations[at];
+        let head = self.heads.get(at).map_or(&b""[..], Vec::as_slice);
+        let (head, bytes) = match (destination.shared, handed) {
+            (true, _) => (&b""[..], self.message.shared_copy()),
+            (false, Some(_)) => (message::without_recipient(head), self.message.shared_copy()),
+            (false, None) => (head, self.message.own_copy()),
         };
-        let identity = self.message.identity();
-        Copy { key: &keys[at], head, bytes, identity, recorded_at, looks_back: false }
+        let is_its = |account: &Option<String>| account.as_ref() == Some(&destination.account);
+        let recipient = self.accounts.iter().position(is_its).unwrap_or(0);
+        let handed = handed.map(|claim| HandOff {
+            value: claim.value.array(),
+            epoch: claim.epoch,
+            sender: &self.envelope.sender,
+            recipient: self.envelope.recipients.get(recipient).map_or("", String::as_str),
+        });
+        let (key, identity) = (&keys[at], self.message.identity());
+        Copy { key, head, bytes, identity, recorded_at, looks_back: false, handed }
     }
 }
 

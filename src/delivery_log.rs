@@ -36,7 +36,7 @@ impl DeliveryLogRecord<'_> {
         let (uid, file) = match self.own.map(|own| &own.receipt) {
             Some(Receipt::Uid { uid, .. }) => (Some(*uid), None),
             Some(Receipt::Name(name)) => (None, Some(name.as_str())),
-            Some(Receipt::Unnamed) | None => (None, None),
+            Some(Receipt::Handed(_) | Receipt::Unnamed) | None => (None, None),
         };
         let phase = |of: fn(&Phases) -> Duration| self.phases.map(|phases| millis(of(phases)));
         let (queue_id, status) =

@@ -173,6 +173,11 @@ impl RandomValue {
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// The same, by value.
+    pub fn array(&self) -> [u8; 16] {
+        self.0
+    }
 }
 
 impl Default for RandomValue {

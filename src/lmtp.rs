@@ -1,12 +1,11 @@
 //! LMTP (RFC 2033): the server that Postfix's lmtp(8) talks to, over the same `deliver` as the
 //! command; and the client by which the command hands a message to that server.
 //!
-//! `wire` is the protocol's form, for both ends. In `server`: `protocol` (what is said),
-//! `connection` (one client, be it a socket or a script), `session` (one client's socket, and what
-//! becomes of what it says), `delivery` (one message), `overdue` (deliveries that hang).
+//! The protocol's form is `net::lmtp`. In `server`: `protocol` (what is said), `connection` (one
+//! client, be it a socket or a script), `session` (one client's socket, and what becomes of what it
+//! says), `delivery` (one message), `overdue` (deliveries that hang).
 
 pub mod client;
 pub mod server;
-pub mod wire;
 
 pub use server::{Control, Reload, run};

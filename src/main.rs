@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onedrop::cli;
-use onedrop::config::{LedgerUrl, Loaded, StoreUrl};
+use onedrop::config::{LedgerUrl, LmtpUrl, Loaded, StoreUrl};
 use onedrop::exit;
 #[cfg(feature = "mariadb")]
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
@@ -11,8 +11,9 @@ use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::sqlite::{SqliteAccounts, SqliteLedger};
 use onedrop::ledger::{AccountServer, AnyLedger, LedgerError, Program};
 use onedrop::pool::Limits;
-use onedrop::service::Adapters;
+use onedrop::service::{Adapters, host_name};
 use onedrop::store::imap::{ImapSettings, ImapStore};
+use onedrop::store::lmtp::{LmtpPlace, LmtpSettings, LmtpStore};
 use onedrop::store::{AnyStore, StoreError, maildir::MaildirStore};
 
 fn main() {
@@ -97,7 +98,18 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
                 create_mailboxes,
                 dedup_by: loaded.config.dedup.by,
             };
-            Ok(Arc::new(ImapStore::new(settings, limits)))
+            let imap = ImapStore::new(settings, limits);
+            let Some(place) = loaded.config.store.lmtp.clone() else { return Ok(Arc::new(imap)) };
+            let lmtp = LmtpSettings {
+                place: match place {
+                    LmtpUrl::Unix { path } => LmtpPlace::Unix(path),
+                    LmtpUrl::Tcp { host, port } => LmtpPlace::Tcp { host, port },
+                },
+                starttls: loaded.config.store.starttls,
+                ca_file: loaded.config.store.ca_file.clone(),
+                host: host_name(),
+            };
+            Ok(Arc::new(LmtpStore::new(lmtp, Box::new(imap), limits)))
         }
     }
 }

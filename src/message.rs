@@ -143,6 +143,11 @@ impl Message {
     }
 }
 
+/// `head` without the leading fields that name one recipient.
+pub fn without_recipient(head: &[u8]) -> &[u8] {
+    &head[leading(head, is_per_recipient)..]
+}
+
 /// Length of the leading mbox `From ` line, 0 if there is none. The line that local(8) prepends
 /// ends in LF or CRLF, holds no other CR, and a message follows it. Any other `From ` belongs to
 /// the message.

@@ -1,10 +1,11 @@
 //! The network, one of each: the socket with a deadline and the listener that makes it, the buffer
-//! that reads lines, TLS as a client, xtext, the URLs of SQL servers, the runtime of their clients,
-//! and what counts as this machine.
+//! that reads lines, TLS as a client, LMTP's form, xtext, the URLs of SQL servers, the runtime of
+//! their clients, and what counts as this machine.
 //! Adapters and servers share them; what is said over them is theirs.
 
 pub mod input;
 pub mod listener;
+pub mod lmtp;
 pub mod mysql_url;
 pub mod postgres_url;
 pub mod runtime;

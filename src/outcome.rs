@@ -21,6 +21,8 @@ impl Status {
     pub const MAILBOX_FULL_FOR_GOOD: Status = Status::new(5, 2, 2);
     pub const MAILBOX_REFUSES_SIZE: Status = Status::new(4, 2, 3);
     pub const UNKNOWN_MAILBOX: Status = Status::new(5, 1, 1);
+    /// A filter of the mailbox's owner rejects the message (RFC 5429 section 2.1).
+    pub const REJECTED_BY_OWNER: Status = Status::new(5, 7, 1);
     pub const TOO_BIG: Status = Status::new(5, 3, 4);
 
     /// Reads a status (RFC 3463 section 2): a class of 2, 4 or 5, and two numbers of one to three

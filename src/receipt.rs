@@ -9,6 +9,10 @@ pub enum Receipt {
     /// files have it, a store names the one that is to stay like this and the others with
     /// their folder and flags (`new/NAME`, `cur/NAME:2,S`).
     Name(String),
+    /// It was handed over to the mail server's own delivery, whose filters decide where it lies:
+    /// what the server called the transaction, or where the copy was found later. It names no
+    /// message.
+    Handed(String),
     /// The store took the copy and gave nothing to name it by.
     Unnamed,
 }
@@ -26,6 +30,7 @@ impl std::fmt::Display for Receipt {
         match self {
             Receipt::Uid { uid, .. } => write!(f, "uid={uid}"),
             Receipt::Name(name) => write!(f, "name={name}"),
+            Receipt::Handed(id) => write!(f, "lmtp={id}"),
             Receipt::Unnamed => f.write_str("uid=?"),
         }
     }

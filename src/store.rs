@@ -7,8 +7,10 @@ use std::time::SystemTime;
 
 use crate::lock_key::Hash;
 use crate::message::{self, Identity};
+use crate::text;
 
 pub mod imap;
+pub mod lmtp;
 pub mod maildir;
 pub mod memory;
 mod port;
@@ -36,6 +38,22 @@ pub struct Copy<'a> {
     pub recorded_at: SystemTime,
     /// It may have been written before `recorded_at`, whenever: the ledger does not remember.
     pub looks_back: bool,
+    /// Of a copy that the store [hands over](Store::hands_over).
+    pub handed: Option<HandOff<'a>>,
+}
+
+/// What a store that hands a copy over to the mail server's own delivery says there, beside the
+/// account's name.
+#[derive(Debug, Clone, Copy)]
+pub struct HandOff<'a> {
+    /// The random value of the copy's row, by which it is found wherever it lies.
+    pub value: [u8; 16],
+    /// Of the claim: tells the tries to deliver one copy apart.
+    pub epoch: i64,
+    /// The envelope's.
+    pub sender: &'a str,
+    /// As given in the envelope.
+    pub recipient: &'a str,
 }
 
 impl<'a> Copy<'a> {
@@ -56,6 +74,7 @@ impl<'a> Copy<'a> {
             identity: self.identity,
             recorded_at: self.recorded_at,
             looks_back: self.looks_back,
+            handed: self.handed.map(|handed| handed.value),
             size_bytes: least..=most,
             has_several_ids: ids > 1,
             needs_proof: false,
@@ -89,6 +108,11 @@ pub struct CopySearch<'a> {
     pub recorded_at: SystemTime,
     /// As in [`Copy`]: copies of any date are found.
     pub looks_back: bool,
+    /// It was handed over, if at all: what counts is the value that it has in its header, in
+    /// whatever mailbox of the account's own it lies. For one that looks back, whose value may have
+    /// been another then, also an equal one that was handed over with any value, and an equal one
+    /// in the mailbox itself.
+    pub handed: Option<[u8; 16]>,
     /// How large it is with CRLF as its line ends, but for trace fields.
     pub size_bytes: RangeInclusive<u64>,
     /// The message has several Message-ID fields, as far as is known; programs differ in which of
@@ -119,7 +143,34 @@ pub struct FoundCopy {
     /// Marked as deleted by its owner, and not taken out yet.
     pub marked_deleted: bool,
     pub proof: Proof,
+    /// Of one that was found by [`CopySearch::handed`].
+    pub handed: Option<HandedCopy>,
 }
+
+/// Where a copy lies that was handed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedCopy {
+    /// As its server writes it.
+    pub mailbox: String,
+    /// Of the try that wrote it, where it says.
+    pub epoch: Option<i64>,
+}
+
+impl FoundCopy {
+    /// The receipt to put on record: of a copy that was handed over, one that says where it lay.
+    pub fn to_record(&self) -> Receipt {
+        match (&self.handed, &self.receipt) {
+            (Some(at), Receipt::Uid { uid, .. }) => {
+                let mailbox = text::of_bytes(at.mailbox.as_bytes(), LONGEST_MAILBOX);
+                Receipt::Handed(format!("{mailbox}/{uid}"))
+            }
+            (_, receipt) => receipt.clone(),
+        }
+    }
+}
+
+/// Bytes of a mailbox's name in a receipt.
+const LONGEST_MAILBOX: usize = 200;
 
 /// What is known of a message that was found. Only what is on record can be anything but
 /// [`Equal`](Proof::Equal); but see [`CopySearch::by_id`].
@@ -165,12 +216,33 @@ pub enum StoreError {
     /// The store does not let us write for this account, while it does for others.
     #[error("store: {0}")]
     NoAccount(String),
+    /// The store has another delivery to this account under way, and takes one at a time.
+    #[error("store: contended: {0}")]
+    Contended(String),
+    /// The account's owner does not want this message.
+    #[error("store: {0}")]
+    Rejected(String),
     /// The store may have taken the copy; only a [look](Slot::look) can tell.
     #[error("store: in doubt: {0}")]
     InDoubt(String),
 }
 
 impl StoreError {
+    /// The same with another text, made of its own.
+    pub fn map(self, say: impl FnOnce(String) -> String) -> StoreError {
+        match self {
+            StoreError::NotStored(why) => StoreError::NotStored(say(why)),
+            StoreError::Setup(why) => StoreError::Setup(say(why)),
+            StoreError::Refused(why) => StoreError::Refused(say(why)),
+            StoreError::OverQuota(why) => StoreError::OverQuota(say(why)),
+            StoreError::TooBig(why) => StoreError::TooBig(say(why)),
+            StoreError::NoAccount(why) => StoreError::NoAccount(say(why)),
+            StoreError::Contended(why) => StoreError::Contended(say(why)),
+            StoreError::Rejected(why) => StoreError::Rejected(say(why)),
+            StoreError::InDoubt(why) => StoreError::InDoubt(say(why)),
+        }
+    }
+
     /// Whether it is certain that nothing was written.
     pub fn certainly_not_stored(&self) -> bool {
         !matches!(self, StoreError::InDoubt(_))

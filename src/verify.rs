@@ -166,7 +166,7 @@ impl<'a, 'p> Verification<'a, 'p> {
             let Some(first) = copies.first() else { continue };
             let keys: Vec<Hash> = copies.iter().map(|copy| copy_key(copy)).collect();
             let sought: Vec<CopySearch<'_>> = (copies.iter().zip(&keys))
-                .map(|(copy, key)| search(copy, key, on_record(copy)))
+                .map(|(copy, key)| search(copy, key, on_record(copy), self.is_handed(copy)))
                 .collect();
             let until = self.plan.store_until_for(copies.len());
             match self.store.find_all(&first.destination, &sought, until) {
@@ -259,7 +259,18 @@ impl<'a, 'p> Verification<'a, 'p> {
         on_record: Option<&Receipt>,
     ) -> Result<Vec<FoundCopy>, StoreError> {
         let until = self.plan.store_until();
-        self.store.find(&copy.destination, &search(copy, &copy_key(copy), on_record), until)
+        let handed = self.is_handed(copy);
+        self.store.find(&copy.destination, &search(copy, &copy_key(copy), on_record, handed), until)
+    }
+
+    /// Whether it was handed over, or may have been: then it lies in any mailbox of its account.
+    fn is_handed(&self, copy: &CopyOnRecord) -> bool {
+        match &copy.standing {
+            Standing::Placed { receipt, .. } => matches!(receipt, Receipt::Handed(_)),
+            Standing::Leased | Standing::InDoubt { .. } | Standing::Free => {
+                self.store.hands_over(&copy.destination)
+            }
+        }
     }
 
     /// As `find`, and also what has the same first Message-ID and came since then.
@@ -270,7 +281,7 @@ impl<'a, 'p> Verification<'a, 'p> {
         since: Option<SystemTime>,
     ) -> Result<Vec<FoundCopy>, StoreError> {
         let key = copy_key(copy);
-        let search = search(copy, &key, on_record);
+        let search = search(copy, &key, on_record, false);
         let sought = CopySearch { by_id: true, since, needs_proof: false, ..search };
         self.store.find(&copy.destination, &sought, self.plan.store_until())
     }
@@ -334,12 +345,14 @@ fn search<'a>(
     copy: &'a CopyOnRecord,
     key: &'a Hash,
     on_record: Option<&'a Receipt>,
+    handed: bool,
 ) -> CopySearch<'a> {
     CopySearch {
         key,
         identity: &copy.identity,
         recorded_at: copy.recorded_at,
         looks_back: copy.looks_back,
+        handed: handed.then(|| copy.value.array()),
         // The ledger does not know how many line ends became CRLF.
         size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
         // Nor how many Message-ID fields there are: where it matters, the search must not stop at

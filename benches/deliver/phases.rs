@@ -173,6 +173,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         identity: message.identity(),
         recorded_at: recorded.recorded_at,
         looks_back: false,
+        handed: None,
     };
     let slot = store.reserve(&inbox, copy, Need::Write, &deadline).expect("a slot");
     let mut slot = slot.expect("nobody else has it");

@@ -12,7 +12,7 @@ use super::jobs::JobSettings;
 use super::layer::Reading;
 use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
-use super::url::{LedgerUrl, StoreUrl};
+use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
 use super::{Config, password};
 use crate::directory::FolderTemplate;
 use crate::login::LoginForm;
@@ -127,7 +127,14 @@ fn times(config: &Config, reading: &mut Reading) {
 
 fn store(config: &Config, reading: &mut Reading) {
     let store = &config.store;
-    let StoreUrl::Imap { host, tls, .. } = store.kind() else { return };
+    let StoreUrl::Imap { host, tls, .. } = store.kind() else {
+        if store.lmtp.is_some() {
+            let text = "store.lmtp: needs a store.url of imap:// or imaps://: a copy in doubt is \
+                        looked for, and copies for Sent are written, by IMAP";
+            reading.broken(&["store.url", "store.lmtp"], text.to_owned());
+        }
+        return;
+    };
     if !reading.knows(&["store.url", "store.starttls"]) {
         return;
     }
@@ -148,6 +155,13 @@ fn store(config: &Config, reading: &mut Reading) {
         let text =
             format!("store.starttls: false sends the password and all mail to {host} unprotected");
         reading.doubtful(&["store.starttls"], text);
+    }
+    if let Some(LmtpUrl::Tcp { host, .. }) = &store.lmtp
+        && !store.starttls
+        && !is_loopback(host)
+    {
+        let text = format!("store.starttls: false sends all mail to {host} unprotected");
+        reading.doubtful(&["store.starttls", "store.lmtp"], text);
     }
 }
 

@@ -13,7 +13,7 @@ use self::Kind::{Accounts, Choice, Count, Flag, List, OptionalText, Text};
 use super::listen::{self, Listen, SocketMode};
 use super::problem::{ensure, no_control_characters, shown_name};
 use super::suggest::closest;
-use super::url::{LedgerUrl, StoreUrl};
+use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
 use crate::directory::{AccountTemplate, SENT_ROLE};
 use crate::duration;
 use crate::login::LoginForm;
@@ -66,6 +66,7 @@ pub(super) const KEYS: &[Key] = &[
     key("retention.facts_days", "35", Count(1..=MOST_DAYS)),
     key("retention.raw_days", "7", Count(1..=MOST_DAYS)),
     key("store.url", "maildir:///var/lib/onedrop/mail", Text(parses::<StoreUrl>)),
+    key("store.lmtp", "", OptionalText(parses::<LmtpUrl>)),
     key("store.starttls", "true", Flag),
     key("store.user", "mda", Text(no_control_characters)),
     key("store.login", "sasl", Text(login)),

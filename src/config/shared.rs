@@ -18,6 +18,8 @@ impl Config {
             ("dedup.by", by.to_owned()),
             ("directory.account", self.directory.account.to_string()),
             ("sent.mailbox", self.sent.mailbox.clone()),
+            // By IMAP alone nobody would find what was handed over and filed somewhere.
+            ("store.lmtp", if self.store.lmtp.is_some() { "yes" } else { "no" }.to_owned()),
             ("store.url", place(&self.store.url)),
         ])
     }
@@ -51,7 +53,7 @@ mod tests {
     fn it_is_what_decides_and_nothing_else() {
         let config = Config::default();
         let expected = r#"{"dedup.by":"content","directory.account":"{local}","#.to_owned()
-            + r#""sent.mailbox":"Sent","store.url":"maildir:///var/lib/onedrop/mail"}"#;
+            + r#""sent.mailbox":"Sent","store.lmtp":"no","store.url":"maildir:///var/lib/onedrop/mail"}"#;
         assert_eq!(config.shared().json(), expected);
         let mut other = config.clone();
         (other.lock.lease_secs, other.ledger.keep_raw) = (77, true);

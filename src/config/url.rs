@@ -8,6 +8,7 @@ use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::listen::socket_path;
 use super::problem::{ensure, no_control_characters};
 use super::suggest::closest;
 use crate::directory::FolderTemplate;
@@ -36,12 +37,22 @@ pub enum StoreUrl {
     Imap { host: String, port: u16, tls: Tls },
 }
 
+/// Where the mail server's LMTP is (`store.lmtp`).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum LmtpUrl {
+    /// `unix:/run/dovecot/lmtp`, always absolute.
+    Unix { path: PathBuf },
+    /// `lmtp://` (port 24); an IPv6 address is without its brackets.
+    Tcp { host: String, port: u16 },
+}
+
 const LEDGER_SCHEMES: &[&str] = &["postgres", "postgresql", "mysql", "mariadb", "sqlite"];
 const LEDGER_FORMS: &str = "postgres://HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlite:///PATH";
 const HAS_PASSWORD: &str = "must not hold a password (put it into a file and name that in \
                             password_file)";
 const STORE_SCHEMES: &[&str] = &["maildir", "imap", "imaps"];
 const STORE_FORMS: &str = "maildir:///FOLDER, imap://HOST or imaps://HOST";
+const LMTP_FORMS: &str = "unix:/PATH, as in unix:/run/dovecot/lmtp, or lmtp://HOST:PORT";
 const SLASHES: &str = "expected \"//\" after the scheme";
 
 impl FromStr for LedgerUrl {
@@ -90,6 +101,25 @@ impl FromStr for StoreUrl {
             Some(("imap", rest)) => imap(rest, 143, Tls::StartTls),
             Some(("imaps", rest)) => imap(rest, 993, Tls::Implicit),
             _ => Err(unknown_scheme(url, STORE_SCHEMES, STORE_FORMS)),
+        }
+    }
+}
+
+impl FromStr for LmtpUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        no_control_characters(url)?;
+        match url.split_once(':') {
+            Some(("unix", path)) => socket_path(path).map(|path| Self::Unix { path }),
+            Some(("lmtp", rest)) => {
+                let why = "must not hold a user or password: LMTP knows none";
+                let (host, port) = server(rest, 24, "lmtp", why)?;
+                let why = "port 25 belongs to SMTP, and LMTP must not be used there (RFC 2033)";
+                ensure(port != 25, why)?;
+                Ok(Self::Tcp { host, port })
+            }
+            _ => Err(format!("expected {LMTP_FORMS}")),
         }
     }
 }
@@ -145,9 +175,20 @@ fn local_path(scheme: &str, rest: &str) -> Result<PathBuf, String> {
 }
 
 fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, String> {
-    let place = rest.strip_prefix("//").ok_or(SLASHES)?;
     let why = "must not hold a user or password (set store.user and store.password_file)";
-    ensure(!place.contains('@'), why)?;
+    let (host, port) = server(rest, default_port, "imap", why)?;
+    Ok(StoreUrl::Imap { host, port, tls })
+}
+
+/// Host and port behind `scheme:`; `no_user` says why there may be no user.
+fn server(
+    rest: &str,
+    default_port: u16,
+    scheme: &str,
+    no_user: &str,
+) -> Result<(String, u16), String> {
+    let place = rest.strip_prefix("//").ok_or(SLASHES)?;
+    ensure(!place.contains('@'), no_user)?;
     let place = place.strip_suffix('/').unwrap_or(place);
     ensure(!place.contains(['/', '?', '#']), "takes nothing after the host and port")?;
     let is_address = |host: &str| host.parse::<Ipv6Addr>().is_ok();
@@ -158,8 +199,9 @@ fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, String> {
             (host, (!behind.is_empty()).then(|| behind.strip_prefix(':').unwrap_or("")))
         }
         None => {
-            let why = "an IPv6 address goes in brackets, as in imap://[::1]:143";
-            ensure(!is_address(place), why)?;
+            let why =
+                format!("an IPv6 address goes in brackets, as in {scheme}://[::1]:{default_port}");
+            ensure(!is_address(place), &why)?;
             let (host, port) = place.split_once(':').unzip();
             let host = host.unwrap_or(place);
             ensure(!host.is_empty(), "names no host")?;
@@ -174,7 +216,7 @@ fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, String> {
         Some(port) => port.parse().unwrap_or(0),
     };
     ensure(port != 0, "expected a port from 1 to 65535")?;
-    Ok(StoreUrl::Imap { host: host.to_owned(), port, tls })
+    Ok((host.to_owned(), port))
 }
 
 /// Shows the scheme only where it certainly is one, never the rest.

@@ -173,7 +173,8 @@ impl<'a> Placing<'a> {
     ) -> Step {
         let Means { ledger, store, deadline, .. } = self.means;
         let destination = &self.job.destinations[index];
-        let copy = self.job.copy(index, self.keys, self.recorded.recorded_at);
+        let handed = store.hands_over(destination).then_some(claim);
+        let copy = self.job.copy(index, self.keys, self.recorded.recorded_at, handed);
         let copy = Copy { looks_back: claim.looks_back, ..copy };
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let takes_turn = claim.in_doubt || (early.is_none() && self.means.terms().join);
@@ -206,6 +207,11 @@ impl<'a> Placing<'a> {
             Ok((receipt, how)) => {
                 let confirm = || self.confirm(index, claim, receipt, how, turn);
                 Step::Ended(self.means.timed(&mut phases.commit, confirm))
+            }
+            // The server delivers to one account at a time: certainly nothing was written.
+            Err(StoreError::Contended(why)) => {
+                tracing::debug!(%why, "waiting for another delivery");
+                Step::Now(CopyState::Claimed(*claim))
             }
             Err(error) => {
                 drop(turn);
@@ -374,7 +380,7 @@ impl<'a> Placing<'a> {
         mut turn: Option<Box<dyn OpenTurn + '_>>,
     ) -> CopyResult {
         let placed = self.placed(index, receipt, how);
-        let is_imap = matches!(placed.receipt, Receipt::Uid { .. } | Receipt::Unnamed);
+        let is_imap = !matches!(placed.receipt, Receipt::Name(_));
         let facts = CopyFacts {
             nul_replaced: is_imap && self.job.message.has_nul(),
             found_by_look: how == How::Found,

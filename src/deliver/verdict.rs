@@ -1,7 +1,8 @@
 //! Why a delivery failed, and what that means for the mail. This is the one place that decides
 //! between temporary and permanent, by an exhaustive match. What we do not understand is temporary:
 //! Postfix can try again, but nobody can take back a bounce. Permanent are an unknown recipient, a
-//! message that is too large, and what the configuration asks for.
+//! message that is too large or that the mailbox's owner rejects, and what the configuration asks
+//! for.
 
 use std::time::SystemTime;
 
@@ -58,6 +59,9 @@ impl Failure {
         match self {
             Failure::KeptForLater { .. } | Failure::Due { .. } => Outcome::Delivered(text),
             Failure::UnknownRecipient(_) => Outcome::PermFail(Status::UNKNOWN_MAILBOX, text),
+            Failure::Store(StoreError::Rejected(_)) => {
+                Outcome::PermFail(Status::REJECTED_BY_OWNER, text)
+            }
             Failure::TooLarge { .. } => Outcome::PermFail(Status::TOO_BIG, text),
             Failure::Store(StoreError::OverQuota(_)) => match over_quota {
                 OverQuota::Defer => Outcome::TempFail(Status::MAILBOX_FULL, text),
@@ -76,6 +80,7 @@ impl Failure {
                 StoreError::NotStored(_)
                 | StoreError::Refused(_)
                 | StoreError::NoAccount(_)
+                | StoreError::Contended(_)
                 | StoreError::InDoubt(_),
             )
             | Failure::Cut(_)

@@ -62,11 +62,16 @@ impl SqlRow for rusqlite::Row<'_> {
     }
 }
 
+/// What stands before the name of a copy that was handed over, in the column of file names; no
+/// unique name of a Maildir has a colon.
+const HANDED: &str = "lmtp:";
+
 /// A receipt as columns: UIDVALIDITY, UID and file name, each of which may be NULL.
-pub fn columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<&str>) {
+pub fn columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<String>) {
     match receipt {
         Receipt::Uid { validity, uid } => (Some((*validity).into()), Some((*uid).into()), None),
-        Receipt::Name(name) => (None, None, Some(name)),
+        Receipt::Name(name) => (None, None, Some(name.clone())),
+        Receipt::Handed(id) => (None, None, Some(format!("{HANDED}{id}"))),
         Receipt::Unnamed => (None, None, None),
     }
 }
@@ -75,11 +80,15 @@ pub fn columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<&str>) {
 pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
     let (validity, uid): (Option<i64>, Option<i64>) = (row.cell(at)?, row.cell(at + 1)?);
     let number = |number: i64| u32::try_from(number).ok();
-    let receipt = match (validity, uid, row.cell(at + 2)?) {
+    let name: Option<String> = row.cell(at + 2)?;
+    let receipt = match (validity, uid, name) {
         (Some(validity), Some(uid), None) => {
             number(validity).zip(number(uid)).map(|(validity, uid)| Receipt::Uid { validity, uid })
         }
-        (None, None, Some(name)) => Some(Receipt::Name(name)),
+        (None, None, Some(name)) => Some(match name.strip_prefix(HANDED) {
+            Some(id) => Receipt::Handed(id.to_owned()),
+            None => Receipt::Name(name),
+        }),
         (None, None, None) => Some(Receipt::Unnamed),
         _ => None,
     };

@@ -8,17 +8,18 @@
 //! same run, and the next try finds by lease and look what this one left. The server says before it
 //! does anything that a message is too large for it; then this process's own limit decides.
 
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::wire::reply::{self, Reply};
-use super::wire::{data, write};
 use crate::deadline::Deadline;
 use crate::deliver::Failure;
 use crate::envelope::Envelope;
 use crate::message::Message;
-use crate::net::input::{Input, InputLine};
+use crate::net::input::Input;
+use crate::net::lmtp::read::{self, DialogError};
+use crate::net::lmtp::reply::Reply;
+use crate::net::lmtp::{data, write};
 use crate::net::socket::{Socket, Timed};
 use crate::outcome::{Outcome, OverQuota, Status};
 
@@ -26,10 +27,6 @@ use crate::outcome::{Outcome, OverQuota, Status};
 /// first words, before the process delivers by itself: a socket that systemd keeps takes calls for
 /// a server that cannot start.
 const CONNECT_SECS: u64 = 2;
-/// A reply line has 512 bytes at most (RFC 5321 section 4.5.3.1.5); more is no reply.
-const LONGEST_LINE: usize = 4096;
-/// Nor are this many lines.
-const MOST_LINES: usize = 100;
 /// What the server must offer, as ours does; another one may keep no ledger.
 const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8", "XFORWARD"];
 
@@ -40,23 +37,6 @@ pub enum HandOverError {
     NotTaken(String),
     /// The delivery has failed.
     Failed(Failure),
-}
-
-/// What broke the dialog with the server.
-#[derive(Debug)]
-enum DialogError {
-    Lost(io::Error),
-    Late,
-    NotUnderstood(String),
-}
-
-impl From<io::Error> for DialogError {
-    fn from(error: io::Error) -> DialogError {
-        match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => DialogError::Late,
-            _ => DialogError::Lost(error),
-        }
-    }
 }
 
 /// A connection to the server, which may not have said a word yet.
@@ -231,40 +211,6 @@ impl ServerConnection {
     }
 
     fn reply(&mut self) -> Result<Reply, DialogError> {
-        let mut reply = Reply { code: 0, lines: Vec::new() };
-        loop {
-            let line = self.line()?;
-            match reply::parse(&line) {
-                Some((code, is_last, text))
-                    if reply.lines.is_empty()
-                        || code == reply.code && reply.lines.len() < MOST_LINES =>
-                {
-                    reply.code = code;
-                    reply.lines.push(text.to_owned());
-                    if is_last {
-                        return Ok(reply);
-                    }
-                }
-                _ => return Err(DialogError::NotUnderstood(line)),
-            }
-        }
-    }
-
-    fn line(&mut self) -> Result<String, DialogError> {
-        loop {
-            match self.input.line(LONGEST_LINE) {
-                Some(InputLine::Whole(line)) => {
-                    return Ok(String::from_utf8_lossy(&line).into_owned());
-                }
-                None if !self.input.is_too_long() => {}
-                None | Some(InputLine::TooLong) => {
-                    return Err(DialogError::NotUnderstood("an endless line".to_owned()));
-                }
-            }
-            let stream = &mut self.stream;
-            if self.input.fill(LONGEST_LINE, |into| stream.read(into))? == 0 {
-                return Err(DialogError::Lost(io::Error::other("the connection was closed")));
-            }
-        }
+        read::reply(&mut self.input, &mut self.stream)
     }
 }

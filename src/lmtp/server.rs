@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Uid, User, geteuid};
 
-use super::wire::reply;
 use crate::config::{LmtpSettings, WhenFull};
 use crate::net::listener::Listener;
+use crate::net::lmtp::reply;
 use crate::net::socket::Socket;
 use crate::service::Service;
 use crate::web;

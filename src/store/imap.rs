@@ -29,12 +29,14 @@ use crate::store::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreErro
 pub use crate::net::tls::Tls;
 
 use error::ImapError;
+use everywhere::HandedSearch;
 use login::Connector;
 use session::ImapSession;
 
 mod append;
 mod candidates;
 mod error;
+mod everywhere;
 mod fetch;
 mod grouped;
 mod listing;
@@ -187,11 +189,37 @@ impl ImapStore {
     ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         check_name(destination)?;
         let by = self.connector.settings.dedup_by;
-        let found = self.run(&destination.account, at_hand, until, |session| {
-            let mailbox = names::in_command(session, &destination.mailbox, until)?;
-            look::find_all(session, &mailbox, sought, by, until)
+        let (mut here, mut handed) = (Vec::new(), Vec::new());
+        for one in sought {
+            match one.handed {
+                Some(value) => handed.push(HandedSearch { sought: one, value }),
+                None => here.push(one.clone()),
+            }
+        }
+        let mut found = Vec::new();
+        if !here.is_empty() {
+            let found_here = self.run(&destination.account, at_hand, until, |session| {
+                let mailbox = names::in_command(session, &destination.mailbox, until)?;
+                look::find_all(session, &mailbox, &here, by, until)
+            });
+            let doing = || format!("looking in {destination}");
+            found = found_here.map_err(|error| error.while_doing(&doing()))?;
+        }
+        if handed.is_empty() {
+            return Ok(found);
+        }
+        let everywhere = self.run(&destination.account, at_hand, until, |session| {
+            everywhere::find_all(session, &handed, by, until)
         });
-        found.map_err(|error| error.while_doing(&format!("looking in {destination}")))
+        let doing = || format!("looking in all mailboxes of account={}", destination.account);
+        let everywhere = everywhere.map_err(|error| error.while_doing(&doing()))?;
+        // In their order.
+        let (mut here, mut everywhere) = (found.into_iter(), everywhere.into_iter());
+        let next = |one: &CopySearch<'_>| match one.handed {
+            Some(_) => everywhere.next(),
+            None => here.next(),
+        };
+        Ok(sought.iter().map(next).map(Option::unwrap_or_default).collect())
     }
 
     /// Takes out message `uid` the way that `work` does, if the server can take out one alone.
@@ -216,6 +244,10 @@ impl ImapStore {
 
 impl Store for ImapStore {
     fn append_is_idempotent(&self) -> bool {
+        false
+    }
+
+    fn hands_over(&self, _destination: &Destination) -> bool {
         false
     }
 

@@ -121,6 +121,10 @@ impl Store for MaildirStore {
         true
     }
 
+    fn hands_over(&self, _destination: &Destination) -> bool {
+        false
+    }
+
     fn prepare(&self, _account: &str, _until: Instant) {}
 
     fn reserve<'a>(

@@ -57,6 +57,7 @@ impl Stored {
             receipt,
             has_our_date: self.date == sought.recorded_at,
             marked_deleted: self.marked_deleted,
+            handed: None,
             proof: match is_equal {
                 true if !sought.by_id || self.date == sought.recorded_at => Proof::Equal,
                 true if self.has_same_id(sought) => Proof::SameContent,
@@ -303,6 +304,10 @@ fn receipt(uid: u32) -> Receipt {
 impl Store for MemoryStore {
     fn append_is_idempotent(&self) -> bool {
         self.idempotent
+    }
+
+    fn hands_over(&self, _destination: &Destination) -> bool {
+        false
     }
 
     fn prepare(&self, _account: &str, _until: Instant) {}

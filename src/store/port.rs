@@ -21,6 +21,10 @@ pub trait Store: Send + Sync {
     /// look; and a reserved copy is locked: no other slot can be had for it, in any process.
     fn append_is_idempotent(&self) -> bool;
 
+    /// Whether a copy into `destination` goes to the mail server's own delivery, where the owner's
+    /// filters run: then its [`Copy::handed`] is needed.
+    fn hands_over(&self, destination: &Destination) -> bool;
+
     /// Begins, in the background, what the first call for `account` will need. Nothing is reported
     /// here; an error shows at that call.
     fn prepare(&self, account: &str, until: Instant);

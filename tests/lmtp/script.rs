@@ -12,8 +12,8 @@ use onedrop::config::{Config, LmtpSettings};
 use onedrop::deliver::Failure;
 use onedrop::lmtp::server::connection::{ClientConnection, ConnectionSettings, Peer};
 use onedrop::lmtp::server::protocol::Transaction;
-use onedrop::lmtp::wire::reply;
 use onedrop::message::Bytes;
+use onedrop::net::lmtp::reply;
 use onedrop::outcome::{Outcome, OverQuota, Status};
 
 /// The recipients that the directory knows.

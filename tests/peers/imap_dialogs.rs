@@ -157,7 +157,7 @@ fn ask(
             let on_record = Some(&receipt);
             let sought = CopySearch { needs_proof, on_record, at_most: 3, ..copy.sought() };
             let found = |one: &FoundCopy| {
-                let FoundCopy { receipt, proof, has_our_date, marked_deleted } = one;
+                let FoundCopy { receipt, proof, has_our_date, marked_deleted, .. } = one;
                 let date = if *has_our_date { " dated" } else { "" };
                 let deleted = if *marked_deleted { " deleted" } else { "" };
                 format!("{} {proof:?}{date}{deleted}", named(receipt))

@@ -210,6 +210,7 @@ pub fn copy_of(letter: &Message) -> Copy<'_> {
         identity: letter.identity(),
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
         looks_back: false,
+        handed: None,
     }
 }
 

@@ -34,6 +34,7 @@ fn reserving(world: &World, then: impl FnOnce()) -> bool {
         identity: mail.identity(),
         recorded_at: UNIX_EPOCH,
         looks_back: false,
+        handed: None,
     };
     let slot = world.store.reserve(&destination, copy, Need::Write, &deadline).expect("a store");
     let is_free = slot.is_some();

@@ -92,6 +92,7 @@ impl Site {
             identity: mail.identity(),
             recorded_at: date,
             looks_back: false,
+            handed: None,
         };
         append(&self.store, destination, copy)
     }

@@ -10,7 +10,7 @@ use onedrop::config::{Config, job_keys};
 use onedrop::deliver::Failure;
 use onedrop::exit;
 use onedrop::ledger::{LedgerError, SCHEMA_VERSION, SchemaVersion};
-use onedrop::lmtp::wire::reply;
+use onedrop::net::lmtp::reply;
 use onedrop::outcome::{Outcome, OverQuota};
 use onedrop::store::StoreError;
 
@@ -180,6 +180,8 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         StoreError::OverQuota(text()),
         StoreError::TooBig(text()),
         StoreError::NoAccount(text()),
+        StoreError::Contended(text()),
+        StoreError::Rejected(text()),
         StoreError::InDoubt(text()),
     ];
     let others = [
@@ -227,6 +229,8 @@ fn is_known(failure: &Failure) {
             | StoreError::OverQuota(_)
             | StoreError::TooBig(_)
             | StoreError::NoAccount(_)
+            | StoreError::Contended(_)
+            | StoreError::Rejected(_)
             | StoreError::InDoubt(_),
         )
         | Failure::Directory(_)

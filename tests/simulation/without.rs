@@ -157,6 +157,10 @@ impl Store for DeliverysStore {
         self.store.append_is_idempotent()
     }
 
+    fn hands_over(&self, destination: &Destination) -> bool {
+        self.store.hands_over(destination)
+    }
+
     fn prepare(&self, account: &str, until: Instant) {
         self.store.prepare(account, until);
     }

@@ -173,7 +173,8 @@ fn try_reserve_back<T>(
 ) -> Result<T, StoreError> {
     let key = &mail.identity().copy_key(&destination.account, &destination.mailbox);
     let bytes = if destination.shared { mail.shared_copy() } else { mail.own_copy() };
-    let copy = Copy { key, head: b"", bytes, identity: mail.identity(), recorded_at, looks_back };
+    let identity = mail.identity();
+    let copy = Copy { key, head: b"", bytes, identity, recorded_at, looks_back, handed: None };
     let mut slot = store.reserve(destination, copy, need, deadline)?;
     Ok(with(slot.as_deref_mut()))
 }
@@ -277,6 +278,7 @@ fn find_as(
         identity: mail.identity(),
         recorded_at: recorded_at(),
         looks_back: false,
+        handed: None,
         size_bytes: size_bytes..=2 * size_bytes,
         has_several_ids: false,
         needs_proof,

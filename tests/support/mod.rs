@@ -20,6 +20,7 @@ pub mod journal;
 pub mod letters;
 pub mod lmtp;
 pub mod lmtp_client;
+pub mod lmtp_peer;
 pub mod mariadb;
 pub mod patroni;
 pub mod pgbouncer;

@@ -91,12 +91,13 @@ const LAYERS: [Layer; 8] = [
 ];
 
 /// Modules that know their port, the values and the tools, and nothing else.
-const ADAPTERS: [&str; 7] = [
+const ADAPTERS: [&str; 8] = [
     "ledger::mariadb",
     "ledger::memory",
     "ledger::postgres",
     "ledger::sqlite",
     "store::imap",
+    "store::lmtp",
     "store::maildir",
     "store::memory",
 ];

@@ -1,10 +1,10 @@
-//! The LMTP protocol's form (`src/lmtp/wire`): what is read from the wire, and what is written.
+//! The LMTP protocol's form (`src/net/lmtp`): what is read from the wire, and what is written.
 
 use onedrop::envelope::Envelope;
-use onedrop::lmtp::wire::command::{self, LmtpCommand, is_bdat};
-use onedrop::lmtp::wire::data::{self, DataReader};
-use onedrop::lmtp::wire::xforward::{Forwarded, SmtpClient};
-use onedrop::lmtp::wire::{LONGEST_LINE, path, reply, write};
+use onedrop::net::lmtp::command::{self, LmtpCommand, is_bdat};
+use onedrop::net::lmtp::data::{self, DataReader};
+use onedrop::net::lmtp::xforward::{Forwarded, SmtpClient};
+use onedrop::net::lmtp::{LONGEST_LINE, path, reply, write};
 use onedrop::outcome::{Outcome, Status};
 
 /// What `read` makes of MAIL or RCPT: its address, or the digits of the refusal.

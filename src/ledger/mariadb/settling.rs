@@ -124,10 +124,10 @@ impl Settling for MariadbLedger {
                 was.is_some(),
                 is.0,
                 is.1,
-                is.2,
+                is.2.clone(),
                 old.0,
                 old.1,
-                old.2,
+                old.2.clone(),
             ];
             let found = connection.begin(SqlBatch::of(IS_AS_IT_WAS, values))?;
             let Some(row) = rows_at(&found, 0).first() else {
@@ -135,7 +135,7 @@ impl Settling for MariadbLedger {
                 return Ok(false);
             };
             let (message, is_shared): (i64, bool) = (row.cell(0)?, row.cell(1)?);
-            let mut batch = SqlBatch::of(LEAVE, values![claim.copy, is.0, is.1, is.2]);
+            let mut batch = SqlBatch::of(LEAVE, values![claim.copy, is.0, is.1, is.2.clone()]);
             if is_shared {
                 forget_kept(&mut batch, &message.to_string());
             }

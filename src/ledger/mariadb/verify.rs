@@ -150,10 +150,10 @@ impl Audit for MariadbLedger {
                 copy.epoch,
                 is.0,
                 is.1,
-                is.2,
+                is.2.clone(),
                 was.0,
                 was.1,
-                was.2,
+                was.2.clone(),
                 copy.value.bytes(),
             ];
             let mut batch = SqlBatch::of(SETTLE, values);

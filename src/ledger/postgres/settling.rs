@@ -129,10 +129,10 @@ impl Settling for PostgresLedger {
                 .with(was.is_some(), Type::BOOL)
                 .with(is.0, Type::INT8)
                 .with(is.1, Type::INT8)
-                .with(is.2, Type::TEXT)
+                .with(is.2.clone(), Type::TEXT)
                 .with(old.0, Type::INT8)
                 .with(old.1, Type::INT8)
-                .with(old.2, Type::TEXT);
+                .with(old.2.clone(), Type::TEXT);
             let forget = Statement::new(FORGET).with(claim.copy, Type::INT8);
             let over = Statement::new(LEFT).with(claim.copy, Type::INT8);
             let answers = connection.write(&[statement, forget, over])?;

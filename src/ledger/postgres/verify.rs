@@ -161,10 +161,10 @@ impl Audit for PostgresLedger {
                 .with(copy.epoch, Type::INT8)
                 .with(is.0, Type::INT8)
                 .with(is.1, Type::INT8)
-                .with(is.2, Type::TEXT)
+                .with(is.2.clone(), Type::TEXT)
                 .with(was.0, Type::INT8)
                 .with(was.1, Type::INT8)
-                .with(was.2, Type::TEXT)
+                .with(was.2.clone(), Type::TEXT)
                 .with(copy.value.bytes(), Type::BYTEA);
             Ok(connection.write(&[statement])?.iter().flatten().next().is_some())
         })

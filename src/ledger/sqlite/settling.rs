@@ -119,10 +119,10 @@ impl Settling for SqliteLedger {
                     was.is_some(),
                     is.0,
                     is.1,
-                    is.2,
+                    is.2.clone(),
                     old.0,
                     old.1,
-                    old.2,
+                    old.2.clone(),
                     now
                 ];
                 let is_left = tx.execute(LEAVE, params)? > 0;

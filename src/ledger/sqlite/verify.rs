@@ -164,7 +164,8 @@ impl Audit for SqliteLedger {
         let (id, epoch, value) = (copy.copy, copy.epoch, copy.value.bytes());
         self.call(until, |session| {
             session.write(|tx, now| {
-                let params = params![id, epoch, is.0, is.1, is.2, was.0, was.1, was.2, value, now];
+                let params =
+                    params![id, epoch, is.0, is.1, is.2.clone(), was.0, was.1, was.2, value, now];
                 let is_settled = tx.execute(SETTLE, params)? > 0;
                 if is_settled {
                     tx.execute(GONE, params![id, now - WATCH.as_secs_f64()])?;

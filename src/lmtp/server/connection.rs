@@ -13,10 +13,10 @@ use super::protocol::{Next, Protocol, SLOWEST, Transaction};
 use super::spool::Spool;
 use crate::config::LmtpSettings;
 use crate::deliver::Failure;
-use crate::lmtp::wire::LONGEST_LINE;
-use crate::lmtp::wire::data::DataReader;
 use crate::message::Bytes;
 use crate::net::input::{Input, InputLine};
+use crate::net::lmtp::LONGEST_LINE;
+use crate::net::lmtp::data::DataReader;
 use crate::outcome::Outcome;
 
 const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";

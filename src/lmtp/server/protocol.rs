@@ -6,10 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lmtp::wire::command::{self, CommandError, LmtpCommand};
-use crate::lmtp::wire::reply;
-use crate::lmtp::wire::reply::line;
-use crate::lmtp::wire::xforward::{self, Forwarded, SmtpClient, harmless};
+use crate::net::lmtp::command::{self, CommandError, LmtpCommand};
+use crate::net::lmtp::reply;
+use crate::net::lmtp::reply::line;
+use crate::net::lmtp::xforward::{self, Forwarded, SmtpClient, harmless};
 use crate::outcome::Outcome;
 
 /// Errors allowed between two messages; the next one ends the connection.

@@ -313,7 +313,8 @@ mod tests {
         let (key, identity) = (Hash::default(), message.identity());
         let recorded_at = SystemTime::UNIX_EPOCH;
         let looks_back = false;
-        let copy = Copy { key: &key, head: b"", bytes: b"", identity, recorded_at, looks_back };
+        let (head, bytes): (&[u8], &[u8]) = (b"", b"");
+        let copy = Copy { key: &key, head, bytes, identity, recorded_at, looks_back, handed: None };
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
         let takes = |list: &str, sizes: [usize; 2]| {
             let one = |size| AppendMessage { copy: &copy, deadline: &deadline, size };

@@ -139,8 +139,16 @@ impl OwnedCopy {
     }
 
     fn copy(&self) -> Copy<'_> {
-        let OwnedCopy { key, head, bytes, identity, recorded_at, looks_back, .. } = self;
-        Copy { key, head, bytes, identity, recorded_at: *recorded_at, looks_back: *looks_back }
+        Copy {
+            key: &self.key,
+            head: &self.head,
+            bytes: &self.bytes,
+            identity: &self.identity,
+            recorded_at: self.recorded_at,
+            looks_back: self.looks_back,
+            // Nobody hands over by APPEND.
+            handed: None,
+        }
     }
 }
 

@@ -53,6 +53,7 @@ pub fn find_all(
             has_our_date: fetched.date == Some(sought.recorded_at),
             marked_deleted: fetched.is_deleted == Some(true),
             proof,
+            handed: None,
         };
         all.push(found.into_iter().map(copy).collect());
     }

@@ -184,6 +184,36 @@ impl ImapSession {
         }
     }
 
+    /// Runs `commands`, which are sent ahead of their answers; returns those in their order. The
+    /// server carries them out one after the other, as each EXAMINE changes what the next one is
+    /// about (RFC 3501 section 5.5).
+    ///
+    /// # Errors
+    /// The session is closed; a command that is refused is none.
+    pub fn run_together(
+        &mut self,
+        commands: &[String],
+        until: Instant,
+    ) -> Result<Vec<Result<CommandOutput, Rejection>>, ImapError> {
+        self.wire.begin(until, LARGE_ANSWER_BYTES);
+        let mut together = || -> Result<_, String> {
+            self.settle()?;
+            let tags =
+                commands.iter().map(|command| self.put(command)).collect::<Result<Vec<_>, _>>()?;
+            let mut answers = Vec::with_capacity(tags.len());
+            for tag in &tags {
+                self.in_command = true;
+                answers.push(match self.answer(tag)? {
+                    Event::Done(answer) => Ok(answer),
+                    Event::Refused(no) => Err(no),
+                    Event::GoOn => return Err(WANTS_MORE.to_owned()),
+                });
+            }
+            Ok(answers)
+        };
+        together().map_err(|why| self.lost(why))
+    }
+
     /// Puts `command` on the wire without sending it, and returns its tag.
     pub fn queue(&mut self, command: &str, until: Instant) -> Result<String, ImapError> {
         self.wire.begin(until, ANSWER_BYTES);
@@ -197,8 +227,9 @@ impl ImapSession {
         guarded(|| self.imap.run_command(command))?.map_err(|error| error.to_string())?;
         let unsent = String::from_utf8(self.wire.unsent()).unwrap_or_default();
         self.in_command = true;
-        unsent
-            .strip_suffix(&format!(" {command}\r\n"))
+        let line = unsent.strip_suffix(&format!(" {command}\r\n"));
+        // Behind those that wait to be sent with it.
+        line.and_then(|line| line.rsplit("\r\n").next())
             .filter(|tag| !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric()))
             .map(str::to_owned)
             .ok_or_else(|| "the imap crate did not write the command".to_owned())

@@ -68,7 +68,7 @@ impl Slot for ImapSlot<'_> {
         self.give_up_early(|_| true);
         let sought = self.copy.sought();
         let found = self.store.find_in(self.destination, &[sought], &mut self.session, until)?;
-        Ok(found.into_iter().flatten().next().map(|found| found.receipt))
+        Ok(found.into_iter().flatten().next().map(|found| found.to_record()))
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {

@@ -100,6 +100,7 @@ fn standing(
             marked_deleted: is_trashed(entry),
             receipt: Receipt::Name(format!("{sub}/{entry}")),
             proof: Proof::Equal,
+            handed: None,
         });
     }
     let worth = |one: &FoundCopy| (!one.marked_deleted, one.has_our_date);

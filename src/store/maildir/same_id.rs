@@ -51,6 +51,7 @@ pub fn find(
                     has_our_date: modified(&path)? == Some(sought.recorded_at),
                     marked_deleted: is_trashed(&entry),
                     proof,
+                    handed: None,
                 };
                 found.insert(lasting.to_owned(), copy);
             }

@@ -41,6 +41,10 @@ impl<F: After> Store for ChangingStore<F> {
         false
     }
 
+    fn hands_over(&self, destination: &Destination) -> bool {
+        self.inner.hands_over(destination)
+    }
+
     fn prepare(&self, _: &str, _: Instant) {}
 
     fn reserve<'a>(

@@ -226,6 +226,7 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
             identity: message.identity(),
             recorded_at: date,
             looks_back: false,
+            handed: None,
         };
         let store = MaildirStore::new(root.path(), true);
         let receipt = append(&store, &inbox(), copy);

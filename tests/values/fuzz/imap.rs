@@ -135,6 +135,7 @@ fn with<T>(
         identity: letter.identity(),
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
         looks_back: false,
+        handed: None,
     };
     let inbox = Destination::inbox("doug");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

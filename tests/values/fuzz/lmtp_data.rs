@@ -1,6 +1,6 @@
 //! What may follow DATA, or stand in the chunks of BDAT, beside the simplest readers there are.
 
-use onedrop::lmtp::wire::data::DataReader;
+use onedrop::net::lmtp::data::DataReader;
 
 use super::harness::Target;
 

@@ -1,6 +1,6 @@
 //! What a server, a store or a person has said, in the reply that tells of it.
 
-use onedrop::lmtp::wire::reply;
+use onedrop::net::lmtp::reply;
 use onedrop::outcome::{Outcome, Status};
 
 use super::harness::Target;

@@ -65,11 +65,27 @@ pub fn written(address: &str) -> Option<String> {
     if domain.is_empty() || local.is_empty() || !says_domain {
         return None;
     }
+    Some(format!("<{}@{domain}>", local_part(local)))
+}
+
+/// A local part, in quotes where it has to be.
+fn local_part(local: &str) -> String {
     let atom =
         |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || !c.is_ascii();
     if local.split('.').all(|word| !word.is_empty() && word.chars().all(atom)) {
-        return Some(format!("<{address}>"));
+        return local.to_owned();
     }
-    let quoted = local.replace('\\', "\\\\").replace('"', "\\\"");
-    Some(format!("<\"{quoted}\"@{domain}>"))
+    format!("\"{}\"", local.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// An account's name as a path, which needs no domain (RFC 2033 section 5 leaves local names to the
+/// server); `None` for what no path can say.
+pub fn of_account(name: &str) -> Option<String> {
+    if name.is_empty() || name.chars().any(char::is_control) {
+        return None;
+    }
+    if let Some(path) = written(name) {
+        return Some(path);
+    }
+    Some(format!("<{}>", local_part(name)))
 }

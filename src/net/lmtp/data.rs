@@ -95,6 +95,12 @@ impl DataReader {
 /// are doubled (RFC 5321 section 4.5.2), a CR within a line stays what it is. The last write holds
 /// the final dot: where it fails, the dot's line end was not sent.
 pub fn write(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<()> {
+    let last = write_up_to_the_last(pieces, out)?;
+    out.write_all(&last)
+}
+
+/// Writes all of that but the last block, which holds the final dot, and returns it.
+pub fn write_up_to_the_last(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<Vec<u8>> {
     let mut block = Vec::with_capacity(BLOCK);
     for line in pieces.iter().flat_map(|piece| piece.split_inclusive(|byte| *byte == b'\n')) {
         if line.starts_with(b".") {
@@ -110,5 +116,5 @@ pub fn write(pieces: &[&[u8]], out: &mut impl Write) -> io::Result<()> {
         }
     }
     block.extend_from_slice(b".\r\n");
-    out.write_all(&block)
+    Ok(block)
 }

@@ -1,9 +1,11 @@
 //! The LMTP protocol as bytes (RFC 2033, RFC 5321), for both ends: commands and paths, replies,
-//! a message as what follows DATA, XFORWARD's attributes. No sockets and no clock.
+//! a message as what follows DATA, XFORWARD's attributes. No clock, and of sockets nothing but what
+//! can be read.
 
 pub mod command;
 pub mod data;
 pub mod path;
+pub mod read;
 pub mod reply;
 pub mod write;
 pub mod xforward;

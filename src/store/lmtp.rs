@@ -1,0 +1,265 @@
+//! The store of a site whose users have filters: a recipient's own copy is handed over to the mail
+//! server's LMTP, whose delivery runs the owner's Sieve scripts and decides where it lies; all else
+//! (Sent, looks, removals) is the IMAP store's, which this one wraps.
+//!
+//! Relies on what is handed over being stored with the fields that stand before it, and on one
+//! final reply (RFC 2033 section 4.2). Up to the data's final dot nothing is handed over; after it
+//! `replies` says what is certain. A copy in doubt is looked for in all mailboxes of its account, by
+//! the value in its first X-Onedrop-Copy. It has no name by which it could be taken out again.
+//! Deliveries to one account go one at a time in each process, as the server's record of what it
+//! has filed (RFC 7352) loses entries otherwise. A crash leaves a copy or none.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use rustls::ClientConfig;
+
+use crate::deadline::Deadline;
+use crate::directory::Destination;
+use crate::pool::{Connections, InUse, Limits, Pool};
+use crate::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
+use crate::store::{HandOff, Need, Receipt, Slot, Store, StoreError, Way};
+
+use account_turns::AccountTurns;
+use session::LmtpSession;
+use transaction::{HandOffError, Mail};
+
+mod account_turns;
+mod replies;
+mod session;
+mod transaction;
+
+/// Where the mail server's LMTP is, and how to speak with it (`store.lmtp`).
+#[derive(Debug, Clone)]
+pub struct LmtpSettings {
+    pub place: LmtpPlace,
+    /// By TCP: TLS is used where the server offers STARTTLS, and demanded of one that is not this
+    /// machine.
+    pub starttls: bool,
+    /// Root certificates (PEM) in place of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// This host's name.
+    pub host: String,
+}
+
+/// The address of an LMTP server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LmtpPlace {
+    Unix(PathBuf),
+    Tcp { host: String, port: u16 },
+}
+
+impl std::fmt::Display for LmtpPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LmtpPlace::Unix(path) => write!(f, "unix:{}", path.display()),
+            LmtpPlace::Tcp { host, port } if host.contains(':') => {
+                write!(f, "lmtp://[{host}]:{port}")
+            }
+            LmtpPlace::Tcp { host, port } => write!(f, "lmtp://{host}:{port}"),
+        }
+    }
+}
+
+/// Connections that are kept for the next delivery, at most: each keeps a process of Dovecot's.
+const MOST_KEPT: usize = 20;
+/// All connections are alike.
+const ALL: &str = "";
+
+/// See the module.
+pub struct LmtpStore {
+    inner: Box<dyn AnyStore>,
+    settings: LmtpSettings,
+    sessions: Arc<Pool<LmtpSession>>,
+    turns: AccountTurns,
+    /// What TLS needs; what could not be read is read again by the next that needs it.
+    tls: OnceLock<Arc<ClientConfig>>,
+}
+
+impl LmtpStore {
+    /// Hands over to the server that `settings` name what is for a recipient, and leaves the rest
+    /// to `inner`; connects to nothing yet.
+    pub fn new(settings: LmtpSettings, inner: Box<dyn AnyStore>, limits: Limits) -> LmtpStore {
+        let kept = limits.kept.min(MOST_KEPT);
+        let limits = Limits { used: usize::MAX, per_key: usize::MAX, kept, ..limits };
+        LmtpStore {
+            inner,
+            settings,
+            sessions: Arc::new(Pool::new(limits)),
+            turns: AccountTurns::default(),
+            tls: OnceLock::new(),
+        }
+    }
+
+    /// A connection, and whether it was kept.
+    fn session(&self, until: Instant) -> Result<(InUse<LmtpSession>, bool), StoreError> {
+        let right = self.sessions.take(ALL, until);
+        let right = right.map_err(|error| StoreError::NotStored(format!("lmtp: {error}")))?;
+        let was_kept = right.is_at_hand();
+        let mut session = right.or_make(|| self.connect(until))?;
+        if was_kept && !session.is_there() {
+            *session = self.connect(until)?;
+            return Ok((session, false));
+        }
+        Ok((session, was_kept))
+    }
+
+    fn connect(&self, until: Instant) -> Result<LmtpSession, StoreError> {
+        let session = LmtpSession::connect(&self.settings, &self.tls, until);
+        session.map_err(|why| StoreError::NotStored(format!("{}: {why}", self.settings.place)))
+    }
+
+    /// Hands the mail over, in a kept connection or a new one. A kept one may end in the very
+    /// moment in which it is used: if that was before the final dot, a new one is tried.
+    fn hand_over(&self, mail: &Mail<'_>, deadline: &Deadline) -> Result<String, StoreError> {
+        let until = deadline.last_bytes();
+        let (mut session, was_kept) = self.session(until)?;
+        let mut result = session.hand_over(mail, deadline);
+        let is_lost = matches!(result, Err(HandOffError::Lost(_)));
+        if is_lost && was_kept && Instant::now() < until {
+            *session = self.connect(until)?;
+            result = session.hand_over(mail, deadline);
+        }
+        if !session.is_sound() {
+            session.throw_away();
+        }
+        result.map_err(|error| error.of(&self.settings.place))
+    }
+}
+
+impl Store for LmtpStore {
+    fn append_is_idempotent(&self) -> bool {
+        self.inner.append_is_idempotent()
+    }
+
+    fn hands_over(&self, destination: &Destination) -> bool {
+        // Another mailbox than INBOX is one that the configuration asks for: no filter decides.
+        !destination.shared && destination.mailbox == "INBOX"
+    }
+
+    /// A connection to the LMTP server is made at once, and one for mailboxes is seldom needed.
+    fn prepare(&self, _account: &str, _until: Instant) {}
+
+    fn reserve<'a>(
+        &'a self,
+        destination: &'a Destination,
+        copy: Copy<'a>,
+        need: Need,
+        deadline: &'a Deadline,
+    ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
+        let Some(handed) = copy.handed else {
+            return self.inner.reserve(destination, copy, need, deadline);
+        };
+        let look = match need {
+            Need::Early => return Ok(None),
+            Need::Write => None,
+            Need::Look => self.inner.reserve(destination, copy, Need::Look, deadline)?,
+        };
+        Ok(Some(Box::new(LmtpSlot { store: self, destination, copy, handed, deadline, look })))
+    }
+
+    fn remove(
+        &self,
+        destination: &Destination,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        self.inner.remove(destination, receipt, until)
+    }
+}
+
+impl Mailboxes for LmtpStore {
+    fn find_all(
+        &self,
+        destination: &Destination,
+        sought: &[CopySearch<'_>],
+        until: Instant,
+    ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
+        self.inner.find_all(destination, sought, until)
+    }
+
+    fn remove_double(
+        &self,
+        destination: &Destination,
+        double: &Receipt,
+        keeper: &Receipt,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        self.inner.remove_double(destination, double, keeper, until)
+    }
+}
+
+impl Access for LmtpStore {
+    fn way(&self) -> Option<Way> {
+        self.inner.way()
+    }
+
+    fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError> {
+        self.inner.whose_mailboxes(account, until)
+    }
+
+    fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
+        let mut facts = self.inner.check(account, until)?;
+        let mut session = self.connect(until)?;
+        let probed = session.probe(account, until).map_err(|error| error.of(&self.settings.place));
+        facts.extend(session.facts(&self.settings.place));
+        probed?;
+        facts.push(format!("lmtp: takes mail for {account}"));
+        Ok(facts)
+    }
+}
+
+impl Connections for LmtpStore {
+    fn close_idle(&self) {
+        self.inner.close_idle();
+        self.sessions.close_idle();
+    }
+
+    fn retire(&self) {
+        self.inner.retire();
+        self.sessions.retire();
+    }
+
+    fn count(&self) -> (usize, usize) {
+        let ((used, kept), (more, idle)) = (self.inner.count(), self.sessions.count());
+        (used + more, kept + idle)
+    }
+}
+
+/// A place for one copy that is to be handed over.
+struct LmtpSlot<'a> {
+    store: &'a LmtpStore,
+    destination: &'a Destination,
+    copy: Copy<'a>,
+    handed: HandOff<'a>,
+    deadline: &'a Deadline,
+    /// The IMAP store's, for the look.
+    look: Option<Box<dyn Slot + 'a>>,
+}
+
+impl Slot for LmtpSlot<'_> {
+    fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError> {
+        let LmtpSlot { store, destination, copy, deadline, .. } = *self;
+        if self.look.is_none() {
+            self.look = store.inner.reserve(destination, copy, Need::Look, deadline)?;
+        }
+        match &mut self.look {
+            Some(slot) => slot.look(until),
+            None => Err(StoreError::NotStored("its mailboxes are in use".to_owned())),
+        }
+    }
+
+    fn append(&mut self) -> Result<Receipt, StoreError> {
+        let LmtpSlot { store, destination, copy, handed, deadline, .. } = *self;
+        // Its session is for others.
+        self.look = None;
+        let account = &destination.account;
+        let mail = Mail::new(account, [copy.head, copy.bytes], &handed)?;
+        let Some(_turn) = store.turns.take(account, deadline.last_bytes()) else {
+            let why = format!("other deliveries to account={account} take too long");
+            return Err(StoreError::NotStored(why));
+        };
+        store.hand_over(&mail, deadline).map(Receipt::Handed)
+    }
+}

@@ -1,0 +1,164 @@
+//! Recipients' own copies go to a real Dovecot's LMTP (`store.lmtp`); in doubt they are looked for
+//! wherever its filters, or their owners, have put them.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::letters::from_lisa;
+use crate::support::lmtp_peer::{Act, LmtpPeer};
+use crate::support::site::{STORY, Site, deliver, run};
+
+const TO: [&str; 4] = ["-f", "lisa@gmail.com", "-d", "doug+jazz@mail.axial.net"];
+
+/// A site that hands over to `socket`.
+fn config(site: &Site, name: &str, socket: &Path, more: &str) -> PathBuf {
+    site.config(name, &format!("{STORY}[store]\nlmtp = \"unix:{}\"\n{more}", socket.display()))
+}
+
+/// Delivers Lisa's letter to Doug; returns the exit status and what Postfix hears.
+fn to_doug(config: &Path, id: &str) -> (Option<i32>, String) {
+    let output = deliver(config, &TO, &from_lisa(id));
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The row of Doug's copy: epoch, whether it is placed, and its receipt.
+fn row(site: &Site) -> String {
+    site.postgres.psql(
+        "SELECT epoch || ' ' || (placed_at IS NOT NULL) || ' ' || coalesce(file_name, '-') FROM \
+         onedrop_copy WHERE account = 'doug'",
+    )
+}
+
+fn value(site: &Site) -> String {
+    site.postgres.psql("SELECT encode(value, 'hex') FROM onedrop_copy WHERE account = 'doug'")
+}
+
+/// The lease of whoever died has run out.
+fn end_leases(site: &Site) {
+    site.postgres.psql(
+        "UPDATE onedrop_copy SET leased_until = clock_timestamp() - interval '1 second' WHERE \
+         placed_at IS NULL",
+    );
+}
+
+/// A stand-in before Dovecot's LMTP.
+fn peer(site: &Site) -> LmtpPeer {
+    let peer = LmtpPeer::start(&site.root.join("peer"));
+    peer.pass_on_to(&site.dovecot.lmtp_socket());
+    peer
+}
+
+#[test]
+fn the_recipients_copy_is_handed_over_and_sent_is_written_by_imap() {
+    let site = Site::with_servers();
+    let config = config(&site, "etc", &site.dovecot.lmtp_socket(), "");
+    let sent = from_lisa("handed");
+    let (status, said) = to_doug(&config, "handed");
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("handed over account=doug lmtp="), "{said}");
+
+    // Byte for byte, but for the fields that the server and we put before it.
+    let [copy] = &site.dovecot.messages("doug", "INBOX")[..] else { panic!("one copy") };
+    let text = String::from_utf8_lossy(copy);
+    let ours = format!("X-Onedrop-Copy: {}\r\nX-Onedrop-Try: 1\r\n", value(&site));
+    let (trace, message) = text.split_once(&ours).expect(&text);
+    assert!(trace.starts_with("Return-Path: <lisa@gmail.com>\r\nDelivered-To: doug\r\n"), "{text}");
+    let body = String::from_utf8_lossy(&sent).replace('\n', "\r\n");
+    let begins = body.find("Received:").or_else(|| body.find("From:")).unwrap_or(0);
+    assert_eq!(message, &body[begins..], "{body}");
+
+    let [in_sent] = &site.dovecot.messages("lisa", "Sent")[..] else { panic!("one in Sent") };
+    assert!(!String::from_utf8_lossy(in_sent).contains("X-Onedrop"), "shared copies are as before");
+    assert!(row(&site).starts_with("1 true lmtp:"), "{}", row(&site));
+    // Once more: it is on record, and the server is not asked.
+    let (status, said) = to_doug(&config, "handed");
+    assert!(status == Some(0) && said.contains("already there account=doug lmtp="), "{said}");
+    assert_eq!(site.dovecot.count("doug", "INBOX"), 1);
+    let trace = run(&config, &["trace", "doug"]);
+    let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
+    assert!(trace.contains("handed over account=doug lmtp="), "{trace}");
+}
+
+#[test]
+fn a_lost_answer_is_settled_by_a_look_wherever_the_copy_was_filed() {
+    for filed_in in ["INBOX", "Lists/Jazz"] {
+        let site = Site::with_servers();
+        let peer = peer(&site);
+        let config = config(&site, "etc", peer.socket(), "");
+        peer.plan(".", Act::Cut);
+        let (status, said) = to_doug(&config, "lost");
+        assert!(status == Some(75) && said.contains("in doubt"), "{said}");
+        if filed_in != "INBOX" {
+            let mut imap = site.dovecot.session("doug");
+            for command in ["CREATE Lists/Jazz", "SELECT INBOX", "MOVE 1 Lists/Jazz"] {
+                assert!(imap.command(command).expect(command).is_ok(), "{command}");
+            }
+        }
+        // Still leased: nobody else may try.
+        assert_eq!(to_doug(&config, "lost").0, Some(75));
+        end_leases(&site);
+        let (status, said) = to_doug(&config, "lost");
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains("found account=doug lmtp="), "{said}");
+        assert!(said.contains(filed_in), "{said}");
+        assert_eq!(peer.taken().len(), 1, "handed over once");
+        let count = |mailbox| site.dovecot.count("doug", mailbox);
+        assert_eq!(count("INBOX") + count("Lists/Jazz"), 1);
+    }
+}
+
+#[test]
+fn what_was_not_stored_is_handed_over_again() {
+    let site = Site::with_servers();
+    let peer = LmtpPeer::start(&site.root.join("peer"));
+    let config = config(&site, "etc", peer.socket(), "");
+    peer.plan(".", Act::Cut);
+    assert_eq!(to_doug(&config, "again").0, Some(75));
+    end_leases(&site);
+    peer.pass_on_to(&site.dovecot.lmtp_socket());
+    let (status, said) = to_doug(&config, "again");
+    assert!(status == Some(0) && said.contains("handed over account=doug"), "{said}");
+    let [copy] = &site.dovecot.messages("doug", "INBOX")[..] else { panic!("one copy") };
+    assert!(String::from_utf8_lossy(copy).contains("X-Onedrop-Try: 2\r\n"));
+}
+
+#[test]
+fn the_senders_own_copy_and_a_forged_value_do_not_pass_for_the_recipients() {
+    let site = Site::with_servers();
+    let peer = LmtpPeer::start(&site.root.join("peer"));
+    let config = config(&site, "etc", peer.socket(), "");
+    peer.plan(".", Act::Cut);
+    assert_eq!(to_doug(&config, "equal").0, Some(75));
+    // An equal message, and one with our value further down.
+    let equal = String::from_utf8(from_lisa("equal")).expect("text").replace('\n', "\r\n");
+    let other = format!("X-Onedrop-Copy: {}\r\n", "0".repeat(32));
+    let forged = format!("{other}X-Onedrop-Copy: {}\r\n{equal}", value(&site));
+    let mut imap = site.dovecot.session("doug");
+    for message in [&equal, &forged] {
+        assert!(imap.append("INBOX", "", message.as_bytes()).expect("APPEND").is_ok());
+    }
+    end_leases(&site);
+    peer.pass_on_to(&site.dovecot.lmtp_socket());
+    let (status, said) = to_doug(&config, "equal");
+    assert!(status == Some(0) && said.contains("handed over account=doug"), "{said}");
+    assert_eq!(site.dovecot.count("doug", "INBOX"), 3);
+}
+
+#[test]
+fn a_refusal_ends_as_the_same_by_imap_does() {
+    for (answer, status, text) in [
+        ("550 5.1.1 <doug> User doesn't exist: doug", 75, "4."),
+        ("552 5.2.2 <doug> Quota exceeded", 75, "4.2.2"),
+        ("451 4.3.0 <doug> Too many concurrent deliveries for user", 0, "handed over account=doug"),
+    ] {
+        let site = Site::with_servers();
+        let peer = peer(&site);
+        let config = config(&site, "etc", peer.socket(), "");
+        peer.plan("RCPT", Act::say(answer));
+        let (ended, said) = to_doug(&config, "refused");
+        assert!(ended == Some(status) && said.contains(text), "{answer}: {said}");
+        // Nothing is in doubt, and nobody has to wait.
+        let (ended, said) = to_doug(&config, "refused");
+        assert_eq!(ended, Some(0), "{answer}: {said}");
+        assert_eq!(site.dovecot.count("doug", "INBOX"), 1);
+    }
+}

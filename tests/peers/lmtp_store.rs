@@ -1,0 +1,243 @@
+//! A mail server's LMTP that refuses, is silent, closes or lies, and what that means for a copy
+//! that is handed over to it (`store.lmtp`).
+
+use std::time::Duration;
+
+use onedrop::deadline::Deadline;
+use onedrop::directory::Destination;
+use onedrop::message::{DedupBy, Message};
+use onedrop::pool::Limits;
+use onedrop::store::lmtp::{LmtpPlace, LmtpSettings, LmtpStore};
+use onedrop::store::memory::MemoryStore;
+use onedrop::store::{Copy, HandOff, Need, Receipt, Store, StoreError};
+
+use crate::imap_script::{copy_of, letter};
+use crate::support::TempRoot;
+use crate::support::lmtp_peer::{Act, LmtpPeer};
+
+const LETTER: &[u8] = b"From: ann@x\nSubject: dots\n\n.one\n..two\n.\nbye\n";
+/// The same as handed over.
+const HANDED: &str = "X-Onedrop-Copy: 07070707070707070707070707070707\r\nX-Onedrop-Try: 3\r\n\
+     From: ann@x\r\nSubject: dots\r\n\r\n.one\r\n..two\r\n.\r\nbye\r\n";
+
+struct Rig {
+    peer: LmtpPeer,
+    store: LmtpStore,
+    _root: TempRoot,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let root = TempRoot::new();
+        let peer = LmtpPeer::start(&root.join("lmtp"));
+        let settings = LmtpSettings {
+            place: LmtpPlace::Unix(root.join("lmtp")),
+            starttls: true,
+            ca_file: None,
+            host: "mx.example".to_owned(),
+        };
+        let idle = Duration::from_secs(60);
+        let limits = Limits { used: 9, per_key: 9, kept: 9, idle };
+        let store = LmtpStore::new(settings, Box::new(MemoryStore::default()), limits);
+        Rig { peer, store, _root: root }
+    }
+
+    /// Hands over a message from `sender` to doug.
+    fn hand_over(&self, message: &Message, sender: &str) -> Result<Receipt, StoreError> {
+        // Ample, but for an answer that does not come.
+        let deadline = Deadline::new(Duration::from_secs(30), Duration::from_millis(500));
+        let handed =
+            HandOff { value: [7; 16], epoch: 3, sender, recipient: "Doug+lists@mail.axial.net" };
+        let copy = Copy { handed: Some(handed), ..copy_of(message) };
+        let doug = Destination::inbox("doug");
+        assert!(self.store.hands_over(&doug));
+        let slot = self.store.reserve(&doug, copy, Need::Write, &deadline);
+        slot.expect("a slot").expect("a slot").append()
+    }
+}
+
+#[test]
+fn it_hands_over_the_message_with_its_two_fields() {
+    let rig = Rig::new();
+    for _ in 0..2 {
+        let receipt = rig.hand_over(&letter(LETTER), "ann@elsewhere.example").expect("handed over");
+        assert_eq!(receipt, Receipt::Handed("peer-id".to_owned()));
+    }
+    let envelope = [
+        "MAIL FROM:<ann@elsewhere.example>",
+        "RCPT TO:<doug> ORCPT=rfc822;Doug+2Blists@mail.axial.net",
+    ];
+    for taken in rig.peer.taken() {
+        assert_eq!(taken.envelope, envelope);
+        assert_eq!(String::from_utf8(taken.bytes).expect("text"), HANDED);
+    }
+    assert_eq!((rig.peer.taken().len(), rig.peer.connections()), (2, 1), "one connection serves");
+}
+
+#[test]
+fn what_no_lmtp_can_say_is_said_otherwise() {
+    let rig = Rig::new();
+    rig.hand_over(&letter(b"Subject: \0\n\nno line end"), "MAILER-DAEMON").expect("handed over");
+    rig.hand_over(&letter("\n\nü".as_bytes()), "no address").expect("handed over");
+    let taken = rig.peer.taken();
+    assert!(taken[0].bytes.ends_with(b"Subject: \x80\r\n\r\nno line end\r\n"), "{taken:?}");
+    assert_eq!(taken[0].envelope[0], "MAIL FROM:<> BODY=8BITMIME");
+    assert_eq!(taken[1].envelope[0], "MAIL FROM:<> BODY=8BITMIME");
+}
+
+/// What a server's answer means, at which command. A reply after the dot is certain only if it
+/// names a reason for which nothing is stored.
+#[test]
+fn each_ending_is_what_it_means() {
+    type Is = fn(&StoreError) -> bool;
+    let not_stored: Is = |error| matches!(error, StoreError::NotStored(_));
+    let over_quota: Is = |error| matches!(error, StoreError::OverQuota(_));
+    let no_account: Is = |error| matches!(error, StoreError::NoAccount(_));
+    let too_big: Is = |error| matches!(error, StoreError::TooBig(_));
+    let contended: Is = |error| matches!(error, StoreError::Contended(_));
+    let rejected: Is = |error| matches!(error, StoreError::Rejected(_));
+    let in_doubt: Is = |error| matches!(error, StoreError::InDoubt(_));
+    let busy = "451 4.3.0 <doug> Too many concurrent deliveries for user";
+    let cases: [(&str, &str, Is); 26] = [
+        ("220", "421 4.3.2 too busy", not_stored),
+        ("LHLO", "500 5.5.1 who?", not_stored),
+        ("MAIL", "451 4.3.0 not now", not_stored),
+        ("MAIL", "552 5.3.4 too big", too_big),
+        ("RCPT", "550 5.1.1 <doug> User doesn't exist: doug", no_account),
+        ("RCPT", "552 5.2.2 <doug> Quota exceeded", over_quota),
+        ("RCPT", "452 4.2.2 <doug> Quota exceeded", over_quota),
+        ("RCPT", busy, contended),
+        ("RCPT", "451 4.3.0 <doug> Temporary internal error", not_stored),
+        ("RCPT", "550 5.7.1 <doug> Access denied", not_stored),
+        ("RCPT", "421 4.3.2 shutting down", not_stored),
+        ("DATA", "451 4.3.0 not now", not_stored),
+        ("DATA", "550 5.1.1 nobody", no_account),
+        (".", "552 5.2.2 <doug> Quota exceeded", over_quota),
+        (".", "552 5.3.4 too big after all", too_big),
+        (".", "550 5.7.1 <doug> I do not want it", rejected),
+        (".", "550 5.1.1 <doug> is gone", no_account),
+        (".", "554 5.6.0 cannot be stored", not_stored),
+        (".", "452 4.2.2 <doug> Quota exceeded", in_doubt),
+        (".", "451 4.2.0 <doug> Temporary internal error", in_doubt),
+        (".", "451 4.3.0 Too many concurrent deliveries", in_doubt),
+        (".", "550 no status", in_doubt),
+        (".", "554 5.5.0 what?", in_doubt),
+        (".", "250-half a reply", in_doubt),
+        (".", "hello", in_doubt),
+        (".", "421 4.3.2 shutting down", in_doubt),
+    ];
+    for (command, answer, is_it) in cases {
+        let rig = Rig::new();
+        rig.peer.plan(command, Act::say(answer));
+        let error = rig.hand_over(&letter(LETTER), "ann@x.example").expect_err(answer);
+        assert!(is_it(&error), "{command}: {answer}: {error:?}");
+        assert_eq!(rig.peer.taken().len(), usize::from(command == "."), "{command}: {answer}");
+        if command != "." {
+            assert!(error.certainly_not_stored());
+            // The next delivery is not disturbed, be it in the same connection or in a new one.
+            rig.hand_over(&letter(LETTER), "ann@x.example").expect(answer);
+            assert_eq!(rig.peer.taken()[0].bytes, HANDED.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_ends_before_the_dot_has_stored_nothing_and_after_it_is_a_doubt() {
+    for (command, is_doubt) in [("220", false), ("LHLO", false), ("RCPT", false), (".", true)] {
+        let rig = Rig::new();
+        rig.peer.plan(command, Act::Cut);
+        let error = rig.hand_over(&letter(LETTER), "ann@x.example").expect_err(command);
+        assert_eq!(error.certainly_not_stored(), !is_doubt, "{command}: {error}");
+    }
+    let rig = Rig::new();
+    rig.peer.plan(".", Act::Hang);
+    let error = rig.hand_over(&letter(LETTER), "ann@x.example").expect_err("no answer");
+    assert!(matches!(error, StoreError::InDoubt(_)), "{error}");
+}
+
+#[test]
+fn a_kept_connection_that_has_ended_is_replaced() {
+    for (command, act) in [
+        ("MAIL", Act::Cut),
+        ("RCPT", Act::Cut),
+        ("MAIL", Act::SayAndCut("421 4.4.2 idle for too long\r\n".to_owned())),
+    ] {
+        let rig = Rig::new();
+        rig.hand_over(&letter(LETTER), "ann@x.example").expect("handed over");
+        rig.peer.plan(command, act);
+        rig.hand_over(&letter(LETTER), "ann@x.example").expect("handed over in a new connection");
+        assert_eq!((rig.peer.taken().len(), rig.peer.connections()), (2, 2));
+    }
+}
+
+#[test]
+fn a_server_that_takes_no_orcpt_is_not_given_any() {
+    let rig = Rig::new();
+    rig.peer.plan("RCPT", Act::say("555 5.5.4 Unsupported parameters"));
+    for _ in 0..2 {
+        rig.hand_over(&letter(LETTER), "ann@x.example").expect("handed over");
+    }
+    let taken = rig.peer.taken();
+    assert!(taken.iter().all(|taken| taken.envelope[1] == "RCPT TO:<doug>"), "{taken:?}");
+    assert_eq!((taken.len(), rig.peer.connections()), (2, 1));
+}
+
+#[test]
+fn what_the_server_offers_is_used() {
+    let rig = Rig::new();
+    let offers = "250-peer\r\n250-PIPELINING\r\n250-SIZE 1000\r\n250-SMTPUTF8\r\n250-8BITMIME\r\n\
+                  250 XCLIENT ADDR SESSION TIMEOUT\r\n";
+    rig.peer.plan("LHLO", Act::Say(offers.to_owned()));
+    rig.hand_over(&letter(LETTER), "änn@x.example").expect("handed over");
+    let error = rig.hand_over(&letter(&[b'x'; 2000]), "ann@x.example").expect_err("too big");
+    assert!(matches!(error, StoreError::TooBig(_)), "{error}");
+    let said = rig.peer.said();
+    let timeout =
+        said[1].strip_prefix("XCLIENT SESSION=07070707070707070707070707070707.3 TIMEOUT=");
+    let timeout: u64 = timeout.and_then(|secs| secs.parse().ok()).expect(&said[1]);
+    assert!((1..=30).contains(&timeout), "{said:?}");
+    assert_eq!(said[2], "LHLO mx.example");
+    let size = HANDED.replace("\r\n", "\n").len() + 2;
+    assert_eq!(said[3], format!("MAIL FROM:<änn@x.example> SIZE={size} SMTPUTF8"));
+}
+
+#[test]
+fn a_server_that_distrusts_xclient_is_served_without() {
+    let rig = Rig::new();
+    rig.peer.plan("LHLO", Act::Say("250-peer\r\n250 XCLIENT SESSION TIMEOUT\r\n".to_owned()));
+    rig.peer.plan("XCLIENT", Act::say("550 5.7.14 You are not from trusted IP"));
+    for _ in 0..2 {
+        rig.hand_over(&letter(LETTER), "ann@x.example").expect("handed over");
+    }
+    let asked = rig.peer.said().iter().filter(|line| line.starts_with("XCLIENT")).count();
+    assert_eq!((rig.peer.taken().len(), asked), (2, 1));
+}
+
+#[test]
+fn without_time_for_the_answer_nothing_is_handed_over() {
+    let rig = Rig::new();
+    let message = letter(LETTER);
+    let handed = HandOff { value: [7; 16], epoch: 1, sender: "", recipient: "" };
+    let copy = Copy { handed: Some(handed), ..copy_of(&message) };
+    let (doug, late) =
+        (Destination::inbox("doug"), Deadline::new(Duration::from_secs(1), Duration::from_secs(2)));
+    let slot = rig.store.reserve(&doug, copy, Need::Write, &late).expect("a slot");
+    let error = slot.expect("a slot").append().expect_err("too late");
+    assert!(error.certainly_not_stored(), "{error}");
+    assert_eq!(rig.peer.taken(), []);
+}
+
+#[test]
+fn sent_and_other_mailboxes_are_the_inner_stores() {
+    let rig = Rig::new();
+    let [sent, inbox] = [Destination::sent("doug", "Sent"), Destination::inbox("doug")];
+    let lists = Destination { mailbox: "lists".to_owned(), ..inbox.clone() };
+    assert!(!rig.store.hands_over(&sent) && !rig.store.hands_over(&lists));
+    let message = Message::new(LETTER.to_vec(), DedupBy::Content);
+    let deadline = Deadline::new(Duration::from_secs(30), Duration::from_secs(1));
+    for destination in [sent, lists] {
+        let slot = rig.store.reserve(&destination, copy_of(&message), Need::Write, &deadline);
+        slot.expect("a slot").expect("a slot").append().expect("stored");
+    }
+    assert_eq!((rig.peer.taken().len(), rig.peer.connections()), (0, 0));
+}
