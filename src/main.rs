@@ -13,7 +13,7 @@ use onedrop::ledger::{AccountServer, AnyLedger, LedgerError, Program};
 use onedrop::pool::Limits;
 use onedrop::service::{Adapters, host_name};
 use onedrop::store::imap::{ImapSettings, ImapStore};
-use onedrop::store::lmtp::{LmtpPlace, LmtpSettings, LmtpStore};
+use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
 use onedrop::store::{AnyStore, StoreError, maildir::MaildirStore};
 
 fn main() {
@@ -100,7 +100,7 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
             };
             let imap = ImapStore::new(settings, limits);
             let Some(place) = loaded.config.store.lmtp.clone() else { return Ok(Arc::new(imap)) };
-            let lmtp = LmtpSettings {
+            let lmtp = HandOffSettings {
                 place: match place {
                     LmtpUrl::Unix { path } => LmtpPlace::Unix(path),
                     LmtpUrl::Tcp { host, port } => LmtpPlace::Tcp { host, port },

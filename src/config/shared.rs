@@ -53,7 +53,8 @@ mod tests {
     fn it_is_what_decides_and_nothing_else() {
         let config = Config::default();
         let expected = r#"{"dedup.by":"content","directory.account":"{local}","#.to_owned()
-            + r#""sent.mailbox":"Sent","store.lmtp":"no","store.url":"maildir:///var/lib/onedrop/mail"}"#;
+            + r#""sent.mailbox":"Sent","store.lmtp":"no","#
+            + r#""store.url":"maildir:///var/lib/onedrop/mail"}"#;
         assert_eq!(config.shared().json(), expected);
         let mut other = config.clone();
         (other.lock.lease_secs, other.ledger.keep_raw) = (77, true);

@@ -4,8 +4,8 @@
 //!
 //! Relies on what is handed over being stored with the fields that stand before it, and on one
 //! final reply (RFC 2033 section 4.2). Up to the data's final dot nothing is handed over; after it
-//! `replies` says what is certain. A copy in doubt is looked for in all mailboxes of its account, by
-//! the value in its first X-Onedrop-Copy. It has no name by which it could be taken out again.
+//! `replies` says what is certain. A copy in doubt is looked for in all mailboxes of its account,
+//! by the value in its first X-Onedrop-Copy. No name leads to it by which it could be taken out.
 //! Deliveries to one account go one at a time in each process, as the server's record of what it
 //! has filed (RFC 7352) loses entries otherwise. A crash leaves a copy or none.
 
@@ -23,7 +23,7 @@ use crate::store::{HandOff, Need, Receipt, Slot, Store, StoreError, Way};
 
 use account_turns::AccountTurns;
 use session::LmtpSession;
-use transaction::{HandOffError, Mail};
+use transaction::{HandOffError, HandedMail};
 
 mod account_turns;
 mod replies;
@@ -32,7 +32,7 @@ mod transaction;
 
 /// Where the mail server's LMTP is, and how to speak with it (`store.lmtp`).
 #[derive(Debug, Clone)]
-pub struct LmtpSettings {
+pub struct HandOffSettings {
     pub place: LmtpPlace,
     /// By TCP: TLS is used where the server offers STARTTLS, and demanded of one that is not this
     /// machine.
@@ -70,7 +70,7 @@ const ALL: &str = "";
 /// See the module.
 pub struct LmtpStore {
     inner: Box<dyn AnyStore>,
-    settings: LmtpSettings,
+    settings: HandOffSettings,
     sessions: Arc<Pool<LmtpSession>>,
     turns: AccountTurns,
     /// What TLS needs; what could not be read is read again by the next that needs it.
@@ -80,7 +80,7 @@ pub struct LmtpStore {
 impl LmtpStore {
     /// Hands over to the server that `settings` name what is for a recipient, and leaves the rest
     /// to `inner`; connects to nothing yet.
-    pub fn new(settings: LmtpSettings, inner: Box<dyn AnyStore>, limits: Limits) -> LmtpStore {
+    pub fn new(settings: HandOffSettings, inner: Box<dyn AnyStore>, limits: Limits) -> LmtpStore {
         let kept = limits.kept.min(MOST_KEPT);
         let limits = Limits { used: usize::MAX, per_key: usize::MAX, kept, ..limits };
         LmtpStore {
@@ -112,7 +112,7 @@ impl LmtpStore {
 
     /// Hands the mail over, in a kept connection or a new one. A kept one may end in the very
     /// moment in which it is used: if that was before the final dot, a new one is tried.
-    fn hand_over(&self, mail: &Mail<'_>, deadline: &Deadline) -> Result<String, StoreError> {
+    fn hand_over(&self, mail: &HandedMail<'_>, deadline: &Deadline) -> Result<String, StoreError> {
         let until = deadline.last_bytes();
         let (mut session, was_kept) = self.session(until)?;
         let mut result = session.hand_over(mail, deadline);
@@ -255,7 +255,7 @@ impl Slot for LmtpSlot<'_> {
         // Its session is for others.
         self.look = None;
         let account = &destination.account;
-        let mail = Mail::new(account, [copy.head, copy.bytes], &handed)?;
+        let mail = HandedMail::new(account, [copy.head, copy.bytes], &handed)?;
         let Some(_turn) = store.turns.take(account, deadline.last_bytes()) else {
             let why = format!("other deliveries to account={account} take too long");
             return Err(StoreError::NotStored(why));

@@ -7,7 +7,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
-use onedrop::store::lmtp::{LmtpPlace, LmtpSettings, LmtpStore};
+use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Copy, HandOff, Need, Receipt, Store, StoreError};
 
@@ -30,7 +30,7 @@ impl Rig {
     fn new() -> Rig {
         let root = TempRoot::new();
         let peer = LmtpPeer::start(&root.join("lmtp"));
-        let settings = LmtpSettings {
+        let settings = HandOffSettings {
             place: LmtpPlace::Unix(root.join("lmtp")),
             starttls: true,
             ca_file: None,

@@ -1,5 +1,5 @@
 //! Finding copies that were handed over to the server's own delivery: they lie in whatever mailbox
-//! of the account's personal namespaces its owner's filters have chosen. All of these are searched,
+//! of the account's personal namespace its owner's filters have chosen. All of these are searched,
 //! many in one round trip (200 mailboxes take less than a second). Every hit's first X-Onedrop-Copy
 //! is read and must be the sought value: equal content alone would take the sender's own Sent for
 //! the recipient's copy. A mailbox that vanishes meanwhile holds no copy; one that cannot be opened
@@ -14,8 +14,10 @@ use std::time::Instant;
 use super::error::ImapError;
 use super::fetch;
 use super::look;
+use super::names;
+use super::namespace::ListedMailbox;
 use super::search::{hits, searchable_id};
-use super::session::{ImapSession, Response};
+use super::session::ImapSession;
 use super::syntax;
 use crate::lock_key::hex;
 use crate::message::{DedupBy, fields};
@@ -42,7 +44,7 @@ pub fn find_all(
     by: DedupBy,
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
-    let mailboxes = personal_mailboxes(session, until)?;
+    let mailboxes = own_mailboxes(session, until)?;
     let mut all = Vec::new();
     for one in sought {
         let mut found = Vec::new();
@@ -233,192 +235,30 @@ fn uid_of(copy: &FoundCopy) -> Option<u32> {
     }
 }
 
-/// All mailboxes that can be opened in the personal namespaces (RFC 2342), as they are in commands.
+/// All mailboxes of the account's own that can be opened, as they are in commands.
 ///
 /// # Errors
 /// The server did not say, or lists one that no command of ours can name.
-fn personal_mailboxes(session: &mut ImapSession, until: Instant) -> Result<Vec<String>, ImapError> {
-    let namespaces = match session.capabilities().has("NAMESPACE") {
-        true => {
-            let answer = session.run("NAMESPACE", until)?;
-            let told = answer.responses.iter().find_map(|response| response.after("NAMESPACE"));
-            told.and_then(|told| Namespaces::read(&told))
-        }
-        false => None,
-    };
-    let namespaces = namespaces.unwrap_or_else(Namespaces::one);
+fn own_mailboxes(session: &mut ImapSession, until: Instant) -> Result<Vec<String>, ImapError> {
+    let namespace = names::personal(session, until)?;
+    let answer = session.run_large("LIST \"\" \"*\"", until)?;
     let mut mailboxes = Vec::new();
-    for prefix in &namespaces.personal {
-        let pattern = syntax::quote(&format!("{prefix}*"));
-        let answer = session.run_large(&format!("LIST \"\" {pattern}"), until)?;
-        for response in &answer.responses {
-            let Some(listed) = Listed::read(response) else { continue };
-            let named = String::from_utf8(listed.name.clone()).ok();
-            let plain = |name: &String| name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-            let Some(name) = named.filter(plain) else {
-                let name = syntax::clean(&listed.name);
-                return Err(ImapError::refused(format!("cannot name the mailbox {name}")));
-            };
-            let name_quoted = syntax::quote(&name);
-            if listed.can_be_opened
-                && !namespaces.is_others(&name, prefix)
-                && !mailboxes.contains(&name_quoted)
-            {
-                mailboxes.push(name_quoted);
-            }
+    for response in &answer.responses {
+        let Some(told) = response.after("LIST") else { continue };
+        let Some(listed) = ListedMailbox::parse(&told, &response.literals) else {
+            let told = syntax::clean(told.as_bytes());
+            return Err(ImapError::refused(format!(
+                "a mailbox is listed that has no name: {told}"
+            )));
+        };
+        let name = syntax::quote(&listed.name);
+        if listed.is_there() && namespace.is_own(&listed.name) && !mailboxes.contains(&name) {
+            mailboxes.push(name);
         }
     }
-    // Most are filed nowhere else.
+    // Most lie there.
     if let Some(at) = mailboxes.iter().position(|name| name.eq_ignore_ascii_case("\"INBOX\"")) {
         mailboxes.swap(0, at);
     }
     Ok(mailboxes)
-}
-
-/// The prefixes of mailbox names that NAMESPACE tells.
-struct Namespaces {
-    personal: Vec<String>,
-    /// Other users' and shared ones.
-    others: Vec<String>,
-}
-
-impl Namespaces {
-    /// Of a server that has no others.
-    fn one() -> Namespaces {
-        Namespaces { personal: vec![String::new()], others: Vec::new() }
-    }
-
-    /// Reads `(("" "/")) NIL (("Public/" "/"))`.
-    fn read(told: &str) -> Option<Namespaces> {
-        let (mut groups, mut group, mut depth) = (Vec::new(), Vec::new(), 0);
-        let (mut rest, mut in_entry) = (told.trim(), 0);
-        while let Some(c) = rest.chars().next() {
-            match c {
-                '(' => {
-                    depth += 1;
-                    in_entry = 0;
-                    rest = &rest[1..];
-                }
-                ')' => {
-                    depth -= 1;
-                    rest = &rest[1..];
-                    if depth == 0 {
-                        groups.push(std::mem::take(&mut group));
-                    }
-                }
-                '"' => {
-                    let (text, after) = quoted(rest)?;
-                    // The first string of an entry is its prefix.
-                    if depth == 2 && in_entry == 0 {
-                        group.push(text);
-                    }
-                    in_entry += 1;
-                    rest = after;
-                }
-                ' ' => rest = &rest[1..],
-                _ => {
-                    let end = rest.find([' ', '(', ')']).unwrap_or(rest.len());
-                    if depth == 0 {
-                        groups.push(Vec::new());
-                    }
-                    in_entry += 1;
-                    rest = &rest[end..];
-                }
-            }
-        }
-        let mut groups = groups.into_iter();
-        let personal = groups.next().filter(|personal| !personal.is_empty())?;
-        Some(Namespaces { personal, others: groups.flatten().collect() })
-    }
-
-    /// Whether a mailbox that a list of `prefix` shows belongs to somebody else.
-    fn is_others(&self, name: &str, prefix: &str) -> bool {
-        self.others.iter().any(|other| {
-            let root = other.get(..other.len().saturating_sub(1)).unwrap_or_default();
-            other.len() > prefix.len() && (name.starts_with(other) || name == root)
-        })
-    }
-}
-
-/// The string in quotes at the start of `text`, and what follows.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut inside = String::new();
-    let mut chars = text.char_indices().skip(1);
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' => return Some((inside, &text[at + 1..])),
-            '\\' => inside.push(chars.next()?.1),
-            c => inside.push(c),
-        }
-    }
-    None
-}
-
-/// A mailbox that LIST shows.
-struct Listed {
-    name: Vec<u8>,
-    can_be_opened: bool,
-}
-
-impl Listed {
-    /// Reads `LIST (\Noselect \HasChildren) "/" Archive`, the name as atom, string or literal.
-    fn read(response: &Response) -> Option<Listed> {
-        let told = response.after("LIST")?;
-        let (flags, rest) = told.strip_prefix('(')?.split_once(')')?;
-        let closed = ["\\Noselect", "\\NonExistent"];
-        let is_closed = |flag: &str| closed.iter().any(|one| flag.eq_ignore_ascii_case(one));
-        let can_be_opened = !flags.split_ascii_whitespace().any(is_closed);
-        let rest = rest.trim_start();
-        let rest = match rest.starts_with('"') {
-            true => quoted(rest)?.1,
-            false => rest.split_once(' ')?.1,
-        };
-        let rest = rest.trim_start();
-        let name = match response.literals.first() {
-            Some(literal) => literal.clone(),
-            None if rest.starts_with('"') => quoted(rest)?.0.into_bytes(),
-            None => rest.as_bytes().to_vec(),
-        };
-        Some(Listed { name, can_be_opened })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listed(line: &str, literals: &[&str]) -> Option<(String, bool)> {
-        let literals = literals.iter().map(|text| text.as_bytes().to_vec()).collect();
-        let listed = Listed::read(&Response { line: line.as_bytes().to_vec(), literals })?;
-        Some((String::from_utf8(listed.name).unwrap(), listed.can_be_opened))
-    }
-
-    #[test]
-    fn a_listed_mailbox_is_read_however_it_is_written() {
-        let open = |name: &str| Some((name.to_owned(), true));
-        assert_eq!(listed(r#"LIST (\HasNoChildren) "/" INBOX"#, &[]), open("INBOX"));
-        assert_eq!(listed(r#"LIST () NIL "a \"b\" \\ c""#, &[]), open(r#"a "b" \ c"#));
-        assert_eq!(listed(r#"LIST () "." {3}"#, &["x y"]), open("x y"));
-        let closed = Some(("Archive".to_owned(), false));
-        assert_eq!(listed(r#"LIST (\noselect) "\\" Archive"#, &[]), closed);
-        assert_eq!(listed("FLAGS (x)", &[]), None);
-    }
-
-    #[test]
-    fn other_peoples_mailboxes_are_told_apart() {
-        let told = r##"(("" "/")) (("Users/" "/" "X" ("y"))) (("Public/" "/")("#Shared." "."))"##;
-        let namespaces = Namespaces::read(told).unwrap();
-        assert_eq!(namespaces.personal, [""]);
-        assert_eq!(namespaces.others, ["Users/", "Public/", "#Shared."]);
-        for others in ["Users/lisa/INBOX", "Public", "Public/team", "#Shared.x"] {
-            assert!(namespaces.is_others(others, ""), "{others}");
-        }
-        for own in ["INBOX", "Publicity", "Archive/Public/2026"] {
-            assert!(!namespaces.is_others(own, ""), "{own}");
-        }
-        let told = r#"(("INBOX." ".")) NIL NIL"#;
-        let namespaces = Namespaces::read(told).unwrap();
-        assert_eq!((namespaces.personal.len(), namespaces.others.len()), (1, 0));
-        assert_eq!(namespaces.personal, ["INBOX."]);
-    }
 }

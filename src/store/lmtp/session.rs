@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 
-use super::{LmtpPlace, LmtpSettings};
+use super::{HandOffSettings, LmtpPlace};
 use crate::net::input::Input;
 use crate::net::is_loopback;
 use crate::net::lmtp::read::{self, DialogError};
@@ -54,7 +54,7 @@ pub struct LmtpSession {
 impl LmtpSession {
     /// Connects and says hello; an error says in words why not.
     pub fn connect(
-        settings: &LmtpSettings,
+        settings: &HandOffSettings,
         tls: &OnceLock<Arc<ClientConfig>>,
         until: Instant,
     ) -> Result<LmtpSession, String> {
@@ -95,7 +95,7 @@ impl LmtpSession {
 
     fn start_tls(
         &mut self,
-        settings: &LmtpSettings,
+        settings: &HandOffSettings,
         tls: &OnceLock<Arc<ClientConfig>>,
         host: &str,
     ) -> Result<(), String> {

@@ -2,8 +2,8 @@
 //! of their replies where the server takes that (RFC 2920), so a delivery costs two round trips.
 //!
 //! What stands before the message are two fields of ours, by which it is found wherever a filter
-//! files it and however often it was tried: X-Onedrop-Copy first, X-Onedrop-Try second. NUL bytes go
-//! as 0x80, as into IMAP literals: RFC 5321 (section 4.5.2) has none in a message.
+//! files it and however often it was tried: X-Onedrop-Copy first, X-Onedrop-Try second. NUL bytes
+//! go as 0x80, as into IMAP literals: RFC 5321 (section 4.5.2) has none in a message.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::net::xtext;
 use crate::store::{HandOff, StoreError};
 
 /// A message and its envelope, as LMTP says them.
-pub struct Mail<'a> {
+pub struct HandedMail<'a> {
     /// The account, as a path.
     recipient: String,
     /// The sender, as a path.
@@ -57,7 +57,7 @@ impl HandOffError {
     }
 }
 
-impl<'a> Mail<'a> {
+impl<'a> HandedMail<'a> {
     /// The message is what `pieces` hold, one after the other.
     ///
     /// # Errors
@@ -66,13 +66,13 @@ impl<'a> Mail<'a> {
         account: &str,
         pieces: [&'a [u8]; 2],
         handed: &HandOff<'_>,
-    ) -> Result<Mail<'a>, StoreError> {
+    ) -> Result<HandedMail<'a>, StoreError> {
         let recipient = path::of_account(account).ok_or_else(|| {
             StoreError::Refused(format!("account {account:?} cannot be named in LMTP"))
         })?;
         let HandOff { value, epoch, sender, recipient: original } = handed;
         let value = hex(value);
-        Ok(Mail {
+        Ok(HandedMail {
             recipient,
             // pipe(8)'s name for the null sender; and what is no address to LMTP gets no answers.
             sender: Some(*sender)
@@ -114,7 +114,7 @@ impl LmtpSession {
     /// [`StoreError::InDoubt`] only after the final dot.
     pub fn hand_over(
         &mut self,
-        mail: &Mail<'_>,
+        mail: &HandedMail<'_>,
         deadline: &Deadline,
     ) -> Result<String, HandOffError> {
         self.wait_until(deadline.last_bytes());
@@ -160,13 +160,18 @@ impl LmtpSession {
     /// It does not.
     pub fn probe(&mut self, account: &str, until: Instant) -> Result<(), HandOffError> {
         let handed = HandOff { value: [0; 16], epoch: 0, sender: "", recipient: "" };
-        let mail = Mail::new(account, [b"", b""], &handed).map_err(HandOffError::Refused)?;
+        let mail = HandedMail::new(account, [b"", b""], &handed).map_err(HandOffError::Refused)?;
         self.wait_until(until);
         self.announce(&mail, 1, false)
     }
 
     /// Says all that stands before the message, up to DATA's 354, or, without `data`, up to RCPT.
-    fn announce(&mut self, mail: &Mail<'_>, secs: u64, data: bool) -> Result<(), HandOffError> {
+    fn announce(
+        &mut self,
+        mail: &HandedMail<'_>,
+        secs: u64,
+        data: bool,
+    ) -> Result<(), HandOffError> {
         let commands = self.commands(mail, secs, data);
         let were_sound = std::mem::replace(&mut self.sound, false);
         let at_once = if self.offers.pipelining { commands.len() } else { 1 };
@@ -186,12 +191,12 @@ impl LmtpSession {
                 let reply = self.reply().map_err(|error| self.lost(error))?;
                 match command.step {
                     _ if reply.code == 421 => return Err(self.lost_by(replies::said(&reply))),
-                    Step::Client if reply.code != 220 => {
+                    CommandKind::Client if reply.code != 220 => {
                         // It does not trust us: its words before were for others.
                         (self.offers.session, self.offers.timeout) = (false, false);
                     }
-                    Step::Mail if reply.code == 250 => self.needs_reset = true,
-                    Step::Data if reply.code == 354 => accepts_data = true,
+                    CommandKind::Mail if reply.code == 250 => self.needs_reset = true,
+                    CommandKind::Data if reply.code == 354 => accepts_data = true,
                     _ if reply.code == command.step.expected() => {}
                     step => {
                         if refused.is_none() && self.refuses_orcpt(step, mail, reply.code) {
@@ -220,20 +225,20 @@ impl LmtpSession {
         }
     }
 
-    fn commands(&self, mail: &Mail<'_>, secs: u64, data: bool) -> Vec<Command> {
+    fn commands(&self, mail: &HandedMail<'_>, secs: u64, data: bool) -> Vec<Command> {
         let offers = &self.offers;
         let mut commands = Vec::new();
         let mut say = |step, line: String| commands.push(Command { step, line });
         if self.needs_reset {
-            say(Step::Other, "RSET".to_owned());
+            say(CommandKind::Other, "RSET".to_owned());
         }
         if offers.session || offers.timeout {
             let session = offers.session.then(|| format!(" SESSION={}", mail.id));
             let timeout = offers.timeout.then(|| format!(" TIMEOUT={secs}"));
             let attributes = [session, timeout].map(Option::unwrap_or_default).concat();
-            say(Step::Client, format!("XCLIENT{attributes}"));
+            say(CommandKind::Client, format!("XCLIENT{attributes}"));
             // The session begins anew after it.
-            say(Step::Other, format!("LHLO {}", self.host));
+            say(CommandKind::Other, format!("LHLO {}", self.host));
         }
         let can_say = offers.smtputf8 || mail.sender.is_ascii();
         let mut line = format!("MAIL FROM:{}", if can_say { &mail.sender } else { "<>" });
@@ -246,22 +251,22 @@ impl LmtpSession {
         if offers.smtputf8 && !(mail.sender.is_ascii() && mail.recipient.is_ascii()) {
             line.push_str(" SMTPUTF8");
         }
-        say(Step::Mail, line);
+        say(CommandKind::Mail, line);
         let mut line = format!("RCPT TO:{}", mail.recipient);
         if offers.orcpt && !mail.original.is_empty() {
             line.push_str(&format!(" ORCPT={}", mail.original));
         }
-        say(Step::Recipient, line);
+        say(CommandKind::Recipient, line);
         if data {
-            say(Step::Data, "DATA".to_owned());
+            say(CommandKind::Data, "DATA".to_owned());
         }
         commands
     }
 
     /// Whether that is why RCPT is refused (RFC 5321 section 4.1.1.11).
-    fn refuses_orcpt(&self, step: Step, mail: &Mail<'_>, code: u16) -> bool {
+    fn refuses_orcpt(&self, step: CommandKind, mail: &HandedMail<'_>, code: u16) -> bool {
         let has_orcpt = self.offers.orcpt && !mail.original.is_empty();
-        matches!(step, Step::Recipient) && has_orcpt && matches!(code, 501 | 504 | 555)
+        matches!(step, CommandKind::Recipient) && has_orcpt && matches!(code, 501 | 504 | 555)
     }
 
     fn lost(&mut self, error: DialogError) -> HandOffError {
@@ -276,12 +281,12 @@ impl LmtpSession {
 
 /// A command line, without its end.
 struct Command {
-    step: Step,
+    step: CommandKind,
     line: String,
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum CommandKind {
     /// XCLIENT.
     Client,
     Mail,
@@ -291,12 +296,12 @@ enum Step {
     Other,
 }
 
-impl Step {
+impl CommandKind {
     fn expected(self) -> u16 {
         match self {
-            Step::Client => 220,
-            Step::Data => 354,
-            Step::Mail | Step::Recipient | Step::Other => 250,
+            CommandKind::Client => 220,
+            CommandKind::Data => 354,
+            CommandKind::Mail | CommandKind::Recipient | CommandKind::Other => 250,
         }
     }
 }
