@@ -23,6 +23,7 @@ use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError};
 
 mod difference;
 mod doubt;
+mod handed;
 mod in_order;
 mod kept;
 mod placed;
@@ -226,7 +227,7 @@ impl<'a, 'p> Verification<'a, 'p> {
             (Standing::Placed { .. }, _) if copy.is_left_to_settle() => Ok(()),
             (Standing::Placed { receipt, ago }, _) => {
                 let found = found.unwrap_or_else(|| self.find(copy, Some(receipt)))?;
-                self.placed(copy, receipt, *ago, &found)
+                self.compare(copy, receipt, *ago, &found)
             }
             (Standing::Leased, _) => {
                 self.busy(copy, format!("leased by {}", copy.owner));
@@ -248,6 +249,22 @@ impl<'a, 'p> Verification<'a, 'p> {
                             has it or has returned it";
                 self.found(copy, Level::Info, Topic::Missing, None, text);
                 Ok(())
+            }
+        }
+    }
+
+    /// A copy that has a receipt, with what was found of it.
+    fn compare(
+        &mut self,
+        copy: &CopyOnRecord,
+        receipt: &Receipt,
+        ago: Duration,
+        found: &[FoundCopy],
+    ) -> Result<(), Unverified> {
+        match receipt {
+            Receipt::Handed(_) => self.handed(copy, receipt, ago, found),
+            Receipt::Uid { .. } | Receipt::Name(_) | Receipt::Unnamed => {
+                self.placed(copy, receipt, ago, found)
             }
         }
     }

@@ -331,6 +331,28 @@ impl Mailboxes for ImapStore {
             removal::remove_double(session, mailbox, *validity, *uid, *keeper, until)
         })
     }
+
+    fn remove_handed_double(
+        &self,
+        account: &str,
+        double: &FoundCopy,
+        keeper: &FoundCopy,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        let [double, keeper] = [double, keeper].map(removal::Place::of);
+        let (Some(double), Some(keeper)) = (double, keeper) else {
+            let why = "no UIDs to tell two copies apart by".to_owned();
+            return Err(StoreError::NotStored(why));
+        };
+        let done = self.run(account, &mut None, until, |session| {
+            if !session.capabilities().has("UIDPLUS") {
+                return Err(ImapError::refused("the server has no UIDPLUS"));
+            }
+            removal::remove_handed_double(session, &double, &keeper, until)
+        });
+        let doing = format!("taking uid {} out of {} of {account}", double.uid, double.mailbox);
+        done.map_err(|error| error.while_doing(&doing))
+    }
 }
 
 impl Access for ImapStore {

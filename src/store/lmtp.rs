@@ -188,6 +188,16 @@ impl Mailboxes for LmtpStore {
     ) -> Result<(), StoreError> {
         self.inner.remove_double(destination, double, keeper, until)
     }
+
+    fn remove_handed_double(
+        &self,
+        account: &str,
+        double: &FoundCopy,
+        keeper: &FoundCopy,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        self.inner.remove_handed_double(account, double, keeper, until)
+    }
 }
 
 impl Access for LmtpStore {

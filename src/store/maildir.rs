@@ -297,6 +297,16 @@ impl Mailboxes for MaildirStore {
             _ => Err(StoreError::NotStored(format!("{double} and {keeper} name no two files"))),
         }
     }
+
+    fn remove_handed_double(
+        &self,
+        _account: &str,
+        _double: &FoundCopy,
+        _keeper: &FoundCopy,
+        _until: Instant,
+    ) -> Result<(), StoreError> {
+        Err(StoreError::NotStored("nothing is handed over here".to_owned()))
+    }
 }
 
 impl Access for MaildirStore {

@@ -424,6 +424,16 @@ impl Mailboxes for MemoryStore {
             Ok(())
         })
     }
+
+    fn remove_handed_double(
+        &self,
+        _account: &str,
+        _double: &FoundCopy,
+        _keeper: &FoundCopy,
+        _until: Instant,
+    ) -> Result<(), StoreError> {
+        Err(StoreError::NotStored("nothing is handed over here".to_owned()))
+    }
 }
 
 impl Access for MemoryStore {

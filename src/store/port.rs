@@ -139,6 +139,19 @@ pub trait Mailboxes: Send + Sync {
         keeper: &Receipt,
         until: Instant,
     ) -> Result<(), StoreError>;
+
+    /// Takes out `double` and nothing else, as long as `keeper`, of another try, stands in its
+    /// mailbox and is not marked as deleted. Both were found by [`CopySearch::handed`].
+    ///
+    /// # Errors
+    /// As for [`remove_double`](Mailboxes::remove_double).
+    fn remove_handed_double(
+        &self,
+        account: &str,
+        double: &FoundCopy,
+        keeper: &FoundCopy,
+        until: Instant,
+    ) -> Result<(), StoreError>;
 }
 
 /// The way into the store, and what an administrator wants to know about it.

@@ -28,7 +28,7 @@ impl<'a> Verification<'a, '_> {
                  returned it"
             )
         };
-        let Some(FoundCopy { receipt, .. }) = to_record(found) else {
+        let Some(receipt) = &to_record(found).map(FoundCopy::to_record) else {
             self.found(copy, Level::Error, topic, None, missing("no copy found"));
             return Ok(());
         };
@@ -46,7 +46,7 @@ impl<'a> Verification<'a, '_> {
         // Looked for again, now that nobody else may write.
         let found = self.find(copy, None);
         let seen = found.as_ref().ok().and_then(|found| to_record(found));
-        let Some(receipt) = seen.map(|seen| seen.receipt.clone()) else {
+        let Some(receipt) = seen.map(FoundCopy::to_record) else {
             // Nothing was written under the claim: the row is as much in doubt as before.
             drop(turn);
             self.ledger.release(&[claim], self.plan.ledger_until())?;
@@ -61,7 +61,7 @@ impl<'a> Verification<'a, '_> {
                 let text = format!("was {why}, is recorded as {receipt}");
                 self.found(copy, Level::Repaired, topic, Some(&receipt), text);
                 // Its second look comes after the lease that was taken just now.
-                self.placed(copy, &receipt, Duration::ZERO, &found?)
+                self.compare(copy, &receipt, Duration::ZERO, &found?)
             }
             Confirmed::Superseded { .. } => {
                 self.busy(copy, MEANWHILE);

@@ -10,7 +10,7 @@ use crate::store::{FoundCopy, Proof, Receipt, StoreError};
 
 /// A copy that no look has seen for so long is taken for deleted by its owner, and not looked for
 /// any more.
-const OUT_OF_SIGHT: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(super) const OUT_OF_SIGHT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Verification<'_, '_> {
     /// A copy that has a receipt: is it there, is it alone?

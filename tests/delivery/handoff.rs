@@ -162,3 +162,111 @@ fn a_refusal_ends_as_the_same_by_imap_does() {
         assert_eq!(site.dovecot.count("doug", "INBOX"), 1);
     }
 }
+
+/// Two tries of one copy stand, as after a server that executed a hand-off later than the bounds.
+#[test]
+fn verify_takes_out_the_later_try_and_nothing_of_the_first() {
+    let site = Site::with_servers();
+    let config = config(&site, "etc", &site.dovecot.lmtp_socket(), "");
+    assert_eq!(to_doug(&config, "tries").0, Some(0));
+    let [copy] = &site.dovecot.messages("doug", "INBOX")[..] else { panic!("one copy") };
+    let text = String::from_utf8_lossy(copy).into_owned();
+    let mut imap = site.dovecot.session("doug");
+    for mailbox in ["Lists", "Late", "Copies"] {
+        assert!(imap.command(&format!("CREATE {mailbox}")).expect("CREATE").is_ok());
+    }
+    // A filter's second copy of the same try, a later try, and an equal message of Doug's own.
+    let late = text.replace("X-Onedrop-Try: 1\r\n", "X-Onedrop-Try: 2\r\n");
+    let own = &text[text.find("From:").expect("From")..];
+    for (mailbox, message) in [("Lists", text.as_str()), ("Late", &late), ("Copies", own)] {
+        assert!(imap.append(mailbox, "", message.as_bytes()).expect("APPEND").is_ok());
+    }
+    let ages = "placed_at = placed_at - interval '1 hour', epoch = 2, settled_at = NULL";
+    site.postgres.psql(&format!("UPDATE onedrop_copy SET {ages} WHERE account = 'doug'"));
+    site.postgres.psql(
+        "INSERT INTO onedrop_unsettled SELECT id, clock_timestamp() - interval '1 minute' FROM \
+         onedrop_copy WHERE account = 'doug' ON CONFLICT DO NOTHING",
+    );
+    let verify = |args: &[&str]| {
+        let output = run(&config, &[&["verify", "--account", "doug"], args].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let count = |mailbox| site.dovecot.count("doug", mailbox);
+    let counts = || ["INBOX", "Lists", "Late", "Copies"].map(count);
+    let (status, said) = verify(&[]);
+    assert!(status == Some(1) && said.contains("lmtp=Late/1 is a later try's"), "{said}");
+    assert_eq!(counts(), [1, 1, 1, 1]);
+    let (_, said) = verify(&["--repair"]);
+    assert!(said.contains("lmtp=Late/1 was a later try's"), "{said}");
+    assert_eq!(counts(), [1, 1, 0, 1], "{said}");
+    let (status, said) = verify(&["--repair"]);
+    assert!(status == Some(0) && !said.contains("later try"), "{said}");
+    // That it lies nowhere is no fault.
+    for mailbox in ["INBOX", "Lists"] {
+        for command in [&format!("SELECT {mailbox}"), "STORE 1 +FLAGS (\\Deleted)", "EXPUNGE"] {
+            assert!(imap.command(command).expect(command).is_ok(), "{command}");
+        }
+    }
+    site.postgres.psql("UPDATE onedrop_copy SET settled_at = NULL WHERE account = 'doug'");
+    let (status, said) = verify(&["--repair"]);
+    assert_eq!(status, Some(0), "{said}");
+}
+
+/// A record that was forgotten has a new value: what was handed over under the old one is found as
+/// an equal message that was handed over, and Doug's own equal one in another mailbox is not.
+#[test]
+fn a_forgotten_copy_is_found_where_it_was_filed() {
+    let site = Site::with_servers();
+    let config = config(&site, "etc", &site.dovecot.lmtp_socket(), "");
+    assert_eq!(to_doug(&config, "forgotten").0, Some(0));
+    let mut imap = site.dovecot.session("doug");
+    for command in ["CREATE Lists", "CREATE Own", "SELECT INBOX", "MOVE 1 Lists"] {
+        assert!(imap.command(command).expect(command).is_ok(), "{command}");
+    }
+    let forget = || {
+        let forgotten = run(&config, &["forget", "<forgotten@mail.gmail.com>"]);
+        assert!(forgotten.status.success(), "{forgotten:?}");
+    };
+    forget();
+    let (status, said) = to_doug(&config, "forgotten");
+    assert!(status == Some(0) && said.contains("found account=doug lmtp=Lists/1"), "{said}");
+    // Without it, one of his own does not count.
+    let [copy] = &site.dovecot.messages("doug", "Lists")[..] else { panic!("one copy") };
+    let own = String::from_utf8_lossy(copy).into_owned();
+    let own = &own[own.find("From:").expect("From")..];
+    assert!(imap.append("Own", "", own.as_bytes()).expect("APPEND").is_ok());
+    for command in ["SELECT Lists", "STORE 1 +FLAGS (\\Deleted)", "EXPUNGE"] {
+        assert!(imap.command(command).expect(command).is_ok(), "{command}");
+    }
+    forget();
+    let (status, said) = to_doug(&config, "forgotten");
+    assert!(status == Some(0) && said.contains("handed over account=doug"), "{said}");
+    assert_eq!(site.dovecot.count("doug", "INBOX"), 1);
+}
+
+#[test]
+fn a_look_goes_over_two_hundred_mailboxes_and_one_that_cannot_be_opened_fails_it() {
+    let site = Site::with_servers();
+    let peer = peer(&site);
+    let config = config(&site, "etc", peer.socket(), "");
+    peer.plan(".", Act::Cut);
+    assert_eq!(to_doug(&config, "many").0, Some(75));
+    let mut imap = site.dovecot.session("doug");
+    for number in 0..200 {
+        assert!(imap.command(&format!("CREATE Folder/{number}")).expect("CREATE").is_ok());
+    }
+    for command in ["SELECT INBOX", "MOVE 1 Folder/199"] {
+        assert!(imap.command(command).expect(command).is_ok(), "{command}");
+    }
+    end_leases(&site);
+    let closed = site.dovecot.maildir("doug").join(".Folder.7");
+    crate::support::set_mode(&closed, 0);
+    let (status, said) = to_doug(&config, "many");
+    assert!(status == Some(75) && said.contains("Folder/7"), "{said}");
+    crate::support::set_mode(&closed, 0o700);
+    let began = std::time::Instant::now();
+    let (status, said) = to_doug(&config, "many");
+    eprintln!("a delivery with a look in 201 mailboxes: {:?}", began.elapsed());
+    assert!(status == Some(0) && said.contains("found account=doug lmtp=Folder/199/1"), "{said}");
+    assert_eq!(peer.taken().len(), 1);
+}

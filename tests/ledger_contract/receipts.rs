@@ -9,6 +9,7 @@ pub fn receipts_come_back_as_they_were(rig: &dyn Rig) {
         Receipt::Uid { validity: u32::MAX, uid: u32::MAX },
         Receipt::Name("1700000000.0123456789abcdef01234567.onedrop".to_owned()),
         Receipt::Name("it's \"é\" {x} \\ 日本".to_owned()),
+        Receipt::Handed("07.3 \"Lists\"/12".to_owned()),
         Receipt::Unnamed,
     ];
     for (n, receipt) in receipts.into_iter().enumerate() {

@@ -86,7 +86,7 @@ fn search_in(
     for mailboxes in mailboxes.chunks(TOGETHER) {
         let commands: Vec<String> = mailboxes
             .iter()
-            .flat_map(|mailbox| [format!("EXAMINE {mailbox}"), search.clone()])
+            .flat_map(|name| [format!("EXAMINE {}", syntax::quote(name)), search.clone()])
             .collect();
         let answers = session.run_together(&commands, until)?;
         for (mailbox, answers) in mailboxes.iter().zip(answers.chunks(2)) {
@@ -114,7 +114,7 @@ fn search_alone(
     search: &str,
     until: Instant,
 ) -> Result<Vec<u32>, ImapError> {
-    let opened = look::open(session, "EXAMINE", mailbox, until);
+    let opened = look::open(session, "EXAMINE", &syntax::quote(mailbox), until);
     let opened = opened.map_err(|error| error.map(|why| format!("opening {mailbox}: {why}")))?;
     if opened.is_none() {
         return Ok(Vec::new());
@@ -132,7 +132,7 @@ fn compare(
     until: Instant,
 ) -> Result<Vec<FoundCopy>, ImapError> {
     let value = hex(&one.value);
-    let Some(validity) = look::open(session, "EXAMINE", mailbox, until)? else {
+    let Some(validity) = look::open(session, "EXAMINE", &syntax::quote(mailbox), until)? else {
         return Ok(Vec::new());
     };
     let marks = marks(session, &hits, until)?;
@@ -205,10 +205,11 @@ fn find_equal(
     };
     for mailbox in likely {
         let sought = CopySearch { handed: None, at_most: MOST_EQUAL, ..one.sought.clone() };
-        let equal = look::find_all(session, &mailbox, &[sought], by, until)?.remove(0);
+        let equal =
+            look::find_all(session, &syntax::quote(&mailbox), &[sought], by, until)?.remove(0);
         let uids = equal.iter().filter_map(uid_of).collect::<Vec<_>>();
         let marks = marks(session, &uids, until)?;
-        let is_inbox = mailbox.eq_ignore_ascii_case("\"INBOX\"");
+        let is_inbox = mailbox.eq_ignore_ascii_case("INBOX");
         for copy in equal {
             let mark = uid_of(&copy).and_then(|uid| marks.get(&uid));
             let is_known = found.iter().any(|other| {
@@ -235,7 +236,7 @@ fn uid_of(copy: &FoundCopy) -> Option<u32> {
     }
 }
 
-/// All mailboxes of the account's own that can be opened, as they are in commands.
+/// All mailboxes of the account's own that can be opened, as the server writes them.
 ///
 /// # Errors
 /// The server did not say, or lists one that no command of ours can name.
@@ -251,13 +252,13 @@ fn own_mailboxes(session: &mut ImapSession, until: Instant) -> Result<Vec<String
                 "a mailbox is listed that has no name: {told}"
             )));
         };
-        let name = syntax::quote(&listed.name);
-        if listed.is_there() && namespace.is_own(&listed.name) && !mailboxes.contains(&name) {
-            mailboxes.push(name);
+        let is_own = namespace.is_own(&listed.name) && !mailboxes.contains(&listed.name);
+        if listed.is_there() && is_own {
+            mailboxes.push(listed.name);
         }
     }
     // Most lie there.
-    if let Some(at) = mailboxes.iter().position(|name| name.eq_ignore_ascii_case("\"INBOX\"")) {
+    if let Some(at) = mailboxes.iter().position(|name| name.eq_ignore_ascii_case("INBOX")) {
         mailboxes.swap(0, at);
     }
     Ok(mailboxes)

@@ -9,6 +9,8 @@ use super::error::ImapError;
 use super::fetch;
 use super::look::open;
 use super::session::ImapSession;
+use super::syntax;
+use crate::store::{FoundCopy, Receipt};
 
 /// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`; that there is none is
 /// fine.
@@ -63,6 +65,71 @@ pub fn remove_double(
         }
         Err(ImapError::Refused(no)) => Err(unmark(session, uid, no.text, until)),
         Err(broken) => Err(broken),
+    }
+}
+
+/// Where a message is that was handed over.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Place {
+    /// As it is in commands.
+    pub mailbox: String,
+    validity: u32,
+    pub uid: u32,
+}
+
+impl Place {
+    pub fn of(found: &FoundCopy) -> Option<Place> {
+        match (&found.handed, &found.receipt) {
+            (Some(handed), Receipt::Uid { validity, uid }) => Some(Place {
+                mailbox: syntax::quote(&handed.mailbox),
+                validity: *validity,
+                uid: *uid,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// As [`remove_double`], of two messages in any mailboxes.
+///
+/// # Errors
+/// As for [`remove_double`].
+pub fn remove_handed_double(
+    session: &mut ImapSession,
+    double: &Place,
+    keeper: &Place,
+    until: Instant,
+) -> Result<(), ImapError> {
+    let Place { mailbox, validity, uid } = double;
+    if mailbox == &keeper.mailbox {
+        if *validity != keeper.validity || *uid == keeper.uid {
+            return Err(ImapError::refused("the two do not stand side by side"));
+        }
+        return remove_double(session, mailbox, *validity, *uid, keeper.uid, until);
+    }
+    let gone = || ImapError::refused(format!("{mailbox} is gone"));
+    if !select(session, mailbox, *validity, until)? {
+        return Err(gone());
+    }
+    if !stands(session, *uid, until)? {
+        return Err(ImapError::refused(format!("uid {uid} is gone or marked as deleted by now")));
+    }
+    mark(session, *uid, until)?;
+    let keeper_stands = select(session, &keeper.mailbox, keeper.validity, until)
+        .and_then(|is_there| Ok(is_there && stands(session, keeper.uid, until)?));
+    if matches!(keeper_stands, Err(ImapError::Lost(_))) {
+        return keeper_stands.map(drop);
+    }
+    if !select(session, mailbox, *validity, until)? {
+        return Err(gone());
+    }
+    match keeper_stands {
+        Ok(true) => expunge(session, *uid, until),
+        Ok(false) => {
+            let why = format!("the copy in {}, which was to stay, is gone", keeper.mailbox);
+            Err(unmark(session, *uid, why, until))
+        }
+        Err(error) => Err(unmark(session, *uid, error.text(), until)),
     }
 }
 

@@ -87,6 +87,16 @@ impl<F: After> Mailboxes for ChangingStore<F> {
     ) -> Result<(), StoreError> {
         self.inner.remove_double(at, double, keeper, until)
     }
+
+    fn remove_handed_double(
+        &self,
+        account: &str,
+        double: &FoundCopy,
+        keeper: &FoundCopy,
+        until: Instant,
+    ) -> Result<(), StoreError> {
+        self.inner.remove_handed_double(account, double, keeper, until)
+    }
 }
 
 impl<F: After> Access for ChangingStore<F> {
