@@ -106,6 +106,7 @@ pub fn run(
         findings.extend(of_server(loaded));
         findings.extend(ledger::findings(&check));
         findings.extend(directory::findings(&check));
+        findings.extend(directory::of_userdb(&check));
         findings.extend(store::findings(&check, args.account.as_deref()));
         let (loaded, file) = (loaded.clone(), args.dovecot.clone());
         findings.extend(step("dovecot", time, move || {

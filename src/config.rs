@@ -41,7 +41,7 @@ use crate::duration;
 use crate::login::LoginForm;
 use crate::message::DedupBy;
 use crate::net::tls::Tls;
-use crate::outcome::OverQuota;
+use crate::outcome::{OverQuota, UnknownAccount};
 use crate::sender::Trust;
 
 pub use jobs::{Backfill, JobSettings, job_keys};
@@ -136,6 +136,8 @@ pub struct DirectorySettings {
     pub addresses: Directory,
     /// Where the query is asked; `None`: in the ledger's database.
     pub url: Option<LedgerUrl>,
+    /// What the mail server's "no such account" means.
+    pub unknown_account: UnknownAccount,
     /// File that holds the password, already read by [`Loaded::directory_password`].
     pub password_file: Option<PathBuf>,
     /// PEM file of the CA that signed the server's certificate; `None`: the system's roots.
@@ -153,16 +155,21 @@ struct DirectoryKeys {
     query: Option<String>,
     #[serde(default, deserialize_with = "parsed_if_set")]
     url: Option<LedgerUrl>,
+    #[serde(default, deserialize_with = "socket_if_set")]
+    userdb: Option<PathBuf>,
+    unknown_account: UnknownAccount,
     password_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
 }
 
 impl From<DirectoryKeys> for DirectorySettings {
     fn from(keys: DirectoryKeys) -> DirectorySettings {
-        let DirectoryKeys { domains, account, recipient_delimiter, accounts, query, .. } = keys;
+        let DirectoryKeys { domains, account, recipient_delimiter, accounts, .. } = keys;
+        let (query, userdb) = (keys.query, keys.userdb);
         DirectorySettings {
-            addresses: Directory { domains, account, recipient_delimiter, accounts, query },
+            addresses: Directory { domains, account, recipient_delimiter, accounts, query, userdb },
             url: keys.url,
+            unknown_account: keys.unknown_account,
             password_file: keys.password_file,
             ca_file: keys.ca_file,
         }
@@ -346,6 +353,12 @@ where
 {
     let text = Option::<String>::deserialize(from)?;
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+}
+
+/// Reads `unix:` and a path, where there is one.
+fn socket_if_set<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.map(|text| text.strip_prefix("unix:").unwrap_or(&text).into()))
 }
 
 /// Reads a length of time.

@@ -21,7 +21,7 @@ use crate::envelope::Envelope;
 use crate::ledger::{Attempt, Claim, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
 use crate::lock_key::Hash;
 use crate::message::{self, Message};
-use crate::outcome::{Outcome, OverQuota};
+use crate::outcome::{Outcome, OverQuota, UnknownAccount};
 use crate::store::{Copy, HandOff, Need, Receipt, Slot, Store};
 
 mod endings;
@@ -43,6 +43,7 @@ pub struct Policy {
     /// is placed now.
     pub sent_after: Duration,
     pub over_quota: OverQuota,
+    pub unknown_account: UnknownAccount,
     /// Whether the store begins on a single copy while the ledger records the message.
     pub begins_early: bool,
     /// How many copies of one message are placed side by side: with ten recipients a message, 1.1
@@ -211,6 +212,9 @@ pub struct Means<'a> {
 /// mail from a recipient: its bytes go on record before its lease is given back, and `onedrop
 /// verify --repair` places it. Where another delivery holds it, Postfix comes again.
 ///
+/// A recipient's account that the store does not know is refused for good only as configured
+/// ([`Policy::unknown_account`]), and never one with a placed copy on record.
+///
 /// A single copy may be reserved before the record: nothing of it is stored until its last bytes,
 /// so up to there a crash leaves what the record leaves. Where the store's append is idempotent
 /// (Maildir: the copy's key names the file) a live lease is joined instead of waited for; then the
@@ -338,6 +342,7 @@ impl Policy {
             keep_raw: config.ledger.keep_raw,
             sent_after: config.sent.after,
             over_quota: config.store.over_quota,
+            unknown_account: config.directory.unknown_account,
             begins_early: true,
             side_by_side: config.lmtp.side_by_side,
         }

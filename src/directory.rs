@@ -1,9 +1,10 @@
 //! Maps addresses to accounts and messages to mailboxes. Values only: if the configuration has a
-//! query, [`Directory::known`] returns its parameters and the caller runs it.
+//! query or a userdb, [`Directory::known`] returns what is to be asked, and the caller asks.
 
 mod template;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 pub use template::{AccountTemplate, FolderTemplate};
 
@@ -50,7 +51,7 @@ impl std::fmt::Display for Destination {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     Account(String),
-    /// Ask the administrator's query.
+    /// Ask the administrator's query, and then the userdb: those of them that there are.
     Ask(Asked),
     Nobody,
 }
@@ -85,6 +86,10 @@ pub struct Directory {
     /// SQL that finds the account of the address `$1` (`$2`: with its detail); with it, an address
     /// is not known by its domain alone.
     pub query: Option<String>,
+    /// The socket of Dovecot's user database, which knows the accounts of `domains` (without any:
+    /// of all) for which the query has no row; with it, an address is not known by its domain
+    /// alone.
+    pub userdb: Option<PathBuf>,
 }
 
 impl Directory {
@@ -105,7 +110,8 @@ impl Directory {
             return Known::Account(account.clone());
         }
         let is_local = self.domains.iter().any(|ours| ours == domain);
-        if self.query.is_some() && (is_local || self.domains.is_empty()) {
+        let asks = self.query.is_some() || self.userdb.is_some();
+        if asks && (is_local || self.domains.is_empty()) {
             return Known::Ask(asked);
         }
         let account = self.account.account(base, domain);
@@ -115,11 +121,24 @@ impl Directory {
         }
     }
 
+    /// Under which name the userdb may know an address; `None`: under none.
+    pub fn name_in_userdb(&self, asked: &Asked) -> Option<String> {
+        let (base, domain) = asked.address.rsplit_once('@')?;
+        let name = match domain {
+            "" => base.to_owned(),
+            _ => self.account.account(base, domain),
+        };
+        (!base.is_empty() && is_account_name(&name)).then_some(name)
+    }
+
     /// Whether no address can have an account, because nothing here names one: a broken
     /// configuration (temporary), not an unknown recipient. An emptied file must not send all mail
     /// back.
     pub fn knows_nobody(&self) -> bool {
-        self.domains.is_empty() && self.accounts.is_empty() && self.query.is_none()
+        self.domains.is_empty()
+            && self.accounts.is_empty()
+            && self.query.is_none()
+            && self.userdb.is_none()
     }
 
     fn without_detail<'a>(&self, local: &'a str) -> &'a str {

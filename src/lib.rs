@@ -61,6 +61,7 @@ pub mod shared_config;
 pub mod store;
 pub mod telemetry;
 pub mod text;
+pub mod userdb;
 pub mod verify;
 pub mod way;
 mod web;

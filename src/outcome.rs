@@ -64,6 +64,15 @@ pub enum OverQuota {
     Bounce,
 }
 
+/// What the mail server's "no such account" means (`directory.unknown_account`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownAccount {
+    #[default]
+    Defer,
+    Reject,
+}
+
 /// The end of a delivery for one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {

@@ -1,17 +1,19 @@
 //! Where mail goes: an address to an account, a message to its destinations. The directory answers
 //! most; a site's own query (`directory.query`) is asked in the ledger's database, or where
-//! `directory.url` says.
+//! `directory.url` says, and then Dovecot's user database (`directory.userdb`).
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::config::{Config, SentSettings};
 use crate::deliver::Failure;
-use crate::directory::{Destination, Directory, Known, is_account_name};
+use crate::directory::{Asked, Destination, Directory, Known, is_account_name};
 use crate::envelope::Envelope;
-use crate::ledger::{AccountServer, Accounts, LedgerError};
+use crate::ledger::{AccountServer, AnyLedger, LedgerError};
 use crate::message::Message;
+use crate::pool::Limits;
 use crate::sender;
+use crate::userdb::{Userdb, UserdbError};
 
 /// The configured addresses, and what to do with an author's copy.
 #[derive(Clone)]
@@ -19,13 +21,21 @@ pub struct Routing {
     directory: Directory,
     /// Where the query is asked, if that is not the ledger.
     server: Option<Arc<dyn AccountServer>>,
+    userdb: Option<Arc<Userdb>>,
     sent: SentSettings,
 }
 
 impl Routing {
-    pub fn new(config: &Config, server: Option<Arc<dyn AccountServer>>) -> Routing {
+    /// With so many connections to the userdb.
+    pub fn new(config: &Config, server: Option<Arc<dyn AccountServer>>, limits: Limits) -> Routing {
         let directory = config.directory.addresses.clone();
-        Routing { directory, server, sent: config.sent.clone() }
+        let userdb = directory.userdb.clone().map(|path| Arc::new(Userdb::new(path, limits)));
+        Routing { directory, server, userdb, sent: config.sent.clone() }
+    }
+
+    /// The userdb, if it is asked.
+    pub fn userdb(&self) -> Option<&Userdb> {
+        self.userdb.as_deref()
     }
 
     /// What is kept open to ask there.
@@ -41,11 +51,12 @@ impl Routing {
     /// The account of `address`; `None` when nobody has it.
     ///
     /// # Errors
-    /// The query failed, or answered with what cannot be an account.
+    /// The query or the userdb failed, or answered with what cannot be an account; or an account
+    /// that had mail is unknown now.
     pub fn account_of(
         &self,
         address: &str,
-        ledger: &dyn Accounts,
+        ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<Option<String>, Failure> {
         let asked = match self.known(address) {
@@ -53,23 +64,48 @@ impl Routing {
             Known::Nobody => return Ok(None),
             Known::Ask(asked) => asked,
         };
-        let query = self.directory.query.as_deref().unwrap_or_default();
-        let account = match &self.server {
-            None => ledger.account_by_query(query, &asked, until)?,
-            Some(server) => {
-                server.account_by_query(query, &asked, until).map_err(Failure::Directory)?
-            }
-        };
-        match account {
-            Some(account) if !is_account_name(&account) => {
-                let text = format!(
-                    "directory.query: {account:?} for {} cannot be an account",
-                    asked.address
-                );
-                Err(Failure::Setup(text))
-            }
+        match self.account_by_query(&asked, ledger, until)? {
+            None => self.account_by_userdb(&asked, ledger, until),
             account => Ok(account),
         }
+    }
+
+    fn account_by_query(
+        &self,
+        asked: &Asked,
+        ledger: &dyn AnyLedger,
+        until: Instant,
+    ) -> Result<Option<String>, Failure> {
+        let Some(query) = &self.directory.query else { return Ok(None) };
+        let account = match &self.server {
+            None => ledger.account_by_query(query, asked, until)?,
+            Some(server) => {
+                server.account_by_query(query, asked, until).map_err(Failure::Directory)?
+            }
+        };
+        account.map(|account| fit("directory.query", account, &asked.address)).transpose()
+    }
+
+    fn account_by_userdb(
+        &self,
+        asked: &Asked,
+        ledger: &dyn AnyLedger,
+        until: Instant,
+    ) -> Result<Option<String>, Failure> {
+        let Some(userdb) = &self.userdb else { return Ok(None) };
+        let Some(name) = self.directory.name_in_userdb(asked) else { return Ok(None) };
+        if let Some(account) = userdb.user(&name, until)? {
+            return fit("directory.userdb", account, &name).map(Some);
+        }
+        // It may give users a domain, or take it away.
+        let local = asked.address.rsplit_once('@').map_or("", |(local, _)| local);
+        for account in [&name, asked.address.as_str(), local] {
+            if ledger.has_placed_copy(account, until)? {
+                let why = format!("directory.userdb has no user {name}");
+                return Err(Failure::AccountGone { account: account.to_owned(), why });
+            }
+        }
+        Ok(None)
     }
 
     /// Where the message belongs: each of the accounts' INBOX, and the Sent of an author we know
@@ -82,7 +118,7 @@ impl Routing {
         accounts: &[String],
         message: &Message,
         envelope: &Envelope,
-        ledger: &dyn Accounts,
+        ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<Vec<Destination>, Failure> {
         let mut destinations: Vec<Destination> =
@@ -115,12 +151,14 @@ impl Routing {
     fn author_account(
         &self,
         address: &str,
-        ledger: &dyn Accounts,
+        ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<Option<String>, Failure> {
         match self.account_of(address, ledger, until) {
             Err(
                 failure @ (Failure::Setup(_)
+                | Failure::AccountGone { .. }
+                | Failure::Userdb(UserdbError::NotNow(_))
                 | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))
                 | Failure::Directory(
                     LedgerError::Refused(_) | LedgerError::TookTooLong(_),
@@ -131,5 +169,13 @@ impl Routing {
             }
             account => account,
         }
+    }
+}
+
+/// What was found for `asked`, if it can be an account.
+fn fit(by: &str, account: String, asked: &str) -> Result<String, Failure> {
+    match is_account_name(&account) {
+        true => Ok(account),
+        false => Err(Failure::Setup(format!("{by}: {account:?} for {asked} cannot be an account"))),
     }
 }

@@ -16,9 +16,10 @@ use crate::directory::{Destination, Known};
 use crate::envelope::Envelope;
 use crate::ledger::{AccountServer, AnyLedger, LedgerError};
 use crate::message::{DedupBy, Message, ReceivedClauses, trace_head};
+use crate::outcome::UnknownAccount;
 use crate::pool::{Connections, Limits};
 use crate::routing::Routing;
-use crate::store::{AnyStore, StoreError};
+use crate::store::{AnyStore, StoreError, WitnessNames};
 use crate::way::{self, Unproven, WayProof};
 
 /// Makes a ledger, which connects to nothing yet.
@@ -50,6 +51,9 @@ pub const LOOK_UP: Duration = Duration::from_secs(20);
 /// How long it may take to renew the proof that the way into the store is right; deliveries wait
 /// for it.
 const PROOF: Duration = Duration::from_secs(10);
+
+/// Among how many of the newest copies accounts are looked for that can log in.
+const WITNESSES: u32 = 20;
 
 /// See the module.
 pub struct Service {
@@ -109,14 +113,21 @@ impl Service {
     ) -> Result<Service, Failure> {
         let config = &loaded.config;
         if config.directory.knows_nobody() {
-            let text = "the directory knows nobody: set directory.domains, accounts or query";
+            let text =
+                "the directory knows nobody: set directory.domains, accounts, query or userdb";
             return Err(Failure::Setup(text.to_owned()));
         }
         let accounts = (adapters.accounts)(&loaded, ledger).map_err(Failure::Directory)?;
+        let routing = Routing::new(config, accounts, ledger);
+        let (ledger, store) =
+            ((adapters.ledger)(&loaded, ledger)?, (adapters.store)(&loaded, store)?);
+        if config.directory.unknown_account == UnknownAccount::Reject {
+            store.name_witnesses(witnesses(&loaded, &ledger));
+        }
         Ok(Service {
-            ledger: (adapters.ledger)(&loaded, ledger)?,
-            store: (adapters.store)(&loaded, store)?,
-            routing: Routing::new(config, accounts),
+            ledger,
+            store,
+            routing,
             gate: Arc::default(),
             policy: Policy::of(config),
             by: config.dedup.by,
@@ -142,7 +153,7 @@ impl Service {
     /// The account of a recipient; `None` when nobody has the address.
     ///
     /// # Errors
-    /// The query cannot be asked now.
+    /// It cannot be told now.
     pub fn account_of(&self, address: &str, until: Instant) -> Result<Option<String>, Failure> {
         self.routing.account_of(address, self.ledger.as_ref(), until)
     }
@@ -237,9 +248,31 @@ impl Service {
     /// What is kept open for the next message.
     pub fn connections(&self) -> Vec<(&'static str, &dyn Connections)> {
         let directory: Option<&dyn Connections> = self.routing.server().map(|one| one as _);
+        let userdb: Option<&dyn Connections> = self.routing.userdb().map(|one| one as _);
+        let others = [("directory", directory), ("userdb", userdb)];
         let both: [(_, &dyn Connections); 2] = [("ledger", &*self.ledger), ("store", &*self.store)];
-        both.into_iter().chain(directory.map(|one| ("directory", one))).collect()
+        let others = others.into_iter().filter_map(|(name, one)| Some((name, one?)));
+        both.into_iter().chain(others).collect()
     }
+}
+
+/// Accounts with copies on record, and those that the configuration names.
+fn witnesses(loaded: &Arc<Loaded>, ledger: &Arc<dyn AnyLedger>) -> WitnessNames {
+    let (loaded, ledger) = (Arc::clone(loaded), Arc::clone(ledger));
+    Box::new(move |until| {
+        let copies = ledger.latest_copies(WITNESSES, until).unwrap_or_else(|error| {
+            tracing::warn!(%error, "who else could log in is not known");
+            Vec::new()
+        });
+        let with_copies = copies.into_iter().map(|(destination, _)| destination.account);
+        let mut names: Vec<String> = Vec::new();
+        for name in with_copies.chain(loaded.config.directory.accounts.values().cloned()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    })
 }
 
 /// What stands before the message in a copy.

@@ -3,7 +3,7 @@
 //! for the copy. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract`.
 
 use std::ops::RangeInclusive;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use crate::lock_key::Hash;
 use crate::message::{self, Identity};
@@ -213,7 +213,8 @@ pub enum StoreError {
     /// The store does not take a message of this size.
     #[error("store: message too big: {0}")]
     TooBig(String),
-    /// The store does not let us write for this account, while it does for others.
+    /// The store lets us write for others and says that this account is not there. It was asked
+    /// for this copy, and said so between two fresh logins for another account.
     #[error("store: {0}")]
     NoAccount(String),
     /// The store has another delivery to this account under way, and takes one at a time.
@@ -248,6 +249,10 @@ impl StoreError {
         !matches!(self, StoreError::InDoubt(_))
     }
 }
+
+/// Names accounts that have had mail, other than one whose login was refused: whether they can log
+/// in tells whose fault that is. It returns before the time it is given.
+pub type WitnessNames = Box<dyn Fn(Instant) -> Vec<String> + Send + Sync>;
 
 /// Whose mailboxes a session shows that was opened for an account; with what proves it.
 #[derive(Debug, Clone, PartialEq, Eq)]

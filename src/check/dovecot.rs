@@ -110,17 +110,17 @@ fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) 
     }
 }
 
-/// After a failed login, also for an unknown account, Dovecot delays all logins from that address.
+/// After a failed login, also for an unknown account, Dovecot delays all logins from that address,
+/// trusted or not (src/auth/auth-penalty.c), unless the passdb says otherwise.
 fn login_penalty(conf: &Conf, client: IpAddr, remarks: &mut Remarks) {
-    let networks = conf.value("imap", "login_trusted_networks").unwrap_or_default();
     let is_off = conf
         .setting(&["service anvil", "unix_listener anvil-auth-penalty"], "mode")
         .is_some_and(|mode| !mode.is_empty() && mode.chars().all(|digit| digit == '0'));
-    if !is_off && !networks.split([' ', ',', '\t']).any(|network| holds(network, client)) {
+    if !is_off && !conf.has_passdb_field("nodelay") {
         remarks.warning(format!(
-            "login_trusted_networks does not name {client}, where we come from: after a failed \
-             login (a wrong password, an account that is not there) Dovecot lets every login from \
-             there wait, by up to 15 s; add {client}"
+            "no passdb has override_fields = nodelay=y (2.4: fields {{ nodelay = yes }}): after a \
+             failed login (an account that is not there) Dovecot lets every login from {client} \
+             wait, by up to 15 s; add it to the master user's passdb"
         ));
     }
 }
@@ -182,25 +182,4 @@ fn our_address(host: &str, port: u16) -> Option<(IpAddr, bool)> {
     // Only this host's addresses can be bound.
     let is_here = UdpSocket::bind((server.ip(), 0)).is_ok();
     Some((socket.local_addr().ok()?.ip(), is_here))
-}
-
-/// Whether `network` (`10.0.0.0/8`, `::1`) holds `address`.
-fn holds(network: &str, address: IpAddr) -> bool {
-    let (base, bits) =
-        network.split_once('/').map_or((network, None), |(base, bits)| (base, Some(bits)));
-    let Ok(base) = base.trim_matches(['[', ']']).parse::<IpAddr>() else { return false };
-    let (base, address, width) = match (base.to_canonical(), address.to_canonical()) {
-        (IpAddr::V4(base), IpAddr::V4(address)) => {
-            (u128::from(base.to_bits()), u128::from(address.to_bits()), 32)
-        }
-        (IpAddr::V6(base), IpAddr::V6(address)) => (base.to_bits(), address.to_bits(), 128),
-        _ => return false,
-    };
-    let Some(bits) =
-        bits.map_or(Some(width), |bits| bits.parse::<u32>().ok().filter(|bits| *bits <= width))
-    else {
-        return false;
-    };
-    let below = width - bits;
-    bits == 0 || base >> below == address >> below
 }

@@ -199,16 +199,32 @@ impl DeliverCommand<'_> {
             envelope.recipients.push(String::new());
         }
         let until = self.deadline.end();
-        let accounts = envelope.recipients.iter().map(|one| service.account_of(one, until));
-        let accounts = accounts.collect::<Result<Vec<_>, Failure>>()?;
+        // What is about one recipient alone keeps no mail from the others.
+        let (mut accounts, mut failed) = (Vec::new(), Vec::new());
+        for (at, recipient) in envelope.recipients.iter().enumerate() {
+            match service.account_of(recipient, until) {
+                Ok(account) => accounts.push(account),
+                Err(failure) if failure.is_of_one_recipient() => failed.push((at, failure)),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let mut at = 0..;
+        envelope.recipients.retain(|_| {
+            let at = at.next();
+            !failed.iter().any(|(failed, _)| Some(*failed) == at)
+        });
         let (envelope, accounts, started) = (&envelope, accounts.as_slice(), self.started);
         let one_ending = true;
         let mail = Mail { message, envelope, accounts, clauses: None, started, one_ending };
-        Ok(DeliveryResult {
-            each: service.deliver(mail, &self.deadline, &()),
-            message_id: message.identity().message_id.clone(),
-            handed_over: false,
-        })
+        let mut each = match accounts {
+            [] => Vec::new(),
+            _ => service.deliver(mail, &self.deadline, &()),
+        };
+        for (at, failure) in failed {
+            each.insert(at, Ending::of(failure.outcome(service.policy.over_quota)));
+        }
+        let message_id = message.identity().message_id.clone();
+        Ok(DeliveryResult { each, message_id, handed_over: false })
     }
 
     fn read_message(&mut self, writer: &input::StdinWriter) -> Result<Message, Failure> {

@@ -47,12 +47,19 @@ pub(super) fn check(
     server(config, reading);
     sent(config, reading);
     shared_accounts(config, reading);
+    every_domain_in_one(config, reading);
     accounts_without_folder(config, reading);
     relative_paths(config, reading);
     if config.directory.knows_nobody()
-        && reading.knows(&["directory.domains", "directory.accounts", "directory.query"])
+        && reading.knows(&[
+            "directory.domains",
+            "directory.accounts",
+            "directory.query",
+            "directory.userdb",
+        ])
     {
-        let text = "directory: no domains, no accounts and no query: nobody can get mail";
+        let text =
+            "directory: no domains, no accounts, no query and no userdb: nobody can get mail";
         reading.warning(reading.origin("directory.domains"), text.to_owned());
     }
     let (ledger, store, directory) = (&config.ledger, &config.store, &config.directory);
@@ -222,8 +229,9 @@ fn server(config: &Config, reading: &mut Reading) {
 /// No two people share an account because their addresses differ in the domain only.
 fn shared_accounts(config: &Config, reading: &mut Reading) {
     let (template, domains) = (&config.directory.account, &config.directory.domains);
-    // A query finds the accounts of all addresses.
-    if config.directory.query.is_some() || template.is_address() {
+    // A query finds the accounts of all addresses, unless others are asked as well.
+    let finds_all = config.directory.query.is_some() && config.directory.userdb.is_none();
+    if finds_all || template.is_address() {
         return;
     }
     let mut pairs = domains
@@ -237,7 +245,24 @@ fn shared_accounts(config: &Config, reading: &mut Reading) {
         "directory.account: \"{template}\" may give one account to people in {one} and in {other}; \
          set directory.account = \"{{address}}\""
     );
-    reading.broken(&["directory.domains", "directory.account", "directory.query"], text);
+    let keys = ["directory.domains", "directory.account", "directory.query", "directory.userdb"];
+    reading.broken(&keys, text);
+}
+
+/// Without domains the userdb is asked for every address in the world: then for whole ones.
+fn every_domain_in_one(config: &Config, reading: &mut Reading) {
+    let directory = &config.directory;
+    if directory.userdb.is_some() && directory.domains.is_empty() && !directory.account.is_address()
+    {
+        let text = format!(
+            "directory.userdb: without directory.domains, directory.account = \"{}\" gives people \
+             of all domains one account; set directory.domains, or directory.account = \
+             \"{{address}}\"",
+            directory.account
+        );
+        let keys = ["directory.userdb", "directory.domains", "directory.account"];
+        reading.broken(&keys, text);
+    }
 }
 
 /// Where the Maildir's path has the domain, every account must have one.
@@ -249,12 +274,19 @@ fn accounts_without_folder(config: &Config, reading: &mut Reading) {
     }
     let directory = &config.directory;
     let template = &directory.account;
-    if directory.query.is_none() && !directory.domains.is_empty() && !template.is_address() {
+    let asks = directory.query.is_some() || directory.userdb.is_some();
+    if !asks && !directory.domains.is_empty() && !template.is_address() {
         let text = format!(
             "store.url has {{domain}} in it, and an account by directory.account = \"{template}\" \
              has none; set directory.account = \"{{address}}\""
         );
-        let keys = ["store.url", "directory.account", "directory.domains", "directory.query"];
+        let keys = [
+            "store.url",
+            "directory.account",
+            "directory.domains",
+            "directory.query",
+            "directory.userdb",
+        ];
         reading.broken(&keys, text);
     }
     let mut accounts = directory.accounts.iter();

@@ -80,6 +80,8 @@ pub(super) const KEYS: &[Key] = &[
     key("directory.accounts", "", Accounts),
     key("directory.query", "", OptionalText(query)),
     key("directory.url", "", OptionalText(parses::<LedgerUrl>)),
+    key("directory.userdb", "", OptionalText(userdb)),
+    key("directory.unknown_account", "defer", Choice(&["defer", "reject"])),
     key("directory.password_file", "", OptionalText(anything)),
     key("directory.ca_file", "", OptionalText(anything)),
     key("sent.trust", "never", Choice(&["never", "authenticated", "header"])),
@@ -281,6 +283,12 @@ fn address(text: &str) -> Result<(), String> {
 fn socket(text: &str) -> Result<(), String> {
     ensure(!text.starts_with("unix:"), "leave out \"unix:\"")?;
     listen::socket_path(text).map(drop)
+}
+
+fn userdb(text: &str) -> Result<(), String> {
+    let why = "expected \"unix:\" and the path of Dovecot's socket, as in \
+               unix:/run/dovecot/auth-userdb";
+    listen::socket_path(text.strip_prefix("unix:").ok_or(why)?).map(drop).map_err(|_| why.into())
 }
 
 fn group(text: &str) -> Result<(), String> {

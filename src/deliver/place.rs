@@ -16,6 +16,7 @@ use crate::ledger::{
     Recorded, ToConfirm, Turn,
 };
 use crate::lock_key::Hash;
+use crate::outcome::UnknownAccount;
 use crate::store::{Copy, Need, Receipt, Slot, StoreError};
 use crate::text;
 
@@ -259,6 +260,7 @@ impl<'a> Placing<'a> {
                     return self.claim_busy(&[index]).remove(0);
                 }
             },
+            Failure::Store(StoreError::NoAccount(why)) => self.unknown_account(destination, why),
             failure => failure,
         };
         // Step `in doubt` of the model: the lease stays until it has run out, and then the look
@@ -274,6 +276,24 @@ impl<'a> Placing<'a> {
             }
         }
         Step::Ended(Err(failure))
+    }
+
+    /// The store has no such account. One that had mail is a fault of the set-up, or was closed:
+    /// an administrator decides.
+    fn unknown_account(&self, destination: &Destination, why: String) -> Failure {
+        let Means { policy, ledger, deadline, .. } = self.means;
+        let account = destination.account.clone();
+        match ledger.has_placed_copy(&account, deadline.end()) {
+            Ok(true) => Failure::AccountGone { account, why },
+            Ok(false) if policy.unknown_account == UnknownAccount::Reject => {
+                Failure::NoSuchAccount { account, why }
+            }
+            Ok(false) => StoreError::NoAccount(why).into(),
+            Err(error) => {
+                note(Err(error));
+                StoreError::NoAccount(why).into()
+            }
+        }
     }
 
     /// What this delivery may have written beside the copy that another one has placed leaves a

@@ -2,7 +2,7 @@
 //! between temporary and permanent, by an exhaustive match. What we do not understand is temporary:
 //! Postfix can try again, but nobody can take back a bounce. Permanent are an unknown recipient, a
 //! message that is too large or that the mailbox's owner rejects, and what the configuration asks
-//! for.
+//! for. A mailbox that had mail and is unknown now is a fault of the set-up.
 
 use std::time::SystemTime;
 
@@ -10,6 +10,7 @@ use crate::clock;
 use crate::ledger::LedgerError;
 use crate::outcome::{Outcome, OverQuota, Status};
 use crate::store::StoreError;
+use crate::userdb::UserdbError;
 
 /// Why a copy of a recipient's mail, or all of it, could not be placed in this run.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,18 @@ pub enum Failure {
     /// Of the server that `directory.query` asks, where it is not the ledger's.
     #[error("directory.url: {0}")]
     Directory(LedgerError),
+    /// Of the user database that `directory.userdb` names.
+    #[error("directory.userdb: {0}")]
+    Userdb(#[from] UserdbError),
+    /// The mail server does not know the account, and is believed (`directory.unknown_account`).
+    #[error("the mail server has no account={account}: {why}")]
+    NoSuchAccount { account: String, why: String },
+    /// An account that had mail, and is unknown now.
+    #[error(
+        "account={account} has mail on record and is unknown now: {why}; if it is closed for good: \
+         onedrop forget --account {account}"
+    )]
+    AccountGone { account: String, why: String },
     /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
     /// mail waits for that.
     #[error("no copy yet in {destination}, kept for later: {why}")]
@@ -58,7 +71,9 @@ impl Failure {
         let text = self.to_string();
         match self {
             Failure::KeptForLater { .. } | Failure::Due { .. } => Outcome::Delivered(text),
-            Failure::UnknownRecipient(_) => Outcome::PermFail(Status::UNKNOWN_MAILBOX, text),
+            Failure::UnknownRecipient(_) | Failure::NoSuchAccount { .. } => {
+                Outcome::PermFail(Status::UNKNOWN_MAILBOX, text)
+            }
             Failure::Store(StoreError::Rejected(_)) => {
                 Outcome::PermFail(Status::REJECTED_BY_OWNER, text)
             }
@@ -70,9 +85,11 @@ impl Failure {
             Failure::Store(StoreError::TooBig(_)) => {
                 Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text)
             }
-            Failure::Store(StoreError::Setup(_)) | Failure::Setup(_) | Failure::NoRecipient => {
-                Outcome::TempFail(Status::OUR_SETUP, text)
-            }
+            Failure::Store(StoreError::Setup(_))
+            | Failure::Userdb(UserdbError::Setup(_))
+            | Failure::AccountGone { .. }
+            | Failure::Setup(_)
+            | Failure::NoRecipient => Outcome::TempFail(Status::OUR_SETUP, text),
             Failure::Ledger(error) | Failure::Directory(error) => {
                 Outcome::TempFail(status_of(error), text)
             }
@@ -83,6 +100,7 @@ impl Failure {
                 | StoreError::Contended(_)
                 | StoreError::InDoubt(_),
             )
+            | Failure::Userdb(UserdbError::Away(_) | UserdbError::NotNow(_))
             | Failure::Cut(_)
             | Failure::Input(_)
             | Failure::Contended(_)
@@ -90,6 +108,14 @@ impl Failure {
             | Failure::Server(_)
             | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
         }
+    }
+}
+
+impl Failure {
+    /// Whether it is about this recipient alone: others of the same message may be asked about, and
+    /// delivered to.
+    pub fn is_of_one_recipient(&self) -> bool {
+        matches!(self, Failure::AccountGone { .. } | Failure::Userdb(UserdbError::NotNow(_)))
     }
 }
 

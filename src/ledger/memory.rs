@@ -276,6 +276,14 @@ impl Ledger for MemoryLedger {
         })
     }
 
+    fn has_placed_copy(&self, account: &str, _until: Instant) -> Result<bool, LedgerError> {
+        self.call("has_placed_copy", || {
+            let rows = self.rows();
+            let mut placed = rows.copies.values().filter(|row| row.receipt.is_some());
+            Ok(placed.any(|row| row.destination.account == account))
+        })
+    }
+
     fn keep_until_due(
         &self,
         message: i64,

@@ -210,6 +210,10 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         self.call(until, |session| session.kept(message))
     }
 
+    fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError> {
+        self.call(until, |session| session.has_placed_copy(account))
+    }
+
     fn keep_until_due(
         &self,
         message: i64,

@@ -111,6 +111,10 @@ pub trait Ledger: Send + Sync {
         until: Instant,
     ) -> Result<Due, LedgerError>;
 
+    /// Whether a copy for `account` is placed, whichever it is. What it costs does not grow with
+    /// what is on record for others.
+    fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError>;
+
     /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
     /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not,
     /// or they are those for the other recipients of the same message. A row that is gone, with its

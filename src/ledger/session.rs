@@ -95,6 +95,8 @@ pub trait Session: Send {
         after: Duration,
     ) -> Result<Due, LedgerError>;
 
+    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError>;
+
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;
 
     fn finish(

@@ -406,6 +406,10 @@ impl Session for SqliteSession {
         copies::kept(&self.connection, message)
     }
 
+    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
+        Ok(first::<i64>(&self.connection, copies::A_PLACED_ONE, [account])?.is_some())
+    }
+
     fn keep_until_due(
         &mut self,
         message: i64,

@@ -24,7 +24,9 @@ use crate::login::LoginForm;
 use crate::message::DedupBy;
 use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, Mailboxes, Need, Slot, Store};
-use crate::store::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
+use crate::store::{
+    Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames,
+};
 
 pub use crate::net::tls::Tls;
 
@@ -364,6 +366,10 @@ impl Access for ImapStore {
 
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError> {
         proof::whose_mailboxes(&self.connector, account, until)
+    }
+
+    fn name_witnesses(&self, names: WitnessNames) {
+        self.connector.name_witnesses(names);
     }
 
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {

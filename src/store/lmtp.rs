@@ -19,7 +19,7 @@ use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
-use crate::store::{HandOff, Need, Receipt, Slot, Store, StoreError, Way};
+use crate::store::{HandOff, Need, Receipt, Slot, Store, StoreError, Way, WitnessNames};
 
 use account_turns::AccountTurns;
 use session::LmtpSession;
@@ -207,6 +207,10 @@ impl Access for LmtpStore {
 
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError> {
         self.inner.whose_mailboxes(account, until)
+    }
+
+    fn name_witnesses(&self, names: WitnessNames) {
+        self.inner.name_witnesses(names);
     }
 
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {

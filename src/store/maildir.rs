@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
-use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
+use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames};
 use crate::deadline::Deadline;
 use crate::directory::{Destination, FolderTemplate, SENT_ROLE};
 use crate::durable::{sync_folder, sync_way_to};
@@ -317,6 +317,8 @@ impl Access for MaildirStore {
     fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<MailboxOwner, StoreError> {
         Ok(MailboxOwner::Accounts("no server stands between".to_owned()))
     }
+
+    fn name_witnesses(&self, _: WitnessNames) {}
 
     fn check(&self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
         let inbox = self.folder(&Destination::inbox(account))?;

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::port::{Access, Mailboxes, Need, Slot, Store};
-use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Proof, Receipt, StoreError, Way};
+use super::{
+    Copy, CopySearch, FoundCopy, MailboxOwner, Proof, Receipt, StoreError, Way, WitnessNames,
+};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::hook::{Call, Hook};
@@ -446,6 +448,8 @@ impl Access for MemoryStore {
             Ok(MailboxOwner::Accounts("no server stands between".to_owned()))
         })
     }
+
+    fn name_witnesses(&self, _: WitnessNames) {}
 
     fn check(&self, _account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
         self.call("check", None, |_| Ok(vec!["in memory".to_owned()]))

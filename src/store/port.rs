@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way};
+use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::pool::Connections;
@@ -167,6 +167,10 @@ pub trait Access: Send + Sync {
     /// # Errors
     /// It cannot be found out, at least not by this account.
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError>;
+
+    /// Whom to ask, where a login is refused and no other account has logged in by now. Of several
+    /// the first is heeded; a store without logins has no use for them.
+    fn name_witnesses(&self, names: WitnessNames);
 
     /// Proves that the store can be reached and used for `account`, without writing a message;
     /// returns what is worth telling an administrator, a line per fact.

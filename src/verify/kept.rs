@@ -11,7 +11,7 @@ use crate::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, Policy};
 use crate::envelope::Envelope;
 use crate::ledger::{Attempt, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
 use crate::message::{DedupBy, Identity, Message};
-use crate::outcome::OverQuota;
+use crate::outcome::{OverQuota, UnknownAccount};
 use crate::store::Store;
 
 impl Verification<'_, '_> {
@@ -106,6 +106,7 @@ impl Verification<'_, '_> {
             keep_raw: false,
             sent_after: Duration::ZERO,
             over_quota: OverQuota::Defer,
+            unknown_account: UnknownAccount::Defer,
             begins_early: false,
             side_by_side: 1,
         };

@@ -14,5 +14,6 @@ mod sent;
 mod settle;
 #[path = "../support/mod.rs"]
 mod support;
+mod unknown;
 mod via;
 mod via_postfix;

@@ -278,6 +278,10 @@ impl Host {
         self.0.latest_copies(limit, soon()).expect("the latest")
     }
 
+    pub fn has_placed_copy(&self, account: &str) -> bool {
+        self.0.has_placed_copy(account, soon()).expect("an answer")
+    }
+
     /// All copies to verify, those of an account in pages of `limit`.
     pub fn copies_by(&self, window: &Window, limit: u32) -> Vec<CopyOnRecord> {
         let (mut copies, mut account) = (Vec::new(), None::<String>);

@@ -225,6 +225,7 @@ macro_rules! ledger_contract {
                     attempts_at_a_message_whose_facts_are_erased_go_at_their_own_age,
                     a_claim_whose_row_was_purged_confirms_nothing,
                     a_forgotten_copy_is_free_in_doubt_and_nobodys,
+                    an_account_has_a_placed_copy_from_its_first_receipt_on_until_it_is_forgotten,
                     forget_passes_by_what_a_delivery_may_still_write,
                     a_copy_that_is_forgotten_before_settle_writes_it_stays_due,
                     what_an_attempt_said_stays_when_its_copy_is_forgotten,

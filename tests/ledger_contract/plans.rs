@@ -1,6 +1,6 @@
-//! How Postgres and MariaDB go about what `onedrop verify` asks, in a ledger of which the window is
-//! a small part: by indexes, as the server's own log of plans says (auto_explain; the slow query
-//! log).
+//! How Postgres and MariaDB go about what `onedrop verify` asks, and whether an account has a copy,
+//! in a ledger of which the window is a small part: by indexes, as the server's own log of plans
+//! says (auto_explain; the slow query log).
 
 use super::*;
 
@@ -35,6 +35,9 @@ fn verify_reads_the_window_by_indexes() {
     let copies = host.copies_by(&window, 500);
     assert!((30..60).contains(&copies.len()), "{}", copies.len());
     assert!(host.copies_by(&Window { all: false, ..window }, 500).is_empty());
+    for (account, is_placed) in [("user7", true), ("nobody", false)] {
+        assert_eq!(host.has_placed_copy(account), is_placed);
+    }
     let log = rig.postgres.whole_log().split_off(begun);
     let plans = log.matches("plan:").count();
     assert!(plans > 2 && log.contains("FROM wanted"), "{log}");
@@ -92,6 +95,9 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
     let doubtful = host.copies_by(&Window { all: false, ..window }, 500);
     let old: Vec<_> = doubtful.iter().map(|one| (one.copy, one.epoch)).collect();
     assert_eq!(old, [(again.copy, 2)], "however old it is");
+    for (account, is_placed) in [("user7", true), ("nobody", false)] {
+        assert_eq!(host.has_placed_copy(account), is_placed);
+    }
     let log = rig.mariadb.data_file("slow.log").split_off(begun);
     assert!(log.contains("WITH wanted AS"), "{log}");
     // id, select_type, table, type, possible_keys, key, ...

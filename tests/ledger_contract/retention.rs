@@ -325,6 +325,34 @@ pub fn a_forgotten_copy_is_free_in_doubt_and_nobodys(rig: &dyn Rig) {
     assert_eq!(host.record(&mail("back"), &[inbox()]).copies, [CopyState::Placed(uid(5))]);
 }
 
+pub fn an_account_has_a_placed_copy_from_its_first_receipt_on_until_it_is_forgotten(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    assert!(!host.has_placed_copy("doug"), "an empty ledger");
+    let both = [inbox(), Destination::inbox("zoe")];
+    let claim = claimed(&host.record(&mail("first"), &both).copies[0]);
+    assert!(!host.has_placed_copy("doug"), "leased");
+    assert_eq!(host.confirm(&claim, &uid(7)), Confirmed::Recorded);
+    // One that waits hides none that is placed.
+    host.record(&mail("second"), &both);
+    for (account, is_placed) in [
+        ("doug", true),
+        ("zoe", false),
+        ("DOUG", false),
+        ("dou", false),
+        ("", false),
+        ("d\0", false),
+    ] {
+        assert_eq!(host.has_placed_copy(account), is_placed, "{account:?}");
+    }
+    let shared = host.claim(&mail("third"), &sent());
+    assert_eq!(host.confirm(&shared, &Receipt::Unnamed), Confirmed::Recorded);
+    assert!(host.has_placed_copy("lisa"), "a shared one, without a name");
+    host.forget(ForgetWhat::Account("doug"), false);
+    // Zoe's, of the same messages, stand as they did.
+    assert!(!host.has_placed_copy("doug"), "forgotten");
+    assert!(host.has_placed_copy("lisa"));
+}
+
 pub fn forget_passes_by_what_a_delivery_may_still_write(rig: &dyn Rig) {
     let host = Host::of(rig);
     let claim = host.claim(&mail("leased"), &inbox());

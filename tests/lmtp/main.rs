@@ -20,3 +20,4 @@ mod server;
 mod socket;
 #[path = "../support/mod.rs"]
 mod support;
+mod unknown;

@@ -266,7 +266,7 @@ fn a_template_names_the_account_in_the_login() {
     let split_elsewhere = append(&store, &Destination::inbox("li*sa"));
     let why = "separates account and user";
     assert!(
-        matches!(&split_elsewhere, Err(StoreError::NoAccount(text)) if text.contains(why)),
+        matches!(&split_elsewhere, Err(StoreError::Refused(text)) if text.contains(why)),
         "{split_elsewhere:?}"
     );
     assert_eq!(dovecot.files("li"), 0);

@@ -20,6 +20,7 @@ mod lmtp_store;
 mod mariadb;
 #[path = "../support/mod.rs"]
 mod support;
+mod userdb;
 
 /// Where `tests/run` unpacks packages that cannot be installed beside others.
 const UNPACKED: &str = "/var/cache/onedrop-tests";

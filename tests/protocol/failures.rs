@@ -7,12 +7,12 @@ use std::time::Duration;
 use onedrop::deadline::Deadline;
 use onedrop::deliver::How;
 use onedrop::directory::Destination;
-use onedrop::outcome::{Outcome, OverQuota, Status};
+use onedrop::outcome::{Outcome, OverQuota, Status, UnknownAccount};
 use onedrop::store::StoreError;
 
 use crate::ports::{inbox, mail, mail_with_body, sent};
 use crate::script::{LedgerFault, StoreFault};
-use crate::world::{Before, TURN_TAKEN, World};
+use crate::world::{Before, Ended, TURN_TAKEN, World};
 
 #[test]
 fn a_copy_that_certainly_was_not_stored_needs_neither_waiting_nor_a_look() {
@@ -233,4 +233,53 @@ fn a_message_for_nobody_is_recorded_and_delivered() {
     let world = World::like_imap();
     world.deliver(&mail("m"), &[]).expect_delivered();
     assert!(world.trace(&mail("m")).copies.is_empty());
+}
+
+/// Whether a delivery for doug ends for good, and the ledger's calls, where the store says that
+/// there is no such account.
+fn without_account(world: &World, policy: UnknownAccount, name: &str) -> (Ended, bool) {
+    let mut delivery = world.delivery().refusing("append", StoreError::NoAccount("ghost".into()));
+    delivery.unknown_account = policy;
+    let ended = delivery.run(&mail(name), &[inbox()]);
+    let for_good = match &ended.outcome {
+        Outcome::PermFail(status, _) => {
+            assert_eq!(*status, Status::UNKNOWN_MAILBOX);
+            true
+        }
+        Outcome::TempFail(..) => false,
+        Outcome::Delivered(_) => panic!("{:?}", ended.outcome),
+    };
+    (ended, for_good)
+}
+
+#[test]
+fn an_unknown_account_is_refused_for_good_as_configured_and_only_without_a_placed_copy() {
+    for (policy, refuses) in [(UnknownAccount::Defer, false), (UnknownAccount::Reject, true)] {
+        let world = World::like_imap();
+        let (ended, for_good) = without_account(&world, policy, "m");
+        assert_eq!(for_good, refuses, "{policy:?}");
+        assert_eq!(ended.ledger_calls, ["record", "has_placed_copy", "release", "finish"]);
+        assert_eq!(world.count(&inbox()), 0);
+        // Somebody else's copy says nothing of this account.
+        world.deliver(&mail("other"), &[Destination::inbox("lisa")]).expect_delivered();
+        assert_eq!(without_account(&world, policy, "m").1, refuses, "{policy:?}: again");
+        // It is there after all, and then it is unknown again.
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        let (ended, for_good) = without_account(&world, policy, "next");
+        assert!(!for_good, "{policy:?}");
+        let text = ended.outcome.text();
+        assert_eq!(ended.outcome.status(), Status::OUR_SETUP, "{text}");
+        assert!(text.contains("onedrop forget --account doug"), "{text}");
+    }
+}
+
+#[test]
+fn an_unknown_account_is_not_refused_for_good_where_the_ledger_cannot_tell() {
+    let world = World::like_imap();
+    for fault in [LedgerFault::Refused, LedgerFault::Lost, LedgerFault::LostForGood] {
+        let mut delivery = world.delivery().refusing("append", StoreError::NoAccount("x".into()));
+        delivery.unknown_account = UnknownAccount::Reject;
+        let ended = delivery.failing_ledger(1, fault).run(&mail("m"), &[inbox()]);
+        ended.expect_temp_fail();
+    }
 }

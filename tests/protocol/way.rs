@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use onedrop::clock::Clock;
 use onedrop::deliver::Failure;
 use onedrop::ledger::memory::MemoryLedger;
-use onedrop::store::{Access, MailboxOwner, StoreError, Way};
+use onedrop::store::{Access, MailboxOwner, StoreError, Way, WitnessNames};
 use onedrop::way::{WayProof, renew};
 
 use crate::ports::soon;
@@ -52,6 +52,8 @@ impl Access for MailServer {
             Login::TellsNothing => Err(StoreError::Setup("told to tell nothing".to_owned())),
         }
     }
+
+    fn name_witnesses(&self, _: WitnessNames) {}
 
     fn check(&self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {
         panic!("nobody checks it")

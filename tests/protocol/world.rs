@@ -15,7 +15,7 @@ use onedrop::ledger::{
     Audit, Entry, LeaseTerms, Ledger, Recorded, Records, Trace, TraceCopy, TraceFilter, Window,
 };
 use onedrop::message::Message;
-use onedrop::outcome::{Outcome, OverQuota};
+use onedrop::outcome::{Outcome, OverQuota, UnknownAccount};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Store, StoreError};
 use onedrop::verify::{self, Difference, News, Plan, Tally};
@@ -69,6 +69,7 @@ pub struct Delivery {
     pub wait: Duration,
     pub deadline: Deadline,
     pub over_quota: OverQuota,
+    pub unknown_account: UnknownAccount,
     /// Addresses that nobody has, before those of the destinations' accounts.
     pub strangers: Vec<&'static str>,
     begins_early: bool,
@@ -154,6 +155,7 @@ impl World {
             wait: Duration::ZERO,
             deadline: Deadline::new(Duration::from_secs(60), Duration::from_secs(20)),
             over_quota: OverQuota::Defer,
+            unknown_account: UnknownAccount::Defer,
             strangers: Vec::new(),
             begins_early: false,
             sent_after: Duration::ZERO,
@@ -417,6 +419,7 @@ impl Delivery {
             sent_after: self.sent_after,
             keep_raw: false,
             over_quota,
+            unknown_account: self.unknown_account,
             begins_early: self.begins_early,
             side_by_side: 1,
         };

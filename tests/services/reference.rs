@@ -13,6 +13,7 @@ use onedrop::ledger::{LedgerError, SCHEMA_VERSION, SchemaVersion};
 use onedrop::net::lmtp::reply;
 use onedrop::outcome::{Outcome, OverQuota};
 use onedrop::store::StoreError;
+use onedrop::userdb::UserdbError;
 
 use crate::page::{PROJECT, Page, code};
 use crate::support::onedrop;
@@ -191,6 +192,11 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::Cut(text()),
         Failure::Input(text()),
         Failure::Directory(LedgerError::Unavailable(text())),
+        Failure::Userdb(UserdbError::Away(text())),
+        Failure::Userdb(UserdbError::Setup(text())),
+        Failure::Userdb(UserdbError::NotNow(text())),
+        Failure::NoSuchAccount { account: text(), why: text() },
+        Failure::AccountGone { account: text(), why: text() },
         Failure::Contended(text()),
         Failure::Deadline { secs: 60, doing: text() },
         Failure::KeptForLater { destination: text(), why: text() },
@@ -234,6 +240,9 @@ fn is_known(failure: &Failure) {
             | StoreError::InDoubt(_),
         )
         | Failure::Directory(_)
+        | Failure::Userdb(UserdbError::Away(_) | UserdbError::Setup(_) | UserdbError::NotNow(_))
+        | Failure::NoSuchAccount { .. }
+        | Failure::AccountGone { .. }
         | Failure::UnknownRecipient(_)
         | Failure::TooLarge { .. }
         | Failure::NoRecipient

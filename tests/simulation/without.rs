@@ -119,6 +119,10 @@ impl Ledger for DeliverysLedger {
         self.ledger.kept(message, until)
     }
 
+    fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError> {
+        self.ledger.has_placed_copy(account, until)
+    }
+
     fn keep_until_due(
         &self,
         message: i64,

@@ -18,7 +18,7 @@ use onedrop::ledger::{
     AnyLedger, Attempt, Audit, Entry, LeaseTerms, Ledger, LedgerError, Proofs, Window,
 };
 use onedrop::message::{DedupBy, Facts, Message};
-use onedrop::outcome::{Outcome, OverQuota};
+use onedrop::outcome::{Outcome, OverQuota, UnknownAccount};
 use onedrop::store::memory::{MemoryStore, Stored};
 use onedrop::store::{AnyStore, Receipt, StoreError};
 use onedrop::verify::{self, Tally};
@@ -530,6 +530,7 @@ impl Seat {
             keep_raw: false,
             sent_after: plan.sent_after,
             over_quota: OverQuota::Defer,
+            unknown_account: UnknownAccount::Reject,
             side_by_side: if is_alone { 1 } else { 3 },
             begins_early: plan.begins_early,
         };

@@ -161,6 +161,11 @@ impl Dovecot {
         self.root.join("run/lmtp")
     }
 
+    /// Where its user database can be asked, by root and its own users alone.
+    pub fn userdb_socket(&self) -> PathBuf {
+        self.root.join("run/auth-userdb")
+    }
+
     /// The certificate, which is its own authority, as PEM.
     pub fn ca_file(&self) -> PathBuf {
         self.root.join("cert.pem")

@@ -6,6 +6,7 @@ use onedrop::directory::{AccountTemplate, Asked, Directory, FolderTemplate, Know
 
 fn directory() -> Directory {
     Directory {
+        userdb: None,
         domains: vec!["mail.axial.net".into()],
         account: "{local}".parse().expect("a template"),
         recipient_delimiter: "+-".into(),
@@ -32,6 +33,33 @@ fn addresses_lead_to_accounts() {
     for (address, known) in cases {
         assert_eq!(directory().known(address), known, "{address}");
     }
+}
+
+/// What the userdb is asked for an address; `None`: it is not asked.
+#[test]
+fn the_userdb_is_asked_for_accounts_of_the_domains_by_their_template() {
+    let userdb = Some("/run/dovecot/auth-userdb".into());
+    let by_name = Directory { userdb, ..directory() };
+    let account = "{address}".parse().expect("a template");
+    let everywhere = Directory { domains: Vec::new(), account, ..by_name.clone() };
+    let name = |directory: &Directory, address: &str| match directory.known(address) {
+        Known::Ask(asked) => directory.name_in_userdb(&asked),
+        Known::Account(_) | Known::Nobody => None,
+    };
+    for (address, here, anywhere) in [
+        ("Scuba+x@MAIL.axial.net", Some("scuba"), Some("scuba@mail.axial.net")),
+        ("doug", Some("doug"), Some("doug")),
+        ("lisa@gmail.com", None, None),
+        ("doug@elsewhere.example", None, Some("doug@elsewhere.example")),
+        ("../etc@mail.axial.net", None, None),
+        ("a/b@mail.axial.net", None, None),
+        ("@mail.axial.net", None, None),
+        ("", None, None),
+    ] {
+        assert_eq!(name(&by_name, address).as_deref(), here, "{address}");
+        assert_eq!(name(&everywhere, address).as_deref(), anywhere, "{address}");
+    }
+    assert_eq!(by_name.known("lisa@gmail.com"), Known::Account("lisa".into()), "as it is listed");
 }
 
 #[test]

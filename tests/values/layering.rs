@@ -46,7 +46,17 @@ const LAYERS: [Layer; 8] = [
     },
     Layer {
         name: "tools",
-        modules: &["byte_lock", "durable", "exit", "group_commit", "hook", "net", "pool", "web"],
+        modules: &[
+            "byte_lock",
+            "durable",
+            "exit",
+            "group_commit",
+            "hook",
+            "net",
+            "pool",
+            "userdb",
+            "web",
+        ],
         may_use: &["values", "tools"],
     },
     Layer { name: "ports", modules: &["ledger", "store"], may_use: &["values", "tools"] },

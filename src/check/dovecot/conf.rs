@@ -55,6 +55,21 @@ impl Conf {
         own.or_else(|| self.setting(&[], name))
     }
 
+    /// Whether a passdb sets this field for whoever it lets in: as a word (2.3) or in a section
+    /// (2.4).
+    pub fn has_passdb_field(&self, field: &str) -> bool {
+        let is_on = |value: &str| !["no", "n", "0", ""].contains(&value);
+        let is_passdb = |name: &str| name == "passdb" || name.starts_with("passdb ");
+        self.sections.iter().filter(|(name, _)| is_passdb(name)).any(|(_, passdb)| {
+            let words = passdb.settings.get("override_fields").map_or("", String::as_str);
+            let words = words.split_ascii_whitespace();
+            let mut words = words.map(|word| word.split_once('=').unwrap_or((word, "y")));
+            let fields = passdb.sections.get("fields").map(|fields| &fields.settings);
+            words.any(|(name, value)| name == field && is_on(value))
+                || fields.and_then(|fields| fields.get(field)).is_some_and(|value| is_on(value))
+        })
+    }
+
     /// The mail plugins of a protocol: a list of words (2.3), or a section of switches (2.4).
     pub fn plugins(&self, protocol: &str) -> impl Iterator<Item = &str> {
         const NAME: &str = "mail_plugins";

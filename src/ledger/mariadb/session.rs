@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::{MariadbSession, first, rows_at};
-use super::statement::SqlBatch;
+use super::statement::{SqlBatch, values};
 use super::{claims, kept, newly, receipts, record, schema};
 use crate::directory::Destination;
 use crate::ledger::{
@@ -95,6 +95,13 @@ impl Session for MariadbSession {
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
         kept::kept(self, message)
+    }
+
+    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
+        // Those that it was refused come last: the first rows read tell.
+        let sql = "SELECT 1 FROM onedrop_copy WHERE account = ?1 AND placed_at IS NOT NULL
+                   ORDER BY account, message_id LIMIT 1";
+        Ok(!self.query(sql, values![account.as_bytes()])?.is_empty())
     }
 
     fn keep_until_due(

@@ -84,6 +84,10 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
+    fn has_placed_copy(&mut self, _: &str) -> Result<bool, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
     fn keep_until_due(
         &mut self,
         _: i64,

@@ -174,6 +174,16 @@ impl Session for Connection {
         rows.first().map(|row| row.cell(0)).transpose()
     }
 
+    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
+        // Those that it was refused come last: the first rows read tell.
+        let sql = "SELECT 1 FROM onedrop_copy WHERE account = $1 AND placed_at IS NOT NULL
+                   ORDER BY account, message_id LIMIT 1";
+        if account.contains('\0') {
+            return Ok(false); // text in Postgres cannot hold it
+        }
+        Ok(!self.query(Statement::new(sql).with(account, Type::TEXT))?.is_empty())
+    }
+
     fn keep_until_due(
         &mut self,
         message: i64,

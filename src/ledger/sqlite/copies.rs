@@ -290,6 +290,10 @@ pub(super) fn keep(
     Ok(rows > 0)
 }
 
+/// Of an account. Those that it was refused come last: the first rows read tell.
+pub(super) const A_PLACED_ONE: &str = "SELECT 1 FROM onedrop_copy
+    WHERE account = ?1 AND placed_at IS NOT NULL ORDER BY message_id LIMIT 1";
+
 pub(super) fn kept(connection: &Connection, message: i64) -> Result<Option<String>, LedgerError> {
     super::first(connection, "SELECT why FROM onedrop_kept WHERE message_id = ?1", [message])
 }

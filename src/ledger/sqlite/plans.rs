@@ -1,12 +1,12 @@
-//! How SQLite goes about what `onedrop verify` and `onedrop settle` ask: by indexes, however many
-//! copies are on record. Without figures of its own (ANALYZE) it makes the same plan for a ledger
-//! of any size.
+//! How SQLite goes about what `onedrop verify` and `onedrop settle` ask, and whether an account has
+//! a copy: by indexes, however many copies are on record. Without figures of its own (ANALYZE) it
+//! makes the same plan for a ledger of any size.
 
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{SqliteLedger, settling, verify};
+use super::{SqliteLedger, copies, settling, verify};
 use crate::ledger::Schema;
 use crate::pool::Limits;
 
@@ -51,6 +51,13 @@ fn verify_reads_the_window_by_indexes() {
         let of_an_account = "SEARCH c USING INDEX onedrop_copy_account (account=?)";
         assert!(!steps.iter().any(|step| step == of_an_account), "{steps:#?}");
     }
+}
+
+#[test]
+fn whether_an_account_has_a_copy_is_told_by_its_part_of_an_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), copies::A_PLACED_ONE);
+    assert_eq!(steps, ["SEARCH onedrop_copy USING INDEX onedrop_copy_account (account=?)"]);
 }
 
 #[test]

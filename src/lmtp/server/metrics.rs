@@ -27,6 +27,7 @@ pub struct Metrics {
     copies: Family<Labels<1>, Counter>,
     in_doubt: Counter,
     collisions: Counter,
+    accounts_gone: Counter,
     pub contention_waits: Counter,
     /// Clients turned away because others were there, or no thread could be made for them.
     pub refused: Counter,
@@ -46,6 +47,7 @@ impl Default for Metrics {
             copies: Family::default(),
             in_doubt: Counter::default(),
             collisions: Counter::default(),
+            accounts_gone: Counter::default(),
             contention_waits: Counter::default(),
             refused: Counter::default(),
             connections: Gauge::default(),
@@ -69,6 +71,8 @@ impl Default for Metrics {
         of.register("onedrop_in_doubt", help, metrics.in_doubt.clone());
         let help = "Messages under another message's Message-ID";
         of.register("onedrop_collisions", help, metrics.collisions.clone());
+        let help = "Recipients whose account has mail on record, and is unknown now";
+        of.register("onedrop_accounts_gone", help, metrics.accounts_gone.clone());
         let help = "Waits for another delivery's lock or lease";
         of.register("onedrop_contention_waits", help, metrics.contention_waits.clone());
         let help = "Clients turned away for want of room";
@@ -90,6 +94,15 @@ impl Metrics {
         let labels =
             [("outcome", outcome.name().to_owned()), ("status", outcome.status().to_string())];
         self.outcomes.get_or_create(&labels).inc();
+    }
+
+    /// A delivery failed, or the placing of a copy.
+    pub fn count_failure(&self, failure: &Failure) {
+        match failure {
+            Failure::Store(StoreError::InDoubt(_)) => self.in_doubt.inc(),
+            Failure::AccountGone { .. } => self.accounts_gone.inc(),
+            _ => 0,
+        };
     }
 
     /// A message was recorded.
@@ -114,10 +127,12 @@ impl Metrics {
                 };
                 self.copies.get_or_create(&[("how", how)]).inc();
             }
-            Err(Failure::Store(StoreError::InDoubt(_))) => {
-                self.in_doubt.inc();
+            Err(failure) => {
+                self.count_failure(failure);
+                if !matches!(failure, Failure::Store(StoreError::InDoubt(_))) {
+                    return;
+                }
             }
-            Err(_) => return,
         }
         let parts = [("lock", phases.lock), ("append", phases.append), ("commit", phases.commit)];
         for (phase, took) in parts.into_iter().filter(|(_, took)| !took.is_zero()) {

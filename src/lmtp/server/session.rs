@@ -128,7 +128,10 @@ impl SocketClient<'_> {
             Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).outcome(over_quota)),
             Err(failure) => {
                 let outcome = failure.outcome(over_quota);
-                self.cannot_ask = Some(outcome.clone());
+                self.server.metrics.count_failure(&failure);
+                if !failure.is_of_one_recipient() {
+                    self.cannot_ask = Some(outcome.clone());
+                }
                 Err(outcome)
             }
         }

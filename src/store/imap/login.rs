@@ -22,7 +22,7 @@ use super::witness::{LoginSpan, LoginVerdict, Witnesses};
 use super::{ImapSettings, Tls};
 use crate::login::LoginForm;
 use crate::net::tls;
-use crate::store::StoreError;
+use crate::store::{StoreError, WitnessNames};
 
 /// What a server may send until we are logged in.
 const LOGIN_BYTES: usize = 64 * 1024;
@@ -34,6 +34,8 @@ pub struct Connector {
     /// needs them. What could not be read is read again by the next.
     tls: OnceLock<Arc<ClientConfig>>,
     witnesses: Witnesses,
+    /// Whom to ask where nobody has logged in by now.
+    names: OnceLock<WitnessNames>,
     /// By the capabilities of the last login.
     has_multiappend: AtomicBool,
 }
@@ -55,6 +57,7 @@ impl Connector {
             settings,
             tls: OnceLock::new(),
             witnesses: Witnesses::default(),
+            names: OnceLock::new(),
             has_multiappend: AtomicBool::new(false),
         }
     }
@@ -64,13 +67,18 @@ impl Connector {
     /// # Errors
     /// What stood in the way, with host, user and account, without the password.
     pub fn open(&self, account: &str, until: Instant) -> Result<ImapSession, ImapError> {
-        for _ in 0..2 {
+        if let Some(ago) = self.witnesses.was_missed(account) {
+            let ImapSettings { host, port, .. } = &self.settings;
+            return Err(ImapError::not_stored(format!(
+                "{host}:{port} had no account {account} {} s ago, and is not asked again yet",
+                ago.as_secs()
+            )));
+        }
+        for _ in 0..3 {
             let (session, at) = self.log_in(account, until);
-            let why = match session {
+            let no = match session {
                 // Whose fault it is shows only beside other logins.
-                Err(ImapError::Refused(no)) if CODES_OF_REFUSAL.contains(&no.code.as_str()) => {
-                    no.text
-                }
+                Err(ImapError::Refused(no)) if CODES_OF_REFUSAL.contains(&no.code.as_str()) => no,
                 session => return session.map_err(certainly_ended),
             };
             let judged = self.witnesses.judge(account, at, until, |witness| {
@@ -79,7 +87,12 @@ impl Connector {
             });
             let (meaning, proof): (Meaning, _) = match judged {
                 LoginVerdict::Accounts(witness) => {
-                    (StoreError::NoAccount, format!("but {witness} can log in"))
+                    let meaning = match CODES_OF_NOBODY.contains(&no.code.as_str()) {
+                        true => StoreError::NoAccount,
+                        false => StoreError::Refused,
+                    };
+                    self.witnesses.miss(account);
+                    (meaning, format!("but {witness} can log in"))
                 }
                 LoginVerdict::Ours(proof) => {
                     (StoreError::Setup, format!("{PERHAPS_OURS}: {proof}"))
@@ -87,16 +100,43 @@ impl Connector {
                 LoginVerdict::Unknown(doubt) => {
                     (StoreError::NotStored, format!("{PERHAPS_OURS}: {doubt}"))
                 }
+                LoginVerdict::NobodyElse if self.finds_a_witness(account, until) => continue,
+                LoginVerdict::NobodyElse => {
+                    let doubt = "no other account has logged in by now that could tell";
+                    (StoreError::NotStored, format!("{PERHAPS_OURS}: {doubt}"))
+                }
                 // Perhaps it was our password that was wrong until a moment ago.
                 LoginVerdict::OnlyAfter => continue,
             };
-            return Err(ImapError::Final(meaning, format!("{why}; {proof}")));
+            return Err(ImapError::Final(meaning, format!("{}; {proof}", no.text)));
         }
         self.log_in(account, until).0.map_err(|error| match error {
             ImapError::Refused(no) => {
                 ImapError::not_stored(format!("{}; others can log in now", no.text))
             }
             other => other,
+        })
+    }
+
+    /// See [`Access::name_witnesses`](crate::store::Access::name_witnesses).
+    pub fn name_witnesses(&self, names: WitnessNames) {
+        // Of several the first one.
+        let _ = self.names.set(names);
+    }
+
+    /// Has another account log in, of those that are named.
+    fn finds_a_witness(&self, account: &str, until: Instant) -> bool {
+        let Some(names) = self.names.get() else { return false };
+        self.witnesses.introduce(account, until, || {
+            let mut why = "no other account is known".to_owned();
+            let others = names(until).into_iter().filter(|other| other != account);
+            for other in others.take(NAMES) {
+                match self.log_in(&other, until).0 {
+                    Ok(_) => return Ok(()),
+                    Err(error) => why = error.text(),
+                }
+            }
+            Err(why)
         })
     }
 
@@ -196,16 +236,16 @@ impl Connector {
     ) -> Result<ImapSession, ImapError> {
         let ImapSettings { user, password, login, .. } = &self.settings;
         let password = password.expose_secret();
-        let no_account = |why: String| ImapError::Final(StoreError::NoAccount, why);
+        let cannot_be_named = |why: String| ImapError::Final(StoreError::Refused, why);
         let (identity, name) = match (login, account) {
             (LoginForm::Sasl, account) => (account.unwrap_or(user), user.clone()),
             (LoginForm::Template(template), Some(account)) => {
-                ("", template.name(account, user).map_err(no_account)?)
+                ("", template.name(account, user).map_err(cannot_be_named)?)
             }
             (LoginForm::Template(_), None) => ("", user.clone()),
         };
         if [identity, &name, password].iter().any(|part| part.contains('\0')) {
-            return Err(no_account("account, user and password cannot hold NUL".to_owned()));
+            return Err(cannot_be_named("account, user and password cannot hold NUL".to_owned()));
         }
         let plain = format!("{identity}\0{name}\0{password}");
         let encoded = BASE64.encode(plain.as_bytes());
@@ -232,6 +272,13 @@ impl Connector {
 /// password, and not that a part of the server is away.
 const CODES_OF_REFUSAL: [&str; 5] =
     ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM", "NONEXISTENT"];
+
+/// Those of them that a server has for an account that is not there. The others are for one that
+/// is closed, or has expired.
+const CODES_OF_NOBODY: [&str; 3] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "NONEXISTENT"];
+
+/// As how many accounts it is tried to log in, where nobody else has by now.
+const NAMES: usize = 3;
 
 const PERHAPS_OURS: &str = "perhaps store.user or its password is wrong";
 

@@ -6,8 +6,11 @@
 //!
 //! One login answers for all refusals before it, one is under way at a time, and after one that
 //! failed there is none for [`PAUSE`], so that a wrong password does not become a storm of logins.
-//! Nothing of this outlives the process.
+//! An account that was found not to be there is not asked for again for a short while ([`MISS`]):
+//! a server may let all logins from an address wait after one that failed. What is remembered is
+//! no answer, and the copy waits. Nothing of this outlives the process.
 
+use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +18,12 @@ use std::time::{Duration, Instant};
 const RECENT: Duration = Duration::from_secs(10);
 /// After a witness that was refused as well, no other login is tried for this long.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// An account that is not there is asked for again after this long: before Postfix comes again
+/// (minimal_backoff_time, 300 s), and no sooner than servers forget that it was not there.
+const MISS: Duration = Duration::from_secs(60);
+/// So many are remembered, the latest ones.
+const MISSES: usize = 1000;
 
 /// When a login began and when it had ended.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +45,8 @@ struct WitnessState {
     good: Vec<(String, LoginSpan)>,
     is_asking: bool,
     failed: Option<(Instant, String)>,
+    /// Accounts that are not there, and since when that is known.
+    misses: HashMap<String, Instant>,
 }
 
 /// What the others' logins say about a refusal.
@@ -47,6 +58,8 @@ pub enum LoginVerdict {
     OnlyAfter,
     /// It is ours, by this proof: an account that logged in before cannot either.
     Ours(String),
+    /// No other account has logged in by now.
+    NobodyElse,
     /// It cannot be told, for this reason.
     Unknown(&'static str),
 }
@@ -59,6 +72,58 @@ impl Witnesses {
         state.good.insert(0, (account.to_owned(), span));
         state.good.truncate(2);
         state.failed = None;
+        state.misses.remove(account);
+    }
+
+    /// Remembers that `account` was found not to be there.
+    pub fn miss(&self, account: &str) {
+        let mut state = self.state();
+        if state.misses.len() >= MISSES {
+            state.misses.retain(|_, at| at.elapsed() < MISS);
+            let oldest = state.misses.iter().min_by_key(|(_, at)| **at);
+            let oldest = oldest.map(|(account, _)| account.clone());
+            if let Some(oldest) = oldest.filter(|_| state.misses.len() >= MISSES) {
+                state.misses.remove(&oldest);
+            }
+        }
+        state.misses.insert(account.to_owned(), Instant::now());
+    }
+
+    /// How long ago `account` was found not to be there, if that is remembered.
+    pub fn was_missed(&self, account: &str) -> Option<Duration> {
+        let state = self.state();
+        state.misses.get(account).map(Instant::elapsed).filter(|ago| *ago < MISS)
+    }
+
+    /// Whether another account than this has logged in, or does so now by `log_in`, which tries
+    /// those that are named. Others wait for whoever tries, until `until`.
+    pub fn introduce(
+        &self,
+        account: &str,
+        until: Instant,
+        log_in: impl FnOnce() -> Result<(), String>,
+    ) -> bool {
+        let mut state = self.state();
+        loop {
+            let is_there = state.good.iter().any(|(other, _)| other != account);
+            let left = until.saturating_duration_since(Instant::now());
+            let has_failed = state.failed.as_ref().is_some_and(|(at, _)| at.elapsed() < PAUSE);
+            if is_there || has_failed || left.is_zero() {
+                return is_there;
+            }
+            if !state.is_asking {
+                break;
+            }
+            state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.is_asking = true;
+        drop(state);
+        let _asking = LoginGuard(self);
+        let tried = log_in();
+        if let Err(why) = &tried {
+            self.state().failed = Some((Instant::now(), why.clone()));
+        }
+        tried.is_ok()
     }
 
     /// Judges that `account` was refused in `refused`; asks another one by `log_in` if nobody has
@@ -75,9 +140,7 @@ impl Witnesses {
             let Some((witness, last)) =
                 state.good.iter().find(|(other, _)| other != account).cloned()
             else {
-                return LoginVerdict::Unknown(
-                    "no other account has logged in by now that could tell",
-                );
+                return LoginVerdict::NobodyElse;
             };
             if last.began >= refused.ended {
                 // Which of its logins came before this one is not kept.
@@ -170,7 +233,7 @@ mod tests {
         let witnesses = Witnesses::default();
         for why in ["nobody is known", "not by itself"] {
             let judged = judge(&witnesses, "doug", now(), nobody);
-            assert!(matches!(judged, LoginVerdict::Unknown(_)), "{why}");
+            assert_eq!(judged, LoginVerdict::NobodyElse, "{why}");
             witnesses.logged_in("doug", now());
         }
         let long_ago = Instant::now().checked_sub(RECENT).expect("a machine up for seconds");
@@ -188,6 +251,59 @@ mod tests {
         assert_eq!(judge(&witnesses, "scuba", refused, nobody), LoginVerdict::OnlyAfter);
         let judged = judge(&witnesses, "lisa", now(), |_| Ok(now()));
         assert_eq!(judged, LoginVerdict::Accounts("doug".to_owned()));
+    }
+
+    #[test]
+    fn of_many_that_know_nobody_one_tries_and_none_for_a_while_if_that_failed() {
+        let (witnesses, tried) = (Witnesses::default(), AtomicUsize::new(0));
+        let soon = Instant::now() + Duration::from_secs(10);
+        let all = |succeeds: bool| {
+            let together = std::sync::Barrier::new(20);
+            thread::scope(|scope| {
+                let each = |number: usize| {
+                    let (witnesses, tried, together) = (&witnesses, &tried, &together);
+                    move || {
+                        together.wait();
+                        witnesses.introduce(&format!("a{number}"), soon, || {
+                            tried.fetch_add(1, Ordering::SeqCst);
+                            thread::sleep(Duration::from_millis(20));
+                            if succeeds {
+                                witnesses.logged_in("lisa", now());
+                            }
+                            if succeeds { Ok(()) } else { Err("NO".to_owned()) }
+                        })
+                    }
+                };
+                let all: Vec<_> = (0..20).map(|number| scope.spawn(each(number))).collect();
+                all.into_iter().map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(all(false), [false; 20]);
+        assert_eq!(tried.load(Ordering::SeqCst), 1);
+        witnesses.state().failed = None;
+        assert_eq!(all(true), [true; 20]);
+        assert_eq!(tried.load(Ordering::SeqCst), 2);
+        assert!(!witnesses.introduce("lisa", Instant::now(), || panic!("it is too late")));
+    }
+
+    #[test]
+    fn a_miss_is_remembered_until_it_logs_in_and_only_so_many_are() {
+        let witnesses = Witnesses::default();
+        assert_eq!(witnesses.was_missed("ghost"), None);
+        witnesses.miss("ghost");
+        assert!(witnesses.was_missed("ghost").is_some());
+        assert_eq!(witnesses.was_missed("doug"), None);
+        witnesses.logged_in("ghost", now());
+        assert_eq!(witnesses.was_missed("ghost"), None);
+        let long_ago = Instant::now().checked_sub(MISS).expect("a machine up for a minute");
+        witnesses.state().misses.insert("old".to_owned(), long_ago);
+        assert_eq!(witnesses.was_missed("old"), None);
+        for number in 0..2 * MISSES {
+            witnesses.miss(&format!("a{number}"));
+        }
+        assert_eq!(witnesses.state().misses.len(), MISSES);
+        let last = format!("a{}", 2 * MISSES - 1);
+        assert!(witnesses.was_missed(&last).is_some() && witnesses.was_missed("a0").is_none());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use onedrop::pool::Connections;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{
     Access, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes, Need, Proof, Receipt, Slot,
-    Store, StoreError, Way,
+    Store, StoreError, Way, WitnessNames,
 };
 use onedrop::verify::{Level, Topic};
 
@@ -107,6 +107,8 @@ impl<F: After> Access for ChangingStore<F> {
     fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<MailboxOwner, StoreError> {
         panic!("no server stands between")
     }
+
+    fn name_witnesses(&self, _: WitnessNames) {}
 
     fn check(&self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())

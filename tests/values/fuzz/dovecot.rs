@@ -23,7 +23,7 @@ const DICTIONARY: &[&[u8]] = &[
     b"18446744073709551615 weeks",
     b"0 secs",
     b"msecs",
-    b"login_trusted_networks = ",
+    b"override_fields = nodelay",
     b"::/0",
     b"127.0.0.0/129",
     b"mail_max_userip_connections = ",

@@ -1,0 +1,317 @@
+//! Dovecot's user database, asked over the master socket of its auth service as dovecot-lda asks:
+//! whatever the site has there (passwd, SQL, LDAP) counts without being set up twice. By hand: the
+//! protocol (lines of tabs, src/lib-auth/auth-master.c) is Dovecot's own, and no crate speaks it.
+//!
+//! Promise: "no such user" is returned only for an answer that says so, to this very question, in a
+//! connection that was in step from its first line. Silence, garbage, an end, another version and
+//! an answer to another question are failures. Lines are bounded, calls end by the time given. Kept
+//! connections are checked before they are used; one that ends without an answer is replaced once,
+//! for a question can be asked again. Nothing is left behind by a crash.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::net::input::{Input, InputLine};
+use crate::net::socket::Socket;
+use crate::pool::{Connections, Limits, Pool};
+use crate::text;
+
+/// The version that is spoken: another major one is another protocol.
+const MAJOR: &str = "1";
+/// Longest line: what Dovecot's own client takes (MAX_INBUF_SIZE).
+const LONGEST_LINE: usize = 8192;
+/// Lines of a greeting at most; there are two, and others may come to be.
+const GREETING: usize = 16;
+/// Bytes read at a time.
+const BLOCK: usize = 4096;
+
+/// Why it is not known whether there is such a user.
+#[derive(Debug, thiserror::Error)]
+pub enum UserdbError {
+    /// Nobody answers there, or not in time.
+    #[error("{0}")]
+    Away(String),
+    /// The socket cannot be used as it is set up.
+    #[error("{0}")]
+    Setup(String),
+    /// It answers, and cannot tell about this user now.
+    #[error("{0}")]
+    NotNow(String),
+}
+
+/// See the module.
+pub struct Userdb {
+    path: PathBuf,
+    most: usize,
+    connections: Arc<Pool<UserdbConnection>>,
+}
+
+impl Userdb {
+    /// Connects to nothing yet.
+    pub fn new(path: PathBuf, limits: Limits) -> Userdb {
+        Userdb { path, most: limits.used, connections: Arc::new(Pool::new(limits)) }
+    }
+
+    /// The user's name as the database has it; `None` where there is no such user.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub fn user(&self, name: &str, until: Instant) -> Result<Option<String>, UserdbError> {
+        let right = self.connections.take("", until).map_err(|_| {
+            let most = self.most;
+            self.away(format!("all {most} connections (pool.ledger) are in use"))
+        })?;
+        let was_kept = right.is_at_hand();
+        let mut connection = right.or_make(|| UserdbConnection::open(&self.path, until))?;
+        if was_kept && !connection.is_there() {
+            *connection = UserdbConnection::open(&self.path, until)?;
+        }
+        let mut answer = connection.ask(name, until);
+        if was_kept && matches!(answer, Err(Trouble::Ended(_))) && Instant::now() < until {
+            *connection = UserdbConnection::open(&self.path, until)?;
+            answer = connection.ask(name, until);
+        }
+        if !connection.is_sound {
+            connection.throw_away();
+        }
+        match answer {
+            Ok(user) => Ok(user),
+            Err(Trouble::NotNow(why)) => Err(UserdbError::NotNow(why)),
+            Err(Trouble::Setup(why)) => Err(UserdbError::Setup(self.at(why))),
+            Err(Trouble::Ended(why) | Trouble::Broken(why)) => Err(self.away(why)),
+        }
+    }
+
+    fn away(&self, why: String) -> UserdbError {
+        UserdbError::Away(self.at(why))
+    }
+
+    fn at(&self, why: String) -> String {
+        format!("{}: {why}", self.path.display())
+    }
+}
+
+impl Connections for Userdb {
+    fn close_idle(&self) {
+        self.connections.close_idle();
+    }
+
+    fn retire(&self) {
+        self.connections.retire();
+    }
+
+    fn count(&self) -> (usize, usize) {
+        self.connections.count()
+    }
+}
+
+/// What goes wrong in a connection.
+enum Trouble {
+    /// It came to its end without an answer.
+    Ended(String),
+    /// What came is no answer to the question, or nothing came in time.
+    Broken(String),
+    Setup(String),
+    NotNow(String),
+}
+
+struct UserdbConnection {
+    socket: Socket,
+    input: Input,
+    /// Of the last question.
+    id: u32,
+    has_greeted: bool,
+    /// It has answered what it was asked, and nothing else.
+    is_sound: bool,
+}
+
+impl UserdbConnection {
+    fn open(path: &Path, until: Instant) -> Result<UserdbConnection, UserdbError> {
+        let left = until.saturating_duration_since(Instant::now());
+        match Socket::connect_unix(path, left) {
+            Ok(socket) => Ok(UserdbConnection {
+                socket,
+                input: Input::default(),
+                id: 0,
+                has_greeted: false,
+                is_sound: true,
+            }),
+            Err(error) => {
+                let shown = path.display();
+                let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+                let name = name.unwrap_or_default();
+                Err(match error.kind() {
+                    io::ErrorKind::PermissionDenied => UserdbError::Setup(format!(
+                        "{shown}: permission denied; in Dovecot set service auth {{ unix_listener \
+                         {name} {{ mode = 0660, group = ... }} }} with a group of the user that \
+                         Onedrop runs as, who must also be let into the folders above it"
+                    )),
+                    io::ErrorKind::WouldBlock => {
+                        UserdbError::Away(format!("{shown}: nobody takes a connection in time"))
+                    }
+                    _ => UserdbError::Away(format!("{shown}: cannot connect: {error}")),
+                })
+            }
+        }
+    }
+
+    /// Whether the connection can still be used, as far as can be seen: nothing came unasked.
+    fn is_there(&self) -> bool {
+        let nothing = self.socket.read_now(&mut [0]);
+        self.input.rest().is_empty()
+            && matches!(nothing, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    fn ask(&mut self, name: &str, until: Instant) -> Result<Option<String>, Trouble> {
+        self.is_sound = false;
+        self.id += 1;
+        let hello = if self.has_greeted { "" } else { "VERSION\t1\t1\n" };
+        let question = format!("{hello}USER\t{}\t{}\tservice=lda\n", self.id, escaped(name));
+        self.socket.write_all(question.as_bytes(), until).map_err(|error| of_io(&error))?;
+        if !self.has_greeted {
+            self.greeting(until)?;
+            self.has_greeted = true;
+        }
+        let line = self.line(until)?;
+        let fields: Vec<Vec<u8>> = line.split(|byte| *byte == b'\t').map(unescaped).collect();
+        let field = |at: usize| fields.get(at).map_or(&b""[..], Vec::as_slice);
+        if let b"CUID" | b"COOKIE" | b"DONE" | b"MECH" = field(0) {
+            return Err(Trouble::Setup(NOT_A_MASTER.to_owned()));
+        }
+        if field(1) != self.id.to_string().as_bytes() {
+            return Err(Trouble::Broken(format!("no answer to the question: {}", shown(&line))));
+        }
+        // All that came is this answer; what else there is shows before the next question.
+        self.is_sound = self.input.rest().is_empty();
+        match (field(0), std::str::from_utf8(field(2))) {
+            (b"NOTFOUND", _) => Ok(None),
+            (b"USER", Ok(user)) if !user.is_empty() => Ok(Some(user.to_owned())),
+            (b"FAIL", _) => {
+                let reason = fields.iter().find_map(|field| field.strip_prefix(b"reason="));
+                let reason = reason
+                    .map(shown)
+                    .unwrap_or_else(|| "no reason is told, Dovecot's log has it".to_owned());
+                Err(Trouble::NotNow(format!("nothing can be said of {name:?} now: {reason}")))
+            }
+            _ => {
+                self.is_sound = false;
+                Err(Trouble::Broken(format!("no answer to the question: {}", shown(&line))))
+            }
+        }
+    }
+
+    /// What the server says of itself: its version first, its process last.
+    fn greeting(&mut self, until: Instant) -> Result<(), Trouble> {
+        for number in 0..GREETING {
+            let line = self.line(until)?;
+            let mut fields = line.split(|byte| *byte == b'\t');
+            match (number, fields.next().unwrap_or_default()) {
+                (0, b"VERSION") if fields.next() == Some(MAJOR.as_bytes()) => {}
+                (0, b"VERSION") => {
+                    let why = format!("it speaks another version, {}", shown(&line));
+                    return Err(Trouble::Setup(why));
+                }
+                (0, _) => {
+                    let why = format!("this is no auth socket of Dovecot: {}", shown(&line));
+                    return Err(Trouble::Broken(why));
+                }
+                (_, b"MECH") => return Err(Trouble::Setup(NOT_A_MASTER.to_owned())),
+                (_, b"SPID") => return Ok(()),
+                _ => {}
+            }
+        }
+        Err(Trouble::Broken("its greeting has no end".to_owned()))
+    }
+
+    fn line(&mut self, until: Instant) -> Result<Vec<u8>, Trouble> {
+        loop {
+            match self.input.line(LONGEST_LINE) {
+                Some(InputLine::Whole(line)) => return Ok(line),
+                None if !self.input.is_too_long() => {}
+                Some(InputLine::TooLong) | None => {
+                    let why = format!("a line of more than {LONGEST_LINE} bytes");
+                    return Err(Trouble::Broken(why));
+                }
+            }
+            // What drips is there at each read.
+            if Instant::now() >= until {
+                return Err(Trouble::Broken("no answer in time".to_owned()));
+            }
+            let socket = &self.socket;
+            match self.input.fill(BLOCK, |into| socket.read(into, until)) {
+                Ok(0) => return Err(Trouble::Ended("it ended without an answer".to_owned())),
+                Ok(_) => {}
+                Err(error) => return Err(of_io(&error)),
+            }
+        }
+    }
+}
+
+/// Where only clients that log in may ask.
+const NOT_A_MASTER: &str =
+    "this is Dovecot's socket for logins; directory.userdb needs that of auth-userdb";
+
+fn of_io(error: &io::Error) -> Trouble {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Trouble::Broken("no answer in time".to_owned()),
+        _ => Trouble::Ended(error.to_string()),
+    }
+}
+
+/// What a peer said, for people.
+fn shown(line: &[u8]) -> String {
+    text::shortened(&String::from_utf8_lossy(line), 200).into_owned()
+}
+
+/// A field of a line (str_tabescape in Dovecot's src/lib/strescape.c).
+fn escaped(field: &str) -> String {
+    let mut escaped = String::with_capacity(field.len());
+    for c in field.chars() {
+        match c {
+            '\u{1}' => escaped.push_str("\u{1}1"),
+            '\t' => escaped.push_str("\u{1}t"),
+            '\n' => escaped.push_str("\u{1}n"),
+            '\r' => escaped.push_str("\u{1}r"),
+            '\0' => escaped.push_str("\u{1}0"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// The same back.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let (mut unescaped, mut rest) = (Vec::with_capacity(field.len()), field.iter());
+    while let Some(byte) = rest.next() {
+        unescaped.push(match byte {
+            1 => match rest.next() {
+                Some(b'0') => 0,
+                Some(b't') => b'\t',
+                Some(b'n') => b'\n',
+                Some(b'r') => b'\r',
+                Some(other) if *other != b'1' => *other,
+                Some(_) => 1,
+                None => break,
+            },
+            other => *other,
+        });
+    }
+    unescaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_comes_back_as_it_was() {
+        for field in ["", "doug", "a\tb", "\u{1}", "\u{1}t\r\n\0é", "t\u{1}1"] {
+            let escaped = escaped(field);
+            assert!(!escaped.contains(['\t', '\n', '\r', '\0']), "{escaped:?}");
+            assert_eq!(unescaped(escaped.as_bytes()), field.as_bytes());
+        }
+        assert_eq!(unescaped(b"a\x01"), b"a");
+    }
+}

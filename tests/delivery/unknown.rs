@@ -1,0 +1,200 @@
+//! Accounts that nobody has, with the real Dovecot: by its user database (`directory.userdb`) and
+//! by what it says at a login (`directory.unknown_account`). Mail is returned for those that never
+//! were there, and waits for those that were.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::dovecot::Dovecot;
+use crate::support::letters::from_ann;
+use crate::support::site::{Files, Site, deliver, run};
+use crate::support::{TempRoot, set_mode};
+
+/// How a delivery ends, and what it says.
+fn ended(config: &Path, to: &[&str], name: &str) -> (Option<i32>, String) {
+    let args: Vec<&str> = to.iter().flat_map(|to| ["-d", to]).collect();
+    let output = deliver(config, &args, from_ann(name).as_bytes());
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[track_caller]
+fn ends(config: &Path, to: &str, name: &str, status: i32, says: &str) {
+    let (ended, said) = ended(config, &[to], name);
+    assert_eq!(ended, Some(status), "{to}: {said}");
+    assert!(said.contains(says), "{to}: {said}");
+}
+
+/// Users in a file, whose names Dovecot has in lower case and without their domain.
+struct Users(TempRoot);
+
+impl Users {
+    fn of(accounts: &[&str]) -> Users {
+        let users = Users(TempRoot::new());
+        users.are(accounts);
+        users
+    }
+
+    fn are(&self, accounts: &[&str]) {
+        let lines = accounts.iter().map(|account| format!("{account}:{{PLAIN}}secret::::::\n"));
+        fs::write(self.0.join("users"), lines.collect::<String>() + "rig-probe:{PLAIN}x::::::\n")
+            .expect("users");
+    }
+
+    fn conf(&self) -> String {
+        let file = self.0.join("users");
+        let file = file.display();
+        format!(
+            "auth_username_format = %Ln\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+             userdb {{\n  driver = passwd-file\n  args = {file}\n\
+               default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%n\n}}\n"
+        )
+    }
+}
+
+/// A ledger in a file and Maildirs, with this Dovecot's user database.
+fn by_userdb(site: &Site<Files>, name: &str, socket: &Path, more: &str) -> PathBuf {
+    let userdb = socket.display();
+    site.config(name, &format!("[directory]\nuserdb = \"unix:{userdb}\"\n{more}\n"))
+}
+
+#[test]
+fn dovecots_users_get_mail_and_others_do_not() {
+    let users = Users::of(&["doug", "scuba"]);
+    let mut dovecot = Dovecot::start_with_users(&users.conf());
+    let (site, socket) = (Site::embedded(), dovecot.userdb_socket());
+    let config = by_userdb(
+        &site,
+        "etc",
+        &socket,
+        "domains = [\"a.example\"]\naccount = \"{address}\"\n\
+         accounts = { \"info@b.example\" = \"front\" }",
+    );
+    ends(&config, "Doug+x@a.example", "1", 0, "stored account=doug mailbox=INBOX");
+    ends(&config, "ghost@a.example", "2", 67, "5.1.1 unknown recipient ghost@a.example");
+    ends(&config, "doug@elsewhere.example", "3", 67, "5.1.1 unknown recipient");
+    // Listed accounts are taken as they are.
+    ends(&config, "info@b.example", "4", 0, "stored account=front mailbox=INBOX");
+    site.inbox_has("doug", [from_ann("1")]);
+    // Where it is away, everybody's mail waits, also that for nobody.
+    dovecot.kill();
+    for to in ["doug@a.example", "ghost@a.example"] {
+        ends(&config, to, "5", 75, "4.3.0 directory.userdb: ");
+    }
+    ends(&config, "info@b.example", "4", 0, "already there");
+    site.inbox_has("doug", [from_ann("1")]);
+}
+
+#[test]
+fn an_account_that_had_mail_is_never_unknown_for_good_until_it_is_forgotten() {
+    let users = Users::of(&["doug", "scuba"]);
+    let dovecot = Dovecot::start_with_users(&users.conf());
+    let site = Site::embedded();
+    let config = by_userdb(
+        &site,
+        "etc",
+        &dovecot.userdb_socket(),
+        "domains = [\"a.example\"]\naccount = \"{address}\"",
+    );
+    // The name asked for, and the account, are not the same.
+    ends(&config, "doug@a.example", "1", 0, "stored account=doug");
+    users.are(&["scuba"]);
+    dovecot.doveadm(&["reload"]);
+    let says = "4.3.5 account=doug has mail on record and is unknown now";
+    ends(&config, "doug@a.example", "2", 75, says);
+    // It keeps no mail from another recipient of the same message, nor the message from its
+    // sender for good.
+    let (status, said) = ended(&config, &["doug@a.example", "scuba@a.example"], "3");
+    assert_eq!(status, Some(75), "{said}");
+    assert!(said.contains("unknown now") && said.contains("stored account=scuba"), "{said}");
+    site.inbox_has("scuba", [from_ann("3")]);
+    let checked = run(&config, &["check"]);
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let line = "does not know account=doug, which has mail on record";
+    assert_eq!(checked.matches(line).count(), 1, "{checked}");
+    assert_eq!(checked.matches("does not know account").count(), 1, "{checked}");
+    assert!(run(&config, &["forget", "--account", "doug"]).status.success());
+    ends(&config, "doug@a.example", "4", 67, "5.1.1 unknown recipient doug@a.example");
+    site.inbox_has("doug", [from_ann("1")]);
+}
+
+#[test]
+fn the_query_comes_before_the_userdb() {
+    let users = Users::of(&["doug"]);
+    let dovecot = Dovecot::start_with_users(&users.conf());
+    let site = Site::embedded();
+    let query = "SELECT 'shared' WHERE $1 = 'sales@a.example'";
+    let config = by_userdb(
+        &site,
+        "etc",
+        &dovecot.userdb_socket(),
+        &format!("domains = [\"a.example\"]\nquery = \"{query}\""),
+    );
+    ends(&config, "sales@a.example", "1", 0, "stored account=shared");
+    ends(&config, "doug@a.example", "2", 0, "stored account=doug");
+    ends(&config, "ghost@a.example", "3", 67, "5.1.1");
+}
+
+#[test]
+fn check_asks_the_userdb_and_says_what_it_says() {
+    let users = Users::of(&["doug"]);
+    let dovecot = Dovecot::start_with_users(&users.conf());
+    let (site, everybody) = (Site::embedded(), Dovecot::start());
+    let lines = |name: &str, socket: &Path| {
+        let config = by_userdb(&site, name, socket, "domains = [\"a.example\"]");
+        let checked = run(&config, &["check"]);
+        let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+        let about = text.lines().filter(|line| line.contains("directory.userdb"));
+        about.map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let at =
+        |dovecot: &Dovecot| format!("directory.userdb at {}", dovecot.userdb_socket().display());
+    let told = lines("good", &dovecot.userdb_socket());
+    assert_eq!(told, format!("ok      directory: {} answers\n", at(&dovecot)));
+    let told = lines("everybody", &everybody.userdb_socket());
+    let expected = format!("warning directory: {} knows \"onedrop-check-nobody\"", at(&everybody));
+    assert!(told.starts_with(&expected), "{told}");
+    let told = lines("nowhere", &site.root.join("nowhere"));
+    assert!(told.starts_with("error   directory: ") && told.contains("cannot connect"), "{told}");
+    fs::rename(users.0.join("users"), users.0.join("aside")).expect("away");
+    let told = lines("failing", &dovecot.userdb_socket());
+    assert!(told.starts_with("error   directory: ") && told.contains("mode = 0660"), "{told}");
+}
+
+#[test]
+fn a_login_that_is_refused_returns_mail_only_as_configured_and_proven() {
+    let users = Users::of(&["doug", "scuba"]);
+    let site = Site::with(Dovecot::start_with_users(&users.conf()));
+    let reject = "[directory]\ndomains = [\"mail.axial.net\"]\nunknown_account = \"reject\"\n";
+    let (defer, reject) = (site.config("defer", ""), site.config("reject", reject));
+    let (ghost, gone) = ("ghost@mail.axial.net", "doug@mail.axial.net");
+    // Nobody is known who could tell whose fault it is.
+    ends(&reject, ghost, "1", 75, "4.3.0 ");
+    ends(&reject, gone, "2", 0, "stored account=doug");
+    ends(&reject, "scuba@mail.axial.net", "2", 0, "stored account=scuba");
+    let says = "5.1.1 the mail server has no account=ghost";
+    ends(&reject, ghost, "1", 67, says);
+    ends(&reject, ghost, "3", 67, "can log in");
+    ends(&defer, ghost, "4", 75, "4.3.0 ");
+    // An account that is closed, and had mail: somebody has to say so.
+    users.are(&["scuba"]);
+    site.dovecot.doveadm(&["reload"]);
+    ends(&reject, gone, "5", 75, "4.3.5 account=doug has mail on record and is unknown now");
+    // Doug cannot be the one who tells, but Scuba can.
+    ends(&reject, ghost, "6", 67, "scuba can log in");
+    // A password of ours that is wrong returns nothing.
+    let folder = reject.parent().expect("a folder");
+    fs::write(folder.join("password"), "wrong").expect("a password");
+    set_mode(&folder.join("password"), 0o600);
+    for (to, name) in [(ghost, "7"), (gone, "8"), ("scuba@mail.axial.net", "9")] {
+        let (status, said) = ended(&reject, &[to], name);
+        assert_eq!(status, Some(75), "{to}: {said}");
+    }
+    fs::write(folder.join("password"), site.dovecot.password()).expect("a password");
+    // Nor does a user database that has lost its users.
+    users.are(&[]);
+    site.dovecot.doveadm(&["reload"]);
+    let (status, said) = ended(&reject, &[ghost], "10");
+    assert_eq!(status, Some(75), "{said}");
+    assert_eq!(site.dovecot.files("doug"), 1);
+    assert_eq!(site.dovecot.files("scuba"), 1);
+}
