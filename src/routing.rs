@@ -11,7 +11,6 @@ use crate::directory::{Asked, Destination, Directory, Known, is_account_name};
 use crate::envelope::Envelope;
 use crate::ledger::{AccountServer, AnyLedger, LedgerError};
 use crate::message::Message;
-use crate::pool::Limits;
 use crate::sender;
 use crate::userdb::{Userdb, UserdbError};
 
@@ -26,16 +25,10 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// With so many connections to the userdb.
-    pub fn new(config: &Config, server: Option<Arc<dyn AccountServer>>, limits: Limits) -> Routing {
+    pub fn new(config: &Config, server: Option<Arc<dyn AccountServer>>) -> Routing {
         let directory = config.directory.addresses.clone();
-        let userdb = directory.userdb.clone().map(|path| Arc::new(Userdb::new(path, limits)));
+        let userdb = directory.userdb.clone().map(|path| Arc::new(Userdb::new(path)));
         Routing { directory, server, userdb, sent: config.sent.clone() }
-    }
-
-    /// The userdb, if it is asked.
-    pub fn userdb(&self) -> Option<&Userdb> {
-        self.userdb.as_deref()
     }
 
     /// What is kept open to ask there.

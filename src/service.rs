@@ -118,7 +118,7 @@ impl Service {
             return Err(Failure::Setup(text.to_owned()));
         }
         let accounts = (adapters.accounts)(&loaded, ledger).map_err(Failure::Directory)?;
-        let routing = Routing::new(config, accounts, ledger);
+        let routing = Routing::new(config, accounts);
         let (ledger, store) =
             ((adapters.ledger)(&loaded, ledger)?, (adapters.store)(&loaded, store)?);
         if config.directory.unknown_account == UnknownAccount::Reject {
@@ -248,11 +248,8 @@ impl Service {
     /// What is kept open for the next message.
     pub fn connections(&self) -> Vec<(&'static str, &dyn Connections)> {
         let directory: Option<&dyn Connections> = self.routing.server().map(|one| one as _);
-        let userdb: Option<&dyn Connections> = self.routing.userdb().map(|one| one as _);
-        let others = [("directory", directory), ("userdb", userdb)];
         let both: [(_, &dyn Connections); 2] = [("ledger", &*self.ledger), ("store", &*self.store)];
-        let others = others.into_iter().filter_map(|(name, one)| Some((name, one?)));
-        both.into_iter().chain(others).collect()
+        both.into_iter().chain(directory.map(|one| ("directory", one))).collect()
     }
 }
 

@@ -4,22 +4,23 @@
 //!
 //! Promise: "no such user" is returned only for an answer that says so, to this very question, in a
 //! connection that was in step from its first line. Silence, garbage, an end, another version and
-//! an answer to another question are failures. Lines are bounded, calls end by the time given. Kept
-//! connections are checked before they are used; one that ends without an answer is replaced once,
-//! for a question can be asked again. Nothing is left behind by a crash.
+//! an answer to another question are failures. Lines are bounded, calls end by the time given. Each
+//! question has a connection of its own: a process of Dovecot's that was told to end, or to read
+//! its configuration again, goes on with what it has, and what it knows, as long as a client stays.
+//! Nothing is left behind by a crash.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::net::input::{Input, InputLine};
 use crate::net::socket::Socket;
-use crate::pool::{Connections, Limits, Pool};
 use crate::text;
 
 /// The version that is spoken: another major one is another protocol.
 const MAJOR: &str = "1";
+/// Of the one question that a connection is for.
+const ID: &str = "1";
 /// Longest line: what Dovecot's own client takes (MAX_INBUF_SIZE).
 const LONGEST_LINE: usize = 8192;
 /// Lines of a greeting at most; there are two, and others may come to be.
@@ -44,14 +45,12 @@ pub enum UserdbError {
 /// See the module.
 pub struct Userdb {
     path: PathBuf,
-    most: usize,
-    connections: Arc<Pool<UserdbConnection>>,
 }
 
 impl Userdb {
     /// Connects to nothing yet.
-    pub fn new(path: PathBuf, limits: Limits) -> Userdb {
-        Userdb { path, most: limits.used, connections: Arc::new(Pool::new(limits)) }
+    pub fn new(path: PathBuf) -> Userdb {
+        Userdb { path }
     }
 
     /// The user's name as the database has it; `None` where there is no such user.
@@ -59,151 +58,74 @@ impl Userdb {
     /// # Errors
     /// It is not known.
     pub fn user(&self, name: &str, until: Instant) -> Result<Option<String>, UserdbError> {
-        let right = self.connections.take("", until).map_err(|_| {
-            let most = self.most;
-            self.away(format!("all {most} connections (pool.ledger) are in use"))
-        })?;
-        let was_kept = right.is_at_hand();
-        let mut connection = right.or_make(|| UserdbConnection::open(&self.path, until))?;
-        if was_kept && !connection.is_there() {
-            *connection = UserdbConnection::open(&self.path, until)?;
-        }
-        let mut answer = connection.ask(name, until);
-        if was_kept && matches!(answer, Err(Trouble::Ended(_))) && Instant::now() < until {
-            *connection = UserdbConnection::open(&self.path, until)?;
-            answer = connection.ask(name, until);
-        }
-        if !connection.is_sound {
-            connection.throw_away();
-        }
-        match answer {
-            Ok(user) => Ok(user),
-            Err(Trouble::NotNow(why)) => Err(UserdbError::NotNow(why)),
-            Err(Trouble::Setup(why)) => Err(UserdbError::Setup(self.at(why))),
-            Err(Trouble::Ended(why) | Trouble::Broken(why)) => Err(self.away(why)),
-        }
+        let at = |why: String| format!("{}: {why}", self.path.display());
+        self.connect(until)?.ask(name, until).map_err(|trouble| match trouble {
+            UserdbError::Away(why) => UserdbError::Away(at(why)),
+            UserdbError::Setup(why) => UserdbError::Setup(at(why)),
+            not_now @ UserdbError::NotNow(_) => not_now,
+        })
     }
 
-    fn away(&self, why: String) -> UserdbError {
-        UserdbError::Away(self.at(why))
+    fn connect(&self, until: Instant) -> Result<UserdbConnection, UserdbError> {
+        let left = until.saturating_duration_since(Instant::now());
+        let error = match Socket::connect_unix(&self.path, left) {
+            Ok(socket) => return Ok(UserdbConnection { socket, input: Input::default() }),
+            Err(error) => error,
+        };
+        let (shown, name) = (self.path.display(), self.path.file_name().unwrap_or_default());
+        Err(match error.kind() {
+            io::ErrorKind::PermissionDenied => UserdbError::Setup(format!(
+                "{shown}: permission denied; in Dovecot set service auth {{ unix_listener {} {{ \
+                 mode = 0660, group = ... }} }} with a group of the user that Onedrop runs as, who \
+                 must also be let into the folders above it",
+                name.display()
+            )),
+            io::ErrorKind::WouldBlock => {
+                UserdbError::Away(format!("{shown}: nobody takes a connection in time"))
+            }
+            _ => UserdbError::Away(format!("{shown}: cannot connect: {error}")),
+        })
     }
-
-    fn at(&self, why: String) -> String {
-        format!("{}: {why}", self.path.display())
-    }
-}
-
-impl Connections for Userdb {
-    fn close_idle(&self) {
-        self.connections.close_idle();
-    }
-
-    fn retire(&self) {
-        self.connections.retire();
-    }
-
-    fn count(&self) -> (usize, usize) {
-        self.connections.count()
-    }
-}
-
-/// What goes wrong in a connection.
-enum Trouble {
-    /// It came to its end without an answer.
-    Ended(String),
-    /// What came is no answer to the question, or nothing came in time.
-    Broken(String),
-    Setup(String),
-    NotNow(String),
 }
 
 struct UserdbConnection {
     socket: Socket,
     input: Input,
-    /// Of the last question.
-    id: u32,
-    has_greeted: bool,
-    /// It has answered what it was asked, and nothing else.
-    is_sound: bool,
 }
 
 impl UserdbConnection {
-    fn open(path: &Path, until: Instant) -> Result<UserdbConnection, UserdbError> {
-        let left = until.saturating_duration_since(Instant::now());
-        match Socket::connect_unix(path, left) {
-            Ok(socket) => Ok(UserdbConnection {
-                socket,
-                input: Input::default(),
-                id: 0,
-                has_greeted: false,
-                is_sound: true,
-            }),
-            Err(error) => {
-                let shown = path.display();
-                let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-                let name = name.unwrap_or_default();
-                Err(match error.kind() {
-                    io::ErrorKind::PermissionDenied => UserdbError::Setup(format!(
-                        "{shown}: permission denied; in Dovecot set service auth {{ unix_listener \
-                         {name} {{ mode = 0660, group = ... }} }} with a group of the user that \
-                         Onedrop runs as, who must also be let into the folders above it"
-                    )),
-                    io::ErrorKind::WouldBlock => {
-                        UserdbError::Away(format!("{shown}: nobody takes a connection in time"))
-                    }
-                    _ => UserdbError::Away(format!("{shown}: cannot connect: {error}")),
-                })
-            }
-        }
-    }
-
-    /// Whether the connection can still be used, as far as can be seen: nothing came unasked.
-    fn is_there(&self) -> bool {
-        let nothing = self.socket.read_now(&mut [0]);
-        self.input.rest().is_empty()
-            && matches!(nothing, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-    }
-
-    fn ask(&mut self, name: &str, until: Instant) -> Result<Option<String>, Trouble> {
-        self.is_sound = false;
-        self.id += 1;
-        let hello = if self.has_greeted { "" } else { "VERSION\t1\t1\n" };
-        let question = format!("{hello}USER\t{}\t{}\tservice=lda\n", self.id, escaped(name));
+    fn ask(&mut self, name: &str, until: Instant) -> Result<Option<String>, UserdbError> {
+        let name_sent = escaped(name);
+        let question = format!("VERSION\t{MAJOR}\t1\nUSER\t{ID}\t{name_sent}\tservice=lda\n");
         self.socket.write_all(question.as_bytes(), until).map_err(|error| of_io(&error))?;
-        if !self.has_greeted {
-            self.greeting(until)?;
-            self.has_greeted = true;
-        }
+        self.greeting(until)?;
         let line = self.line(until)?;
         let fields: Vec<Vec<u8>> = line.split(|byte| *byte == b'\t').map(unescaped).collect();
         let field = |at: usize| fields.get(at).map_or(&b""[..], Vec::as_slice);
         if let b"CUID" | b"COOKIE" | b"DONE" | b"MECH" = field(0) {
-            return Err(Trouble::Setup(NOT_A_MASTER.to_owned()));
+            return Err(UserdbError::Setup(NOT_A_MASTER.to_owned()));
         }
-        if field(1) != self.id.to_string().as_bytes() {
-            return Err(Trouble::Broken(format!("no answer to the question: {}", shown(&line))));
+        let no_answer =
+            || UserdbError::Away(format!("no answer to the question: {}", shown(&line)));
+        if field(1) != ID.as_bytes() {
+            return Err(no_answer());
         }
-        // All that came is this answer; what else there is shows before the next question.
-        self.is_sound = self.input.rest().is_empty();
         match (field(0), std::str::from_utf8(field(2))) {
             (b"NOTFOUND", _) => Ok(None),
             (b"USER", Ok(user)) if !user.is_empty() => Ok(Some(user.to_owned())),
             (b"FAIL", _) => {
                 let reason = fields.iter().find_map(|field| field.strip_prefix(b"reason="));
-                let reason = reason
-                    .map(shown)
-                    .unwrap_or_else(|| "no reason is told, Dovecot's log has it".to_owned());
-                Err(Trouble::NotNow(format!("nothing can be said of {name:?} now: {reason}")))
+                let unknown = || "no reason is told, Dovecot's log has it".to_owned();
+                let reason = reason.map_or_else(unknown, shown);
+                let why = format!("nothing can be said of {name:?} now: {reason}");
+                Err(UserdbError::NotNow(why))
             }
-            _ => {
-                self.is_sound = false;
-                Err(Trouble::Broken(format!("no answer to the question: {}", shown(&line))))
-            }
+            _ => Err(no_answer()),
         }
     }
 
     /// What the server says of itself: its version first, its process last.
-    fn greeting(&mut self, until: Instant) -> Result<(), Trouble> {
+    fn greeting(&mut self, until: Instant) -> Result<(), UserdbError> {
         for number in 0..GREETING {
             let line = self.line(until)?;
             let mut fields = line.split(|byte| *byte == b'\t');
@@ -211,37 +133,37 @@ impl UserdbConnection {
                 (0, b"VERSION") if fields.next() == Some(MAJOR.as_bytes()) => {}
                 (0, b"VERSION") => {
                     let why = format!("it speaks another version, {}", shown(&line));
-                    return Err(Trouble::Setup(why));
+                    return Err(UserdbError::Setup(why));
                 }
                 (0, _) => {
                     let why = format!("this is no auth socket of Dovecot: {}", shown(&line));
-                    return Err(Trouble::Broken(why));
+                    return Err(UserdbError::Away(why));
                 }
-                (_, b"MECH") => return Err(Trouble::Setup(NOT_A_MASTER.to_owned())),
+                (_, b"MECH") => return Err(UserdbError::Setup(NOT_A_MASTER.to_owned())),
                 (_, b"SPID") => return Ok(()),
                 _ => {}
             }
         }
-        Err(Trouble::Broken("its greeting has no end".to_owned()))
+        Err(UserdbError::Away("its greeting has no end".to_owned()))
     }
 
-    fn line(&mut self, until: Instant) -> Result<Vec<u8>, Trouble> {
+    fn line(&mut self, until: Instant) -> Result<Vec<u8>, UserdbError> {
         loop {
             match self.input.line(LONGEST_LINE) {
                 Some(InputLine::Whole(line)) => return Ok(line),
                 None if !self.input.is_too_long() => {}
                 Some(InputLine::TooLong) | None => {
                     let why = format!("a line of more than {LONGEST_LINE} bytes");
-                    return Err(Trouble::Broken(why));
+                    return Err(UserdbError::Away(why));
                 }
             }
             // What drips is there at each read.
             if Instant::now() >= until {
-                return Err(Trouble::Broken("no answer in time".to_owned()));
+                return Err(UserdbError::Away("no answer in time".to_owned()));
             }
             let socket = &self.socket;
             match self.input.fill(BLOCK, |into| socket.read(into, until)) {
-                Ok(0) => return Err(Trouble::Ended("it ended without an answer".to_owned())),
+                Ok(0) => return Err(UserdbError::Away("it ended without an answer".to_owned())),
                 Ok(_) => {}
                 Err(error) => return Err(of_io(&error)),
             }
@@ -253,11 +175,11 @@ impl UserdbConnection {
 const NOT_A_MASTER: &str =
     "this is Dovecot's socket for logins; directory.userdb needs that of auth-userdb";
 
-fn of_io(error: &io::Error) -> Trouble {
-    match error.kind() {
-        io::ErrorKind::TimedOut => Trouble::Broken("no answer in time".to_owned()),
-        _ => Trouble::Ended(error.to_string()),
-    }
+fn of_io(error: &io::Error) -> UserdbError {
+    UserdbError::Away(match error.kind() {
+        io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        _ => error.to_string(),
+    })
 }
 
 /// What a peer said, for people.

@@ -64,7 +64,7 @@ pub(super) fn of_userdb(check: &CheckContext) -> Vec<Finding> {
     let Some(path) = directory.userdb.clone() else { return Vec::new() };
     let what = format!("directory.userdb at {}", path.display());
     let about = |severity, text: &str| Finding::new(severity, "directory", format!("{what}{text}"));
-    let userdb = Userdb::new(path, ONE);
+    let userdb = Userdb::new(path);
     let (nobody, accounts) = (name_of_nobody(directory), accounts_to_ask(check));
     let asked = check.ask(move |_, until| -> Result<_, UserdbError> {
         let answer = userdb.user(&nobody, until)?.map(|account| (nobody, account));

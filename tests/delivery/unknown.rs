@@ -3,9 +3,12 @@
 //! were there, and waits for those that were.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
 
-use crate::support::dovecot::Dovecot;
+use crate::support::dovecot::{Dovecot, write_users};
 use crate::support::letters::from_ann;
 use crate::support::site::{Files, Site, deliver, run};
 use crate::support::{TempRoot, set_mode};
@@ -35,16 +38,14 @@ impl Users {
     }
 
     fn are(&self, accounts: &[&str]) {
-        let lines = accounts.iter().map(|account| format!("{account}:{{PLAIN}}secret::::::\n"));
-        fs::write(self.0.join("users"), lines.collect::<String>() + "rig-probe:{PLAIN}x::::::\n")
-            .expect("users");
+        write_users(&self.0.join("users"), &[accounts, &["rig-probe"]].concat());
     }
 
     fn conf(&self) -> String {
         let file = self.0.join("users");
         let file = file.display();
         format!(
-            "auth_username_format = %Ln\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+            "auth_cache_size = 0\nauth_username_format = %Ln\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
              userdb {{\n  driver = passwd-file\n  args = {file}\n\
                default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%n\n}}\n"
         )
@@ -98,7 +99,7 @@ fn an_account_that_had_mail_is_never_unknown_for_good_until_it_is_forgotten() {
     // The name asked for, and the account, are not the same.
     ends(&config, "doug@a.example", "1", 0, "stored account=doug");
     users.are(&["scuba"]);
-    dovecot.doveadm(&["reload"]);
+    dovecot.wait_until_unknown("doug");
     let says = "4.3.5 account=doug has mail on record and is unknown now";
     ends(&config, "doug@a.example", "2", 75, says);
     // It keeps no mail from another recipient of the same message, nor the message from its
@@ -155,8 +156,15 @@ fn check_asks_the_userdb_and_says_what_it_says() {
     assert!(told.starts_with(&expected), "{told}");
     let told = lines("nowhere", &site.root.join("nowhere"));
     assert!(told.starts_with("error   directory: ") && told.contains("cannot connect"), "{told}");
-    fs::rename(users.0.join("users"), users.0.join("aside")).expect("away");
-    let told = lines("failing", &dovecot.userdb_socket());
+    let failing = site.root.join("failing.sock");
+    let listener = UnixListener::bind(&failing).expect("a socket");
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        stream.read(&mut [0; 4096]).expect("a question");
+        let answer = b"VERSION\t1\t1\nSPID\t42\nFAIL\t1\n";
+        stream.write_all(answer).expect("a client that listens");
+    });
+    let told = lines("failing", &failing);
     assert!(told.starts_with("error   directory: ") && told.contains("mode = 0660"), "{told}");
 }
 
@@ -177,7 +185,7 @@ fn a_login_that_is_refused_returns_mail_only_as_configured_and_proven() {
     ends(&defer, ghost, "4", 75, "4.3.0 ");
     // An account that is closed, and had mail: somebody has to say so.
     users.are(&["scuba"]);
-    site.dovecot.doveadm(&["reload"]);
+    site.dovecot.wait_until_unknown("doug");
     ends(&reject, gone, "5", 75, "4.3.5 account=doug has mail on record and is unknown now");
     // Doug cannot be the one who tells, but Scuba can.
     ends(&reject, ghost, "6", 67, "scuba can log in");
@@ -192,7 +200,7 @@ fn a_login_that_is_refused_returns_mail_only_as_configured_and_proven() {
     fs::write(folder.join("password"), site.dovecot.password()).expect("a password");
     // Nor does a user database that has lost its users.
     users.are(&[]);
-    site.dovecot.doveadm(&["reload"]);
+    site.dovecot.wait_until_unknown("scuba");
     let (status, said) = ended(&reject, &[ghost], "10");
     assert_eq!(status, Some(75), "{said}");
     assert_eq!(site.dovecot.files("doug"), 1);

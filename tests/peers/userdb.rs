@@ -8,20 +8,15 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop::pool::{Connections, Limits};
 use onedrop::userdb::{Userdb, UserdbError};
 
-use crate::support::TempRoot;
-use crate::support::dovecot::Dovecot;
+use crate::support::dovecot::{Dovecot, write_users};
+use crate::support::{TempRoot, set_mode};
 
 const GREETING: &str = "VERSION\t1\t1\nSPID\t42\n";
 /// No test lasts as long as this; a silent peer is given [`SHORT`].
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
-
-fn userdb_at(path: PathBuf) -> Userdb {
-    Userdb::new(path, Limits { used: 4, per_key: 4, kept: 4, idle: LONG })
-}
 
 fn ask(userdb: &Userdb, name: &str) -> Result<Option<String>, UserdbError> {
     userdb.user(name, Instant::now() + LONG)
@@ -34,11 +29,10 @@ fn knows(userdb: &Userdb, name: &str) -> Option<String> {
 /// Users in a file, whose names Dovecot has in lower case and without their domain.
 fn users(folder: &TempRoot, accounts: &[&str]) -> String {
     let file = folder.join("users");
-    let lines = accounts.iter().map(|account| format!("{account}:{{PLAIN}}secret::::::\n"));
-    fs::write(&file, lines.collect::<String>()).expect("users");
+    write_users(&file, accounts);
     let file = file.display();
     format!(
-        "auth_username_format = %Ln\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+        "auth_cache_size = 0\nauth_username_format = %Ln\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
          userdb {{\n  driver = passwd-file\n  args = {file}\n\
            default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n"
     )
@@ -48,7 +42,7 @@ fn users(folder: &TempRoot, accounts: &[&str]) -> String {
 fn the_real_one_tells_who_is_there_and_under_which_name() {
     let folder = TempRoot::new();
     let mut dovecot = Dovecot::start_with_users(&users(&folder, &["doug", "scuba", "rig-probe"]));
-    let userdb = userdb_at(dovecot.userdb_socket());
+    let userdb = Userdb::new(dovecot.userdb_socket());
     for (name, user) in [
         ("doug", Some("doug")),
         ("SCUBA", Some("scuba")),
@@ -63,33 +57,46 @@ fn the_real_one_tells_who_is_there_and_under_which_name() {
     ] {
         assert_eq!(knows(&userdb, name).as_deref(), user, "{name:?}");
     }
-    assert_eq!(userdb.count(), (0, 1), "one connection for all questions");
-    // A restart ends the connection that is kept.
-    dovecot.start_again();
-    assert_eq!(knows(&userdb, "doug").as_deref(), Some("doug"));
     dovecot.kill();
     for _ in 0..2 {
         let away = ask(&userdb, "doug");
         assert!(matches!(&away, Err(UserdbError::Away(why)) if why.contains("auth-userdb")));
     }
-    assert_eq!(userdb.count(), (0, 0), "what had trouble is not kept");
+    dovecot.start_again();
+    assert_eq!(knows(&userdb, "doug").as_deref(), Some("doug"));
 }
 
 #[test]
 fn the_real_one_that_cannot_tell_says_so_and_is_asked_again() {
     let folder = TempRoot::new();
-    let dovecot = Dovecot::start_with_users(&users(&folder, &["doug", "rig-probe"]));
-    let userdb = userdb_at(dovecot.userdb_socket());
-    assert_eq!(knows(&userdb, "ghost"), None);
-    let (file, aside) = (folder.join("users"), folder.join("aside"));
-    fs::rename(&file, &aside).expect("away");
+    let (database, file) = (folder.join("users.db"), folder.join("sql.conf"));
+    let users = rusqlite::Connection::open(&database).expect("a database");
+    let table = "CREATE TABLE users (name TEXT PRIMARY KEY);
+                 INSERT INTO users VALUES ('doug'), ('rig-probe')";
+    users.execute_batch(table).expect("users");
+    set_mode(&database, 0o644);
+    let conf = format!(
+        "driver = sqlite\nconnect = {}\n\
+         user_query = SELECT name AS user FROM users WHERE name = '%u'\n",
+        database.display()
+    );
+    fs::write(&file, conf).expect("sql.conf");
+    let dovecot = Dovecot::start_with_users(&format!(
+        "auth_cache_size = 0\npassdb {{\n  driver = static\n  args = password=x\n}}\n\
+         userdb {{\n  driver = sql\n  args = {}\n\
+           default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n",
+        file.display()
+    ));
+    let userdb = Userdb::new(dovecot.userdb_socket());
+    let asks = || [knows(&userdb, "doug"), knows(&userdb, "ghost")];
+    assert_eq!(asks(), [Some("doug".to_owned()), None]);
+    users.execute_batch("ALTER TABLE users RENAME TO aside").expect("away");
     for name in ["doug", "ghost"] {
         let told = ask(&userdb, name);
         assert!(matches!(&told, Err(UserdbError::NotNow(why)) if why.contains(name)), "{told:?}");
     }
-    fs::rename(&aside, &file).expect("back");
-    assert_eq!(knows(&userdb, "doug").as_deref(), Some("doug"));
-    assert_eq!(userdb.count(), (0, 1), "the connection was in step all the time");
+    users.execute_batch("ALTER TABLE aside RENAME TO users").expect("back");
+    assert_eq!(asks(), [Some("doug".to_owned()), None]);
 }
 
 /// What a stand-in does with a connection once it was asked.
@@ -175,12 +182,11 @@ fn nothing_but_a_no_to_this_question_says_that_there_is_no_user() {
         ("a failure", Deed::Say(greeted("FAIL\t1\treason=LDAP is away\n")), &not_now),
     ];
     for (name, deed, expected) in cases {
-        let userdb = userdb_at(stand_in(&folder, vec![deed]));
+        let userdb = Userdb::new(stand_in(&folder, vec![deed]));
         let told = userdb.user("doug", Instant::now() + SHORT);
         let Err(error) = &told else { panic!("{name}: {told:?}") };
         let kind = std::mem::discriminant(error);
         assert_eq!(kind, std::mem::discriminant(expected), "{name}: {error}");
-        assert_eq!(userdb.count().0, 0, "{name}");
         if name == "a failure" {
             assert!(error.to_string().contains("LDAP is away"), "{error}");
         }
@@ -190,30 +196,7 @@ fn nothing_but_a_no_to_this_question_says_that_there_is_no_user() {
         (greeted("USER\t1\tdoug\tuid=1\thome=/x\n"), Some("doug")),
         (greeted("USER\t1\ta\u{1}tb\n"), Some("a\tb")),
     ] {
-        let userdb = userdb_at(stand_in(&folder, vec![Deed::Say(answer)]));
+        let userdb = Userdb::new(stand_in(&folder, vec![Deed::Say(answer)]));
         assert_eq!(knows(&userdb, "doug").as_deref(), user);
     }
-}
-
-#[test]
-fn a_kept_connection_that_is_not_in_step_is_replaced_once() {
-    let folder = TempRoot::new();
-    let first = "VERSION\t1\t1\nSPID\t42\nUSER\t1\tdoug\n";
-    for (name, deed) in [
-        ("it ended", Deed::SayAndClose(first)),
-        // The answer to the next question before it was asked.
-        ("it runs ahead", Deed::Say("VERSION\t1\t1\nSPID\t42\nUSER\t1\tdoug\nNOTFOUND\t2\n")),
-    ] {
-        let again = Deed::Say(first);
-        let userdb = userdb_at(stand_in(&folder, vec![deed, again]));
-        assert_eq!(knows(&userdb, "doug").as_deref(), Some("doug"), "{name}");
-        assert_eq!(knows(&userdb, "doug").as_deref(), Some("doug"), "{name}: asked anew");
-    }
-    // One that answers nothing more is not asked twice: it may have hung, not ended.
-    let userdb = userdb_at(stand_in(&folder, vec![Deed::Say(first), Deed::Say(first)]));
-    assert_eq!(knows(&userdb, "doug").as_deref(), Some("doug"));
-    let hung = userdb.user("doug", Instant::now() + SHORT);
-    assert!(matches!(hung, Err(UserdbError::Away(_))), "{hung:?}");
-    assert_eq!(userdb.count(), (0, 0));
-    assert_eq!(knows(&userdb, "doug").as_deref(), Some("doug"), "in another one");
 }

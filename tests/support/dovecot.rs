@@ -7,13 +7,15 @@ use std::fs::{self, OpenOptions};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
+use onedrop::userdb::Userdb;
 
 use super::imap::{Imap, quoted};
 use super::server::{Server, guarded, tail};
-use super::{TempRoot, fixture_text, free_port, run, set_mode};
+use super::{TempRoot, fixture_text, free_port, run, set_mode, wait_until};
 
 /// The one Unix user that all mail belongs to.
 pub const MAIL_USER: &str = "nobody";
@@ -161,7 +163,16 @@ impl Dovecot {
         self.root.join("run/lmtp")
     }
 
-    /// Where its user database can be asked, by root and its own users alone.
+    /// Waits until its user database, and a passdb in the same file, have read that `user` is gone.
+    pub fn wait_until_unknown(&self, user: &str) {
+        let userdb = Userdb::new(self.userdb_socket());
+        let soon = || Instant::now() + Duration::from_secs(10);
+        let is_gone = || matches!(userdb.user(user, soon()), Ok(None));
+        assert!(wait_until(Duration::from_secs(60), is_gone), "{user}: {}", self.log());
+    }
+
+    /// Where its user database can be asked: by root about all users, by others about those of their
+    /// own Unix user.
     pub fn userdb_socket(&self) -> PathBuf {
         self.root.join("run/auth-userdb")
     }
@@ -336,6 +347,17 @@ impl Dovecot {
     pub fn resume(&mut self) {
         self.server.resume();
     }
+}
+
+/// Writes a passwd-file with these accounts, which Dovecot looks at once a second, and reads again
+/// by its time in seconds alone: see [`Dovecot::wait_until_unknown`].
+pub fn write_users(file: &Path, accounts: &[&str]) {
+    static WRITTEN: AtomicU64 = AtomicU64::new(1_000_000_000);
+    let lines = accounts.iter().map(|account| format!("{account}:{{PLAIN}}user-secret::::::\n"));
+    fs::write(file, lines.collect::<String>()).expect("users");
+    let at = Duration::from_secs(WRITTEN.fetch_add(1, Ordering::Relaxed));
+    let file = OpenOptions::new().write(true).open(file).expect("users");
+    file.set_modified(SystemTime::UNIX_EPOCH + at).expect("a time");
 }
 
 /// `cert.pem`, for `localhost` and 127.0.0.1, and `key.pem`.

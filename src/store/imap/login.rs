@@ -112,6 +112,7 @@ impl Connector {
         }
         self.log_in(account, until).0.map_err(|error| match error {
             ImapError::Refused(no) => {
+                self.witnesses.miss(account);
                 ImapError::not_stored(format!("{}; others can log in now", no.text))
             }
             other => other,
