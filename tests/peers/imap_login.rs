@@ -161,10 +161,16 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
         matches!(&closed, Err(StoreError::NoAccount(why)) if why.contains("doug")),
         "{closed:?}"
     );
+    // What is remembered is no proof.
+    let again = append(&store, &Destination::inbox("lisa"));
+    assert!(
+        matches!(&again, Err(StoreError::NotStored(why)) if why.contains("not asked again yet")),
+        "{again:?}"
+    );
     // Doug's session is kept; but his account is gone as well, so nothing is proven.
     write_users(&folder, &["scuba"]);
     dovecot.doveadm(&["reload"]);
-    let unsure = append(&store, &Destination::inbox("lisa"));
+    let unsure = append(&store, &Destination::inbox("zoe"));
     assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");
 }
 
