@@ -45,7 +45,8 @@ impl Users {
         let file = self.0.join("users");
         let file = file.display();
         format!(
-            "auth_cache_size = 0\nauth_username_format = %Ln\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+            "auth_cache_size = 0\nauth_username_format = %Ln\n\
+             passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
              userdb {{\n  driver = passwd-file\n  args = {file}\n\
                default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%n\n}}\n"
         )
@@ -160,7 +161,8 @@ fn check_asks_the_userdb_and_says_what_it_says() {
     let listener = UnixListener::bind(&failing).expect("a socket");
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
-        stream.read(&mut [0; 4096]).expect("a question");
+        let asked = stream.read(&mut [0; 4096]).expect("a question");
+        assert!(asked > 0, "it asks at once");
         let answer = b"VERSION\t1\t1\nSPID\t42\nFAIL\t1\n";
         stream.write_all(answer).expect("a client that listens");
     });

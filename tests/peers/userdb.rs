@@ -32,7 +32,8 @@ fn users(folder: &TempRoot, accounts: &[&str]) -> String {
     write_users(&file, accounts);
     let file = file.display();
     format!(
-        "auth_cache_size = 0\nauth_username_format = %Ln\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+        "auth_cache_size = 0\nauth_username_format = %Ln\n\
+         passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
          userdb {{\n  driver = passwd-file\n  args = {file}\n\
            default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n"
     )

@@ -171,8 +171,8 @@ impl Dovecot {
         assert!(wait_until(Duration::from_secs(60), is_gone), "{user}: {}", self.log());
     }
 
-    /// Where its user database can be asked: by root about all users, by others about those of their
-    /// own Unix user.
+    /// Where its user database can be asked: by root about all users, by others about those of
+    /// their own Unix user.
     pub fn userdb_socket(&self) -> PathBuf {
         self.root.join("run/auth-userdb")
     }
