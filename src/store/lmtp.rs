@@ -10,6 +10,7 @@
 //! has filed (RFC 7352) loses entries otherwise. A crash leaves a copy or none.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -73,6 +74,8 @@ pub struct LmtpStore {
     settings: HandOffSettings,
     sessions: Arc<Pool<LmtpSession>>,
     turns: AccountTurns,
+    /// An account that is not there has to be proven: the mail is given up then.
+    asks_twice: AtomicBool,
     /// What TLS needs; what could not be read is read again by the next that needs it.
     tls: OnceLock<Arc<ClientConfig>>,
 }
@@ -88,6 +91,7 @@ impl LmtpStore {
             settings,
             sessions: Arc::new(Pool::new(limits)),
             turns: AccountTurns::default(),
+            asks_twice: AtomicBool::new(false),
             tls: OnceLock::new(),
         }
     }
@@ -103,6 +107,16 @@ impl LmtpStore {
             return Ok((session, false));
         }
         Ok((session, was_kept))
+    }
+
+    /// That there is no such account, if a login for it is refused as well and one for another is
+    /// not: a user database may have lost its users.
+    fn proven(&self, account: &str, why: String, until: Instant) -> StoreError {
+        match self.inner.check(account, until) {
+            Err(StoreError::NoAccount(proof)) => StoreError::NoAccount(format!("{why}; {proof}")),
+            Err(error) => StoreError::NotStored(format!("{why}; {error}")),
+            Ok(_) => StoreError::NotStored(format!("{why}; but it can log in")),
+        }
     }
 
     fn connect(&self, until: Instant) -> Result<LmtpSession, StoreError> {
@@ -210,6 +224,7 @@ impl Access for LmtpStore {
     }
 
     fn name_witnesses(&self, names: WitnessNames) {
+        self.asks_twice.store(true, Ordering::Relaxed);
         self.inner.name_witnesses(names);
     }
 
@@ -274,6 +289,11 @@ impl Slot for LmtpSlot<'_> {
             let why = format!("other deliveries to account={account} take too long");
             return Err(StoreError::NotStored(why));
         };
-        store.hand_over(&mail, deadline).map(Receipt::Handed)
+        match store.hand_over(&mail, deadline) {
+            Err(StoreError::NoAccount(why)) if store.asks_twice.load(Ordering::Relaxed) => {
+                Err(store.proven(account, why, deadline.last_bytes()))
+            }
+            handed => handed.map(Receipt::Handed),
+        }
     }
 }

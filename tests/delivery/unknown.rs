@@ -208,3 +208,26 @@ fn a_login_that_is_refused_returns_mail_only_as_configured_and_proven() {
     assert_eq!(site.dovecot.files("doug"), 1);
     assert_eq!(site.dovecot.files("scuba"), 1);
 }
+
+/// The LMTP server's word is proven by logins, too.
+#[test]
+fn who_is_unknown_at_a_hand_over_is_returned_only_as_configured_and_proven() {
+    let users = Users::of(&["doug", "scuba"]);
+    let site = Site::with(Dovecot::start_with_users(&users.conf()));
+    let reject = site.config(
+        "reject",
+        &format!(
+            "[store]\nlmtp = \"unix:{}\"\n[directory]\ndomains = [\"mail.axial.net\"]\n\
+             unknown_account = \"reject\"\n",
+            site.dovecot.lmtp_socket().display()
+        ),
+    );
+    let ghost = "ghost@mail.axial.net";
+    ends(&reject, ghost, "1", 75, "4.3.0 ");
+    ends(&reject, "doug@mail.axial.net", "2", 0, "handed over account=doug");
+    ends(&reject, ghost, "1", 67, "5.1.1 the mail server has no account=ghost");
+    users.are(&[]);
+    site.dovecot.wait_until_unknown("doug");
+    ends(&reject, ghost, "3", 75, "4.3.");
+    ends(&reject, "doug@mail.axial.net", "4", 75, "4.3.");
+}
