@@ -43,6 +43,7 @@ use crate::message::DedupBy;
 use crate::net::tls::Tls;
 use crate::outcome::{OverQuota, UnknownAccount};
 use crate::sender::Trust;
+use crate::trust_search::TrustSearch;
 
 pub use jobs::{Backfill, JobSettings, job_keys};
 pub use listen::{Listen, SocketMode};
@@ -125,6 +126,8 @@ pub struct StoreSettings {
     pub lmtp: Option<LmtpUrl>,
     /// Create and subscribe a mailbox that is missing.
     pub create_mailboxes: bool,
+    /// Whether a look believes the server's SEARCH.
+    pub trust_search: TrustSearch,
     /// What to do with mail for an account over its quota.
     pub over_quota: OverQuota,
 }

@@ -392,7 +392,8 @@ impl<'a> DeliveryRequest<'a> {
             recipient: self.envelope.recipients.get(recipient).map_or("", String::as_str),
         });
         let (key, identity) = (&keys[at], self.message.identity());
-        Copy { key, head, bytes, identity, recorded_at, looks_back: false, handed }
+        let (looks_back, newer_than) = (false, None);
+        Copy { key, head, bytes, identity, recorded_at, looks_back, newer_than, handed }
     }
 }
 

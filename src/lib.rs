@@ -61,6 +61,7 @@ pub mod shared_config;
 pub mod store;
 pub mod telemetry;
 pub mod text;
+pub mod trust_search;
 pub mod userdb;
 pub mod verify;
 pub mod way;

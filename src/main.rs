@@ -96,6 +96,7 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
                 login: settings.login.clone(),
                 password,
                 create_mailboxes,
+                trust_search: settings.trust_search,
                 dedup_by: loaded.config.dedup.by,
             };
             let imap = ImapStore::new(settings, limits);

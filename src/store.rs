@@ -38,6 +38,9 @@ pub struct Copy<'a> {
     pub recorded_at: SystemTime,
     /// It may have been written before `recorded_at`, whenever: the ledger does not remember.
     pub looks_back: bool,
+    /// A receipt of the same mailbox that was on record before anybody leased this copy, which came
+    /// into the mailbox after that one, if it did. `None`: none is known.
+    pub newer_than: Option<&'a Receipt>,
     /// Of a copy that the store [hands over](Store::hands_over).
     pub handed: Option<HandOff<'a>>,
 }
@@ -82,6 +85,10 @@ impl<'a> Copy<'a> {
             by_id: false,
             since: None,
             at_most: 1,
+            unsearched: match self.newer_than {
+                Some(receipt) if !self.looks_back => Unsearched::After(receipt),
+                _ => Unsearched::All,
+            },
         }
     }
 }
@@ -132,6 +139,19 @@ pub struct CopySearch<'a> {
     pub since: Option<SystemTime>,
     /// How many copies to find, beside the one on record.
     pub at_most: usize,
+    /// What to compare where nothing is found, and another program's index may not show all that is
+    /// there.
+    pub unsearched: Unsearched<'a>,
+}
+
+/// Messages that a store's own search may not show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsearched<'a> {
+    /// None are compared: the search is believed.
+    Nothing,
+    /// Those that came into the mailbox after the one of this receipt.
+    After(&'a Receipt),
+    All,
 }
 
 /// A copy that stands in a mailbox.

@@ -19,7 +19,7 @@ use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
 use crate::clock::Clock;
 use crate::ledger::{AnyLedger, Attempt, CopyOnRecord, LedgerError, Standing, Window};
 use crate::lock_key::Hash;
-use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError};
+use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError, Unsearched};
 
 mod difference;
 mod doubt;
@@ -380,6 +380,7 @@ fn search<'a>(
         by_id: false,
         since: None,
         at_most: MOST_COPIES,
+        unsearched: Unsearched::Nothing,
     }
 }
 

@@ -174,6 +174,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         recorded_at: recorded.recorded_at,
         looks_back: false,
         handed: None,
+        newer_than: None,
     };
     let slot = store.reserve(&inbox, copy, Need::Write, &deadline).expect("a slot");
     let mut slot = slot.expect("nobody else has it");
@@ -208,6 +209,7 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
         user: dovecot.master_user().to_owned(),
         password: dovecot.password().to_owned().into(),
         create_mailboxes: true,
+        trust_search: onedrop::trust_search::TrustSearch::Auto,
         dedup_by: DedupBy::Content,
     };
     ImapStore::new(settings, ONE)

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::finding::{Finding, Remarks, Severity};
 use super::program;
 use crate::config::{Config, StoreUrl};
+use crate::trust_search::TrustSearch;
 
 mod conf;
 
@@ -154,6 +155,14 @@ fn plugins(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
             "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not \
              run, because Onedrop {how}"
         ));
+    }
+    let trust = ours.config.store.trust_search;
+    if ours.client.is_some() && has("fts", "imap") && trust != TrustSearch::Never {
+        remarks.warning(
+            "the plugin fts is in mail_plugins of protocol imap: if its index lags behind, \
+             Onedrop's look for a copy in doubt may miss it, and the mailbox has two; set \
+             store.trust_search = \"never\"",
+        );
     }
     let counting = ITS_OWN.into_iter().find(|protocol| has("quota", protocol));
     match counting {

@@ -73,6 +73,7 @@ pub(super) const KEYS: &[Key] = &[
     key("store.password_file", "", OptionalText(anything)),
     key("store.ca_file", "", OptionalText(anything)),
     key("store.create_mailboxes", "true", Flag),
+    key("store.trust_search", "auto", Choice(&["auto", "always", "never"])),
     key("store.over_quota", "defer", Choice(&["defer", "bounce"])),
     key("directory.domains", "", List(domain)),
     key("directory.account", "{local}", Text(parses::<AccountTemplate>)),

@@ -176,7 +176,17 @@ impl<'a> Placing<'a> {
         let destination = &self.job.destinations[index];
         let handed = store.hands_over(destination).then_some(claim);
         let copy = self.job.copy(index, self.keys, self.recorded.recorded_at, handed);
-        let copy = Copy { looks_back: claim.looks_back, ..copy };
+        // Of use for a look in one mailbox that numbers what comes.
+        let is_numbered = handed.is_none() && !store.append_is_idempotent();
+        let before = match claim.in_doubt && !claim.looks_back && is_numbered {
+            true => ledger.receipt_before(self.recorded.message, destination, deadline.end()),
+            false => Ok(None),
+        };
+        let before = match before {
+            Ok(before) => before,
+            Err(error) => return self.failed(index, claim, error.into()),
+        };
+        let copy = Copy { looks_back: claim.looks_back, newer_than: before.as_ref(), ..copy };
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let takes_turn = claim.in_doubt || (early.is_none() && self.means.terms().join);
         let need = if claim.in_doubt { Need::Look } else { Need::Write };

@@ -297,6 +297,15 @@ impl Ledger for MemoryLedger {
         })
     }
 
+    fn receipt_before(
+        &self,
+        message: i64,
+        destination: &Destination,
+        _until: Instant,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        self.call("receipt_before", || self.rows().receipt_before(message, destination))
+    }
+
     fn finish(
         &self,
         identity: &Identity,

@@ -20,6 +20,7 @@ use crate::directory::Destination;
 use crate::lock_key::Hash;
 use crate::message::Identity;
 use crate::pool::{Connections, InUse, Limits, Pool};
+use crate::receipt::Receipt;
 use commits::Commits;
 
 mod commits;
@@ -223,6 +224,15 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         until: Instant,
     ) -> Result<Due, LedgerError> {
         self.call(until, |session| session.keep_until_due(message, destination, kept, after))
+    }
+
+    fn receipt_before(
+        &self,
+        message: i64,
+        destination: &Destination,
+        until: Instant,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        self.call(until, |session| session.receipt_before(message, destination))
     }
 
     fn finish(

@@ -115,6 +115,16 @@ pub trait Ledger: Send + Sync {
     /// what is on record for others.
     fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError>;
 
+    /// A receipt in this mailbox that was on record before the message was, and so before anybody
+    /// leased a copy of it: of those that are found soon, the one with the highest UID. `None`:
+    /// none was found.
+    fn receipt_before(
+        &self,
+        message: i64,
+        destination: &Destination,
+        until: Instant,
+    ) -> Result<Option<Receipt>, LedgerError>;
+
     /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
     /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not,
     /// or they are those for the other recipients of the same message. A row that is gone, with its

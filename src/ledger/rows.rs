@@ -95,6 +95,26 @@ pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
     receipt.ok_or_else(|| LedgerError::Broken("a receipt that is half a UID".to_owned()))
 }
 
+/// So many of an account's copies are looked through for a receipt that was there before.
+pub const LOOKED_THROUGH: u32 = 1000;
+/// And it must have been there for so long: servers' clocks differ.
+pub const THERE_BEFORE: Duration = Duration::from_secs(60);
+
+/// Finds a receipt that was there before message ?1, in the account ?2 and the mailbox ?3; the
+/// account's copies come by their index. `then`: SQL for the time when the message was recorded,
+/// less [`THERE_BEFORE`].
+pub fn receipt_before_sql(then: &str) -> String {
+    format!(
+        "SELECT uid_validity, uid, file_name FROM (
+             SELECT mailbox, uid_validity, uid, file_name, placed_at FROM onedrop_copy
+             WHERE account = ?2 AND message_id < ?1
+             ORDER BY message_id DESC LIMIT {LOOKED_THROUGH}) recent
+         WHERE mailbox = ?3 AND uid IS NOT NULL
+           AND placed_at < (SELECT {then} FROM onedrop_message m WHERE m.id = ?1)
+         ORDER BY uid_validity DESC, uid DESC LIMIT 1"
+    )
+}
+
 /// A copy's random value.
 pub fn random_value(row: &impl SqlRow, at: usize) -> Result<RandomValue, LedgerError> {
     bytes(row, at).map(RandomValue)

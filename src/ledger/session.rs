@@ -97,6 +97,12 @@ pub trait Session: Send {
 
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError>;
 
+    fn receipt_before(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+    ) -> Result<Option<Receipt>, LedgerError>;
+
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;
 
     fn finish(

@@ -29,6 +29,7 @@ use crate::durable;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
 use crate::pool::Limits;
+use crate::receipt::Receipt;
 
 mod account;
 mod attempts;
@@ -408,6 +409,14 @@ impl Session for SqliteSession {
 
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
         Ok(first::<i64>(&self.connection, copies::A_PLACED_ONE, [account])?.is_some())
+    }
+
+    fn receipt_before(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        copies::receipt_before(&self.connection, message, destination)
     }
 
     fn keep_until_due(

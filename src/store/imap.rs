@@ -27,6 +27,7 @@ use crate::store::{Access, Mailboxes, Need, Slot, Store};
 use crate::store::{
     Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames,
 };
+use crate::trust_search::TrustSearch;
 
 pub use crate::net::tls::Tls;
 
@@ -52,6 +53,7 @@ mod search;
 mod session;
 mod slot;
 mod syntax;
+mod unsearched;
 mod wire;
 mod witness;
 
@@ -71,6 +73,8 @@ pub struct ImapSettings {
     pub password: SecretString,
     /// Create and subscribe a missing mailbox.
     pub create_mailboxes: bool,
+    /// Whether a look believes SEARCH where it shows nothing.
+    pub trust_search: TrustSearch,
     /// What makes a stored message the copy that is looked for.
     pub dedup_by: DedupBy,
 }
@@ -190,7 +194,7 @@ impl ImapStore {
         until: Instant,
     ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         check_name(destination)?;
-        let by = self.connector.settings.dedup_by;
+        let ImapSettings { dedup_by: by, trust_search: trust, .. } = self.connector.settings;
         let (mut here, mut handed) = (Vec::new(), Vec::new());
         for one in sought {
             match one.handed {
@@ -202,7 +206,7 @@ impl ImapStore {
         if !here.is_empty() {
             let found_here = self.run(&destination.account, at_hand, until, |session| {
                 let mailbox = names::in_command(session, &destination.mailbox, until)?;
-                look::find_all(session, &mailbox, &here, by, until)
+                look::find_all(session, &mailbox, &here, (by, trust), until)
             });
             let doing = || format!("looking in {destination}");
             found = found_here.map_err(|error| error.while_doing(&doing()))?;

@@ -121,6 +121,7 @@ macro_rules! ledger_contract {
                     a_copy_without_a_name_is_ours_only_under_our_epoch,
                     an_end_is_on_record_only_with_the_receipt,
                     what_a_sent_did_not_take_is_kept_until_it_is_placed,
+                    a_receipt_that_was_there_before_a_message_is_told,
                 }
                 attempts {
                     an_attempts_end_is_on_record,

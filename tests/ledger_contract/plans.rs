@@ -47,6 +47,16 @@ fn verify_reads_the_window_by_indexes() {
     for table in ["onedrop_message", "onedrop_copy"] {
         assert!(!log.contains(&format!("Seq Scan on {table} ")), "{table}: {log}");
     }
+    let begun = rig.postgres.whole_log().len();
+    let before = host.0.receipt_before(claim.copy + 20_000, &Destination::inbox("user7"), soon());
+    before.expect("an answer");
+    let plan = rig.postgres.whole_log().split_off(begun);
+    assert!(
+        plan.contains("Scan on onedrop_copy_account")
+            || plan.contains("using onedrop_copy_account"),
+        "{plan}"
+    );
+    assert!(!plan.contains("Seq Scan"), "{plan}");
     // No step has read more rows than the day before the window has.
     let rows = |part: &str| {
         let rest = part.split_once("rows=")?.1;

@@ -230,3 +230,40 @@ pub fn an_end_is_on_record_only_with_the_receipt(rig: &dyn Rig) {
     assert_eq!((ended.duration_ms, ended.text.as_deref()), (Some(7), Some(end.text.as_str())));
     assert!(trace.copies[0].nul_replaced && !trace.copies[0].found_by_look);
 }
+
+/// The highest UID in the mailbox that was there a minute before the message was recorded.
+pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let (doug, mut late) = (inbox(), Vec::new());
+    let place = |name: &str, destination: &Destination, receipt: Receipt| {
+        let claim = host.claim(&mail(name), destination);
+        assert_eq!(host.confirm(&claim, &receipt), Confirmed::Recorded);
+    };
+    let first = host.record(&mail("first"), &[]).message;
+    for (name, number) in [("five", 5), ("nine", 9), ("seven", 7)] {
+        place(name, &doug, uid(number));
+    }
+    place("elsewhere", &sent(), uid(100));
+    place("another's", &Destination::inbox("zoe"), uid(101));
+    place("file", &Destination::inbox("file"), Receipt::Name("n".to_owned()));
+    late.push(host.claim(&mail("late"), &doug));
+    rig.pass(120);
+    // As late as that it may be the next.
+    place("now", &doug, uid(12));
+    let message = host.record(&mail("asked"), &[]).message;
+    host.confirm(&late[0], &uid(11));
+    place("after", &doug, uid(13));
+    let before = |message: i64, destination: &Destination| {
+        host.0.receipt_before(message, destination, soon()).expect("an answer")
+    };
+    assert_eq!(before(message, &doug), Some(uid(9)));
+    assert_eq!(before(message, &sent()), Some(uid(100)));
+    assert_eq!(before(message, &Destination::inbox("file")), None);
+    assert_eq!(before(message, &Destination::inbox("nobody")), None);
+    assert_eq!(before(first, &doug), None, "it was recorded first");
+    rig.pass(120);
+    let again = host.record(&mail("asked"), &[]).message;
+    assert_eq!((again, before(again, &doug)), (message, Some(uid(9))), "what came since is not");
+    let next = host.record(&mail("next"), &[]).message;
+    assert_eq!(before(next, &doug), Some(uid(13)));
+}

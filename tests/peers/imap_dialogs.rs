@@ -16,13 +16,16 @@ use onedrop::directory::Destination;
 use onedrop::pool::Connections;
 use onedrop::store::imap::{ImapStore, Tls};
 use onedrop::store::{Access, Mailboxes, Need, Store};
-use onedrop::store::{CopySearch, FoundCopy, Receipt, StoreError};
+use onedrop::store::{Copy, CopySearch, FoundCopy, Receipt, StoreError};
+use onedrop::trust_search::TrustSearch;
 
 struct Dialog {
     name: String,
     letter: Vec<u8>,
     tls: Tls,
     create_mailboxes: bool,
+    trust_search: TrustSearch,
+    newer_than: Option<Receipt>,
     /// What is said, in order.
     script: Vec<(String, String)>,
     /// What the store is asked, and what must come of it.
@@ -56,6 +59,8 @@ fn parse(text: &str) -> Vec<Dialog> {
                 letter: LETTER.to_vec(),
                 tls: Tls::None,
                 create_mailboxes: true,
+                trust_search: TrustSearch::Always,
+                newer_than: None,
                 script: Vec::new(),
                 asked: Vec::new(),
             };
@@ -65,6 +70,12 @@ fn parse(text: &str) -> Vec<Dialog> {
                     ("with", _) => {}
                     ("letter", text) => dialog.letter = unescaped(text),
                     ("tls", "starttls") => dialog.tls = Tls::StartTls,
+                    ("trust", "auto") => dialog.trust_search = TrustSearch::Auto,
+                    ("trust", "never") => dialog.trust_search = TrustSearch::Never,
+                    ("newer_than", uid) => {
+                        let uid = uid.parse().expect("a UID");
+                        dialog.newer_than = Some(Receipt::Uid { validity: 7, uid });
+                    }
                     ("without", "create_mailboxes") => dialog.create_mailboxes = false,
                     ("?", asked) => {
                         let (asked, expected) = asked.split_once(" -> ").expect("an outcome");
@@ -206,7 +217,8 @@ fn slot(
     };
     let is_late = words.next_if_eq(&"late").is_some();
     let deadline = if is_late { overslept() } else { deadline() };
-    let reserved = store.reserve(destination, copy_of(&letter), need, &deadline)?;
+    let copy = Copy { newer_than: dialog.newer_than.as_ref(), ..copy_of(&letter) };
+    let reserved = store.reserve(destination, copy, need, &deadline)?;
     let Some(mut slot) = reserved else { return Ok("none".to_owned()) };
     let mut results = Vec::new();
     for word in words {
@@ -254,6 +266,7 @@ fn play(dialog: &Dialog) {
     let (listener, store) = listen(1, |settings| {
         settings.tls = dialog.tls;
         settings.create_mailboxes = dialog.create_mailboxes;
+        settings.trust_search = dialog.trust_search;
     });
     let (go, gone) = channel();
     thread::scope(|scope| {
@@ -319,6 +332,11 @@ fn looks() {
 #[test]
 fn names() {
     play_all("names.dialog");
+}
+
+#[test]
+fn unsearched() {
+    play_all("unsearched.dialog");
 }
 
 #[test]

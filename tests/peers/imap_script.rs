@@ -17,6 +17,7 @@ use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, Need, Receipt, Store, StoreError};
+use onedrop::trust_search::TrustSearch;
 
 pub const CAPABILITIES: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS";
 pub const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";
@@ -146,6 +147,7 @@ pub fn settings(port: u16) -> ImapSettings {
         login: LoginForm::Sasl,
         password: "secret".into(),
         create_mailboxes: true,
+        trust_search: TrustSearch::Always,
         dedup_by: DedupBy::Content,
     }
 }
@@ -211,6 +213,7 @@ pub fn copy_of(letter: &Message) -> Copy<'_> {
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
         looks_back: false,
         handed: None,
+        newer_than: None,
     }
 }
 

@@ -16,6 +16,7 @@ mod imap_script;
 mod imap_sessions;
 mod imap_together;
 mod ipv6;
+mod lagging;
 mod lmtp_store;
 mod mariadb;
 #[path = "../support/mod.rs"]

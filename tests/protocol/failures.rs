@@ -42,7 +42,7 @@ fn a_look_that_failed_gives_the_lease_back_and_keeps_the_doubt() {
 fn a_copy_in_doubt_waits_for_its_lease_and_is_looked_for() {
     let cases: [(Before, usize, &[&str]); 2] = [
         (Before::Nothing, 0, &["record", "finish"]),
-        (Before::LeasesRanOut, 1, &["record", "take_turn", "finish"]),
+        (Before::LeasesRanOut, 1, &["record", "receipt_before", "take_turn", "finish"]),
     ];
     for (fault, how) in
         [(StoreFault::DoneInDoubt, How::Found), (StoreFault::LostInDoubt, How::Stored)]
@@ -143,7 +143,10 @@ fn a_confirm_is_made_again_where_the_ledger_was_lost_or_another_session_held_the
             let destination = Destination::inbox(&format!("{fault:?}"));
             let destinations = std::slice::from_ref(&destination);
             before.set_up(&world, &mail, destinations);
-            let calls = if before == Before::Nothing { world.calls() } else { TURN_TAKEN };
+            let calls = match before {
+                Before::Nothing => world.calls(),
+                _ => world.calls_in_doubt(),
+            };
             let ended =
                 world.delivery().failing_ledger(calls.len() - 1, fault).run(&mail, destinations);
             let ended = ended.expect_delivered();

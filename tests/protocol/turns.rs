@@ -35,6 +35,7 @@ fn reserving(world: &World, then: impl FnOnce()) -> bool {
         recorded_at: UNIX_EPOCH,
         looks_back: false,
         handed: None,
+        newer_than: None,
     };
     let slot = world.store.reserve(&destination, copy, Need::Write, &deadline).expect("a store");
     let is_free = slot.is_some();
@@ -71,7 +72,10 @@ fn a_turn_is_taken_in_doubt_or_where_leases_are_joined() {
         });
         let ended = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
         let takes_turn = before != Before::Nothing || world.store.append_is_idempotent();
-        let calls = if takes_turn { TURN_TAKEN } else { NO_TURN };
+        let calls = match before {
+            Before::Nothing => world.calls(),
+            _ => world.calls_in_doubt(),
+        };
         assert_eq!(ended.ledger_calls, calls, "{before:?}, store {which}");
         assert_eq!(held.load(Ordering::SeqCst), takes_turn, "{before:?}, store {which}");
         assert_eq!(world.count(&inbox()), 1);
@@ -86,7 +90,7 @@ fn what_the_store_needs_is_reserved_before_the_turn() {
     Before::CopyWithoutReceipt.set_up(&world, &mail, &[inbox()]);
     let failing = world.delivery().failing_reserve(0, StoreFault::Refused);
     let ended = failing.run(&mail, &[inbox()]).expect_temp_fail();
-    assert_eq!(ended.ledger_calls, ["record", "release", "finish"], "no turn");
+    assert_eq!(ended.ledger_calls, ["record", "receipt_before", "release", "finish"], "no turn");
     assert_eq!(world.copies(&mail)[0].state, "in doubt", "as before");
     assert_eq!(world.deliver(&mail, &[inbox()]).expect_delivered().hows(), [How::Found]);
 
@@ -98,7 +102,7 @@ fn what_the_store_needs_is_reserved_before_the_turn() {
     let delivery = failing.waiting(Duration::from_secs(30));
     let ended = delivery.before("claim", move || late.expire_leases()).run(&mail, &[inbox()]);
     let ended = ended.expect_temp_fail();
-    assert_eq!(ended.ledger_calls, ["record", "claim", "release", "finish"]);
+    assert_eq!(ended.ledger_calls, ["record", "claim", "receipt_before", "release", "finish"]);
     assert_eq!(ended.reserved, ["reserve"], "nothing while it waits");
     assert_eq!(world.deliver(&mail, &[inbox()]).expect_delivered().hows(), [How::Stored]);
 }

@@ -93,6 +93,7 @@ impl Site {
             recorded_at: date,
             looks_back: false,
             handed: None,
+            newer_than: None,
         };
         append(&self.store, destination, copy)
     }

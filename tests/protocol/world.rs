@@ -25,6 +25,8 @@ use crate::script::{LedgerFault, Script, StoreFault, Watched};
 
 /// The ledger's calls of a delivery that takes a turn at its only copy.
 pub const TURN_TAKEN: &[&str] = &["record", "take_turn", "confirm"];
+/// Of one that looks for a copy where the store does not go by names.
+pub const LOOKED_FOR: &[&str] = &["record", "receipt_before", "take_turn", "confirm"];
 /// Of one that takes none.
 pub const NO_TURN: &[&str] = &["record", "confirm"];
 
@@ -174,6 +176,11 @@ impl World {
     /// nobody else's.
     pub fn calls(&self) -> &'static [&'static str] {
         if self.store.append_is_idempotent() { TURN_TAKEN } else { NO_TURN }
+    }
+
+    /// The same, of a delivery in doubt.
+    pub fn calls_in_doubt(&self) -> &'static [&'static str] {
+        if self.store.append_is_idempotent() { TURN_TAKEN } else { LOOKED_FOR }
     }
 
     /// Which of them is the last one.

@@ -134,6 +134,15 @@ impl Ledger for DeliverysLedger {
         self.ledger.keep_until_due(message, destination, kept, after, until)
     }
 
+    fn receipt_before(
+        &self,
+        message: i64,
+        destination: &Destination,
+        until: Instant,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        self.call(|| self.ledger.receipt_before(message, destination, until))
+    }
+
     fn finish(
         &self,
         identity: &Identity,

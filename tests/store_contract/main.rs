@@ -27,7 +27,7 @@ use onedrop::directory::Destination;
 use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{AnyStore, Need, Slot};
-use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError};
+use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError, Unsearched};
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
 use rigs::{ImapRig, MaildirRig, MemoryRig};
@@ -173,8 +173,16 @@ fn try_reserve_back<T>(
 ) -> Result<T, StoreError> {
     let key = &mail.identity().copy_key(&destination.account, &destination.mailbox);
     let bytes = if destination.shared { mail.shared_copy() } else { mail.own_copy() };
-    let identity = mail.identity();
-    let copy = Copy { key, head: b"", bytes, identity, recorded_at, looks_back, handed: None };
+    let copy = Copy {
+        key,
+        head: b"",
+        bytes,
+        identity: mail.identity(),
+        recorded_at,
+        looks_back,
+        newer_than: None,
+        handed: None,
+    };
     let mut slot = store.reserve(destination, copy, need, deadline)?;
     Ok(with(slot.as_deref_mut()))
 }
@@ -286,6 +294,7 @@ fn find_as(
         by_id,
         since: None,
         at_most: 100,
+        unsearched: Unsearched::Nothing,
     };
     store.find(destination, &sought, soon()).expect("find")
 }

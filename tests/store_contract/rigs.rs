@@ -8,6 +8,7 @@ use onedrop::message::DedupBy;
 use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
+use onedrop::trust_search::TrustSearch;
 
 use super::*;
 use crate::support::dovecot::Dovecot;
@@ -184,6 +185,8 @@ impl ImapRig {
             login: LoginForm::Sasl,
             password: self.dovecot.password().into(),
             create_mailboxes,
+            // So that both ways are tried.
+            trust_search: TrustSearch::Never,
             dedup_by: DedupBy::Content,
         };
         let idle = Duration::from_secs(60);

@@ -41,6 +41,7 @@ const LAYERS: [Layer; 8] = [
             "sender",
             "shared_config",
             "text",
+            "trust_search",
         ],
         may_use: &["values"],
     },

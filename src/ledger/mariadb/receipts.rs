@@ -7,6 +7,7 @@ use super::claims::{self, LockedCopy, look_again};
 use super::connection::{MariadbSession, first, rows_at};
 use super::kept::forget_kept;
 use super::statement::{SqlBatch, Value, values};
+use crate::directory::Destination;
 use crate::ledger::rows;
 use crate::ledger::{Claim, Confirmed, CopyFacts, LedgerError, ToConfirm};
 use crate::receipt::Receipt;
@@ -134,4 +135,16 @@ pub(super) fn release(
         );
     }
     connection.write(batch).map(drop)
+}
+
+/// As [`Session::receipt_before`](crate::ledger::session::Session::receipt_before).
+pub(super) fn before(
+    connection: &mut MariadbSession,
+    message: i64,
+    destination: &Destination,
+) -> Result<Option<Receipt>, LedgerError> {
+    let secs = rows::THERE_BEFORE.as_secs();
+    let sql = rows::receipt_before_sql(&format!("m.recorded_at - INTERVAL {secs} SECOND"));
+    let values = values![message, &*destination.account, &*destination.mailbox];
+    connection.query(&sql, values)?.first().map(|row| rows::receipt(row, 0)).transpose()
 }

@@ -16,6 +16,7 @@ use crate::ledger::{
 };
 use crate::lock_key::{Hash, name_hash};
 use crate::message::Identity;
+use crate::receipt::Receipt;
 
 impl Session for MariadbSession {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
@@ -102,6 +103,14 @@ impl Session for MariadbSession {
         let sql = "SELECT 1 FROM onedrop_copy WHERE account = ?1 AND placed_at IS NOT NULL
                    ORDER BY account, message_id LIMIT 1";
         Ok(!self.query(sql, values![account.as_bytes()])?.is_empty())
+    }
+
+    fn receipt_before(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        receipts::before(self, message, destination)
     }
 
     fn keep_until_due(

@@ -5,8 +5,30 @@ use std::time::Instant;
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows, wall_clock};
+use crate::directory::Destination;
 use crate::ledger::{Audit, CopyOnRecord, DueTime, LedgerError, Standing, WATCH, Window, rows};
 use crate::receipt::Receipt;
+
+impl Rows {
+    /// As [`Ledger::receipt_before`](crate::ledger::Ledger::receipt_before).
+    pub fn receipt_before(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        let then = self.message(message)?.recorded_at.checked_sub(rows::THERE_BEFORE);
+        let there_before = self.copies.values().filter(|row| {
+            row.message < message
+                && row.destination.is_same_mailbox(destination)
+                && Some(wall_clock(row.placed_at)) < then
+        });
+        let uids = there_before.filter_map(|row| match row.receipt {
+            Some(Receipt::Uid { validity, uid }) => Some((validity, uid)),
+            _ => None,
+        });
+        Ok(uids.max().map(|(validity, uid)| Receipt::Uid { validity, uid }))
+    }
+}
 
 impl Audit for MemoryLedger {
     fn accounts_to_verify(

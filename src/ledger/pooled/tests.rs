@@ -98,6 +98,10 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
+    fn receipt_before(&mut self, _: i64, _: &Destination) -> Result<Option<Receipt>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
     fn release(&mut self, _: &[Claim]) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }

@@ -20,6 +20,7 @@ use crate::ledger::{
 };
 use crate::lock_key::{Hash, advisory_key, name_hash};
 use crate::message::Identity;
+use crate::receipt::Receipt;
 use crate::text;
 
 const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
@@ -182,6 +183,21 @@ impl Session for Connection {
             return Ok(false); // text in Postgres cannot hold it
         }
         Ok(!self.query(Statement::new(sql).with(account, Type::TEXT))?.is_empty())
+    }
+
+    fn receipt_before(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        let secs = rows::THERE_BEFORE.as_secs();
+        let then = format!("m.recorded_at - interval '{secs} seconds'");
+        let sql = rows::receipt_before_sql(&then).replace('?', "$");
+        let statement = Statement::new(sql)
+            .with(message, Type::INT8)
+            .with(destination.account.as_str(), Type::TEXT)
+            .with(destination.mailbox.as_str(), Type::TEXT);
+        self.query(statement)?.first().map(|row| rows::receipt(row, 0)).transpose()
     }
 
     fn keep_until_due(

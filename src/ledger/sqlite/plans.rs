@@ -61,6 +61,16 @@ fn whether_an_account_has_a_copy_is_told_by_its_part_of_an_index() {
 }
 
 #[test]
+fn a_receipt_before_is_found_by_the_accounts_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), &copies::receipt_before_sql());
+    let index = "onedrop_copy_account (account=? AND message_id<?)";
+    assert!(steps.iter().any(|step| step.contains(index)), "{steps:#?}");
+    let sorted = steps.iter().filter(|step| step.contains("TEMP B-TREE")).count();
+    assert_eq!(sorted, 1, "only what was found: {steps:#?}");
+}
+
+#[test]
 fn settle_reads_what_is_open_by_indexes() {
     let folder = tempfile::tempdir().expect("a folder");
     let ledger = ledger(folder.path());

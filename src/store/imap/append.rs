@@ -314,7 +314,16 @@ mod tests {
         let recorded_at = SystemTime::UNIX_EPOCH;
         let looks_back = false;
         let (head, bytes): (&[u8], &[u8]) = (b"", b"");
-        let copy = Copy { key: &key, head, bytes, identity, recorded_at, looks_back, handed: None };
+        let copy = Copy {
+            key: &key,
+            head,
+            bytes,
+            identity,
+            recorded_at,
+            looks_back,
+            newer_than: None,
+            handed: None,
+        };
         let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
         let takes = |list: &str, sizes: [usize; 2]| {
             let one = |size| AppendMessage { copy: &copy, deadline: &deadline, size };

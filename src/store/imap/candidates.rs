@@ -166,9 +166,7 @@ impl Judge<'_> {
     }
 
     fn has_likely_size(&self, one: &Candidate) -> bool {
-        let (least, most) = (self.sought.size_bytes.start(), self.sought.size_bytes.end());
-        let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
-        self.by != DedupBy::Content || likely.contains(&(one.size() as u64))
+        is_likely_size(self.sought, self.by, one.size())
     }
 
     /// Fetches a candidate to its end and compares it; `None` when it is gone or another message.
@@ -207,6 +205,13 @@ impl Judge<'_> {
         };
         Ok((is_equal || is_same).then_some((uid, fetched, proof)))
     }
+}
+
+/// Whether a message of that size may be equal to the sought one.
+pub fn is_likely_size(sought: &CopySearch<'_>, by: DedupBy, size: usize) -> bool {
+    let (least, most) = (sought.size_bytes.start(), sought.size_bytes.end());
+    let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
+    by != DedupBy::Content || likely.contains(&(size as u64))
 }
 
 impl Candidate {

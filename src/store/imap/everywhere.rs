@@ -21,7 +21,8 @@ use super::session::ImapSession;
 use super::syntax;
 use crate::lock_key::hex;
 use crate::message::{DedupBy, fields};
-use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt};
+use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt, Unsearched};
+use crate::trust_search::TrustSearch;
 
 /// Mailboxes that are searched in one round trip.
 const TOGETHER: usize = 50;
@@ -204,9 +205,11 @@ fn find_equal(
         None => mailboxes.to_vec(),
     };
     for mailbox in likely {
-        let sought = CopySearch { handed: None, at_most: MOST_EQUAL, ..one.sought.clone() };
-        let equal =
-            look::find_all(session, &syntax::quote(&mailbox), &[sought], by, until)?.remove(0);
+        let unsearched = Unsearched::Nothing;
+        let sought =
+            CopySearch { handed: None, at_most: MOST_EQUAL, unsearched, ..one.sought.clone() };
+        let (name, terms) = (syntax::quote(&mailbox), (by, TrustSearch::Always));
+        let equal = look::find_all(session, &name, &[sought], terms, until)?.remove(0);
         let uids = equal.iter().filter_map(uid_of).collect::<Vec<_>>();
         let marks = marks(session, &uids, until)?;
         let is_inbox = mailbox.eq_ignore_ascii_case("INBOX");

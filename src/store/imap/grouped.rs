@@ -146,6 +146,8 @@ impl OwnedCopy {
             identity: &self.identity,
             recorded_at: self.recorded_at,
             looks_back: self.looks_back,
+            // It is appended, and not looked for.
+            newer_than: None,
             // Nobody hands over by APPEND.
             handed: None,
         }

@@ -19,11 +19,11 @@ const FEW: usize = 4;
 /// Messages in a FETCH: its line stays below 8 kB.
 pub const TOGETHER: usize = 400;
 /// What is fetched of a message's Message-ID fields; more only of one that has more.
-const ID_BYTES: usize = 4096;
+pub const ID_BYTES: usize = 4096;
 /// And at most, of one.
 const MOST_ID_BYTES: usize = 1024 * 1024;
 /// What is older than its copy's record by that much is no hit, whatever the server's time zone.
-const TWO_DAYS: Duration = Duration::from_secs(48 * 3600);
+pub const TWO_DAYS: Duration = Duration::from_secs(48 * 3600);
 
 /// The hits for each that is sought; `None`: it is to be searched for alone.
 ///
@@ -86,7 +86,12 @@ fn fetch_ids(
     size: usize,
     until: Instant,
 ) -> Result<Vec<(u32, Fetched)>, ImapError> {
-    let ids = format!("BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)]<0.{size}>");
-    let answer = session.run_large(&format!("UID FETCH {set} (INTERNALDATE {ids})"), until)?;
+    let command = format!("UID FETCH {set} (INTERNALDATE {})", id_fields(size));
+    let answer = session.run_large(&command, until)?;
     Ok(fetch::each(answer).filter(|(_, fetched)| fetched.ids.is_some()).collect())
+}
+
+/// Asks for Message-ID fields, up to a size.
+pub fn id_fields(size: usize) -> String {
+    format!("BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)]<0.{size}>")
 }

@@ -16,8 +16,10 @@ use super::listing::{self, TOGETHER};
 use super::search::{criteria, hits, searchable_id};
 use super::session::ImapSession;
 use super::syntax;
+use super::unsearched::{self, OpenedMailbox};
 use crate::message::DedupBy;
-use crate::store::{CopySearch, FoundCopy, Proof, Receipt};
+use crate::store::{CopySearch, FoundCopy, Proof, Receipt, Unsearched};
+use crate::trust_search::TrustSearch;
 
 /// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
 ///
@@ -27,7 +29,7 @@ pub fn find_all(
     session: &mut ImapSession,
     mailbox: &str,
     sought: &[CopySearch<'_>],
-    by: DedupBy,
+    (by, trust): (DedupBy, TrustSearch),
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
     let Some(validity) = open(session, "EXAMINE", mailbox, until)? else {
@@ -46,6 +48,9 @@ pub fn find_all(
         let (seen, found) = (BTreeSet::new(), Vec::new());
         let mut look = Look { session, sought, by, until, on_record, seen, found };
         look.find(shown, fetched)?;
+        if look.found.is_empty() && sought.unsearched != Unsearched::Nothing {
+            look.find_unsearched(mailbox, validity, trust)?;
+        }
         let mut found = look.found;
         found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
         let copy = |(uid, fetched, proof): (u32, Fetched, Proof)| FoundCopy {
@@ -117,6 +122,25 @@ impl Look<'_> {
         Ok(())
     }
 
+    /// Compares what the search may not show.
+    fn find_unsearched(
+        &mut self,
+        mailbox: &str,
+        validity: u32,
+        trust: TrustSearch,
+    ) -> Result<(), ImapError> {
+        if unsearched::is_search_trusted(self.session, trust, self.until)? {
+            return Ok(());
+        }
+        // Afresh: messages are numbered anew where some are gone since.
+        let opened = open_at(self.session, "EXAMINE", mailbox, self.until)?;
+        let Some(opened) = opened.filter(|opened| opened.validity == validity) else {
+            return Err(ImapError::refused("the mailbox was made anew during the look"));
+        };
+        let uids = unsearched::uids(self.session, &opened, self.sought, self.by, self.until)?;
+        self.compare(uids)
+    }
+
     /// Searches, by `id` if there is one, and compares what was not seen before.
     fn search(&mut self, id: Option<&str>) -> Result<(), ImapError> {
         let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id));
@@ -169,6 +193,16 @@ pub fn open(
     mailbox: &str,
     until: Instant,
 ) -> Result<Option<u32>, ImapError> {
+    Ok(open_at(session, how, mailbox, until)?.map(|opened| opened.validity))
+}
+
+/// As [`open`].
+fn open_at(
+    session: &mut ImapSession,
+    how: &str,
+    mailbox: &str,
+    until: Instant,
+) -> Result<Option<OpenedMailbox>, ImapError> {
     let answer = match session.run(&format!("{how} {mailbox}"), until) {
         Err(ImapError::Refused(no)) if no.is_missing_mailbox() => return Ok(None),
         Err(ImapError::Refused(no)) if no.code.is_empty() && !exists(session, mailbox, until)? => {
@@ -176,14 +210,21 @@ pub fn open(
         }
         answer => answer?,
     };
-    let codes = answer
-        .responses
-        .iter()
-        .filter_map(|response| syntax::response_code(&response.after("OK")?));
-    let validity =
-        codes.filter(|(name, _)| name == "UIDVALIDITY").find_map(|(_, number)| number.parse().ok());
-    match validity.filter(|validity| *validity > 0) {
-        Some(validity) => Ok(Some(validity)),
+    let code = |name: &str| {
+        let codes = answer
+            .responses
+            .iter()
+            .filter_map(|response| syntax::response_code(&response.after("OK")?));
+        codes.filter(|(code, _)| code == name).find_map(|(_, number)| number.parse::<u32>().ok())
+    };
+    let mut counts = answer.responses.iter().filter_map(|response| {
+        let line = String::from_utf8_lossy(&response.line);
+        let (count, word) = line.trim().split_once(' ')?;
+        word.eq_ignore_ascii_case("EXISTS").then(|| count.parse().ok())?
+    });
+    let count = counts.next_back().unwrap_or(0);
+    match code("UIDVALIDITY").filter(|validity| *validity > 0) {
+        Some(validity) => Ok(Some(OpenedMailbox { validity, count, next_uid: code("UIDNEXT") })),
         None => Err(ImapError::refused("the mailbox has no UIDVALIDITY")),
     }
 }

@@ -90,6 +90,8 @@ pub struct ImapSession {
     since: Instant,
     /// Once it was asked for: see `names`.
     pub namespace: Option<Namespace>,
+    /// Once it was asked for: see `unsearched`.
+    pub server_name: Option<String>,
 }
 
 impl ImapSession {
@@ -110,6 +112,7 @@ impl ImapSession {
             bye: None,
             since: Instant::now(),
             namespace: None,
+            server_name: None,
         };
         if session.capabilities.is_empty() {
             let answer = session.run("CAPABILITY", until)?;

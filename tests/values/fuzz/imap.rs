@@ -15,6 +15,7 @@ use onedrop::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, Receipt, StoreError};
 use onedrop::store::{Need, Slot, Store};
+use onedrop::trust_search::TrustSearch;
 
 use super::harness::Target;
 
@@ -136,6 +137,7 @@ fn with<T>(
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
         looks_back: false,
         handed: None,
+        newer_than: None,
     };
     let inbox = Destination::inbox("doug");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -148,6 +150,7 @@ fn with<T>(
         login: LoginForm::Sasl,
         password: "hunter2".into(),
         create_mailboxes: true,
+        trust_search: TrustSearch::Always,
         dedup_by: DedupBy::Content,
     };
     thread::scope(|scope| {
