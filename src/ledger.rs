@@ -281,6 +281,8 @@ pub enum Confirmed {
 pub struct CopyFacts {
     /// NUL bytes went to the store as 0x80.
     pub nul_replaced: bool,
+    /// The message stands attached to another one, because the store did not take it as it came.
+    pub wrapped: bool,
     /// The copy was found by the look, not written by this attempt.
     pub found_by_look: bool,
 }

@@ -162,6 +162,8 @@ pub struct FoundCopy {
     pub has_our_date: bool,
     /// Marked as deleted by its owner, and not taken out yet.
     pub marked_deleted: bool,
+    /// As in [`Slot::is_wrapped`].
+    pub is_wrapped: bool,
     pub proof: Proof,
     /// Of one that was found by [`CopySearch::handed`].
     pub handed: Option<HandedCopy>,

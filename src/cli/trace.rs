@@ -187,6 +187,9 @@ impl TraceText<'_> {
         if copy.nul_replaced {
             text += ", NUL bytes stored as 0x80";
         }
+        if copy.wrapped {
+            text += ", attached to a message of ours, because its header is damaged";
+        }
         text
     }
 

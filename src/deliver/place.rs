@@ -216,6 +216,7 @@ impl<'a> Placing<'a> {
         let write = || self.write(slot.as_mut(), in_doubt);
         let step = match self.means.timed(&mut phases.append, write) {
             Ok((receipt, how)) => {
+                let how = (how, slot.is_wrapped());
                 let confirm = || self.confirm(index, claim, receipt, how, turn);
                 Step::Ended(self.means.timed(&mut phases.commit, confirm))
             }
@@ -406,7 +407,7 @@ impl<'a> Placing<'a> {
         index: usize,
         claim: &Claim,
         receipt: Receipt,
-        how: How,
+        (how, wrapped): (How, bool),
         mut turn: Option<Box<dyn OpenTurn + '_>>,
     ) -> CopyResult {
         let placed = self.placed(index, receipt, how);
@@ -414,6 +415,7 @@ impl<'a> Placing<'a> {
         let facts = CopyFacts {
             nul_replaced: is_imap && self.job.message.has_nul(),
             found_by_look: how == How::Found,
+            wrapped,
         };
         let end = self.last_end(index, &placed);
         let end = end.as_ref().map(|end| (self.recorded.attempt, end));

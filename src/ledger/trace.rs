@@ -95,6 +95,7 @@ pub struct TraceCopy {
     pub leased_until: Option<String>,
     pub nul_replaced: bool,
     pub found_by_look: bool,
+    pub wrapped: bool,
     /// Why a shared copy could not be placed whose bytes are kept until it is.
     pub kept: Option<String>,
     /// From when on `onedrop settle` has the copy, or had it.
@@ -205,7 +206,7 @@ impl TraceBuilder {
 
     /// Message, account, mailbox, whether it is placed, leased, in doubt, its receipt (3), when it
     /// was placed, epoch, owner, end of the lease, the facts (2), why its bytes are kept, when
-    /// it is due, whether the sender's mail program saved it.
+    /// it is due, whether the sender's mail program saved it, whether it is wrapped.
     pub fn copy(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let placed = row.cell(3)?;
         // A receipt that cannot be read must not hide the copy.
@@ -226,6 +227,7 @@ impl TraceBuilder {
             kept: row.cell(15)?,
             due_at,
             by_sender: row.cell(17)?,
+            wrapped: row.cell(18)?,
         };
         self.of(row)?.copies.push(copy);
         Ok(())

@@ -60,6 +60,7 @@ impl Stored {
             has_our_date: self.date == sought.recorded_at,
             marked_deleted: self.marked_deleted,
             handed: None,
+            is_wrapped: false,
             proof: match is_equal {
                 true if !sought.by_id || self.date == sought.recorded_at => Proof::Equal,
                 true if self.has_same_id(sought) => Proof::SameContent,

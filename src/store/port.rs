@@ -91,6 +91,12 @@ pub trait Slot {
     /// [`StoreError::InDoubt`]: the store may have taken it. All others: certainly nothing was
     /// written.
     fn append(&mut self) -> Result<Receipt, StoreError>;
+
+    /// Whether the copy that was appended or found stands attached to another message
+    /// ([`wrapper`](crate::message::wrapper)), as the store did not take it as it came.
+    fn is_wrapped(&self) -> bool {
+        false
+    }
 }
 
 /// What comparing mailboxes with the ledger needs.

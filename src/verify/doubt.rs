@@ -46,7 +46,8 @@ impl<'a> Verification<'a, '_> {
         // Looked for again, now that nobody else may write.
         let found = self.find(copy, None);
         let seen = found.as_ref().ok().and_then(|found| to_record(found));
-        let Some(receipt) = seen.map(FoundCopy::to_record) else {
+        let seen = seen.map(|seen| (seen.to_record(), seen.is_wrapped));
+        let Some((receipt, wrapped)) = seen else {
             // Nothing was written under the claim: the row is as much in doubt as before.
             drop(turn);
             self.ledger.release(&[claim], self.plan.ledger_until())?;
@@ -54,7 +55,7 @@ impl<'a> Verification<'a, '_> {
             self.found(copy, Level::Error, topic, None, missing("a copy was there and is gone"));
             return Ok(());
         };
-        let facts = CopyFacts { nul_replaced: false, found_by_look: true };
+        let facts = CopyFacts { found_by_look: true, wrapped, ..CopyFacts::default() };
         let one = ToConfirm { claim, receipt: &receipt, facts, end: None };
         match turn.confirm(&one, self.plan.ledger_until())? {
             Confirmed::Recorded => {

@@ -177,7 +177,7 @@ impl Verification<'_, '_> {
     ) -> Result<bool, Unverified> {
         let found = self.find_by_id(copy, None, since)?;
         if let Some(FoundCopy { receipt, .. }) = oldest_ours(claim.in_doubt, &found) {
-            let facts = CopyFacts { nul_replaced: false, found_by_look: true };
+            let facts = CopyFacts { found_by_look: true, ..CopyFacts::default() };
             let one = ToConfirm { claim: *claim, receipt, facts, end: None };
             match self.ledger.confirm(&one, self.plan.ledger_until())? {
                 Confirmed::Recorded => {

@@ -16,6 +16,7 @@ use crate::support::server::{Server, guarded};
 use crate::support::{TempRoot, chown_recursive, free_port, run};
 
 const PASSWORD: &str = "store-secret";
+const USER_PASSWORD: &str = "user-secret";
 
 pub struct Courier {
     // Declared first: dropped before its folder goes.
@@ -37,7 +38,7 @@ impl Courier {
             for folder in ["new", "cur", "tmp"] {
                 fs::create_dir_all(maildir.join(folder)).expect("Maildir");
             }
-            let password = if *user == "mda" { PASSWORD } else { "user-secret" };
+            let password = if *user == "mda" { PASSWORD } else { USER_PASSWORD };
             let hash = run(Command::new("openssl").args(["passwd", "-6", password]));
             let (home, maildir, hash) = (home.display(), maildir.display(), hash.trim());
             users += &format!(
@@ -61,12 +62,24 @@ impl Courier {
         command.args(["--mount", "bash"]).arg(root.join("start")).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
         let mut server = Server::start("courier", command, Signal::SIGKILL, &log_path);
-        server.wait_ready(|| session(port, "mda").is_ok());
+        server.wait_ready(|| session(port, "mda", PASSWORD).is_ok());
         Courier { _server: server, root, port }
     }
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The folder of all Maildirs: `ACCOUNT/Maildir`.
+    pub fn mail_root(&self) -> PathBuf {
+        self.root.join("mail")
+    }
+
+    /// A session of the account's own user.
+    pub fn session(&self, account: &str) -> Imap {
+        // What root has written.
+        chown_recursive(&self.mail_root(), "nobody");
+        session(self.port, account, USER_PASSWORD).expect("a login")
     }
 
     /// The account's messages, byte for byte as they lie there.
@@ -96,11 +109,11 @@ impl Courier {
 }
 
 /// Logs in as `user`; it waits for the server's `+`.
-fn session(port: u16, user: &str) -> std::io::Result<()> {
+fn session(port: u16, user: &str, password: &str) -> std::io::Result<Imap> {
     let mut imap = Imap::connect(port)?;
-    let token = base64(format!("{user}\0{user}\0{PASSWORD}").as_bytes());
+    let token = base64(format!("{user}\0{user}\0{password}").as_bytes());
     let answer = imap.command(&format!("AUTHENTICATE PLAIN\r\n{token}"))?;
-    if answer.is_ok() { Ok(()) } else { Err(std::io::Error::other(answer.tagged)) }
+    if answer.is_ok() { Ok(imap) } else { Err(std::io::Error::other(answer.tagged)) }
 }
 
 const AUTHDAEMONRC: &str = "authmodulelist=\"authuserdb\"\nauthmodulelistorig=\"authuserdb\"\n\

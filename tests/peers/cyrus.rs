@@ -30,6 +30,11 @@ pub struct Cyrus {
 impl Cyrus {
     /// With these accounts.
     pub fn start(accounts: &[&str]) -> Cyrus {
+        Cyrus::start_with(accounts, "munge8bit: no\n")
+    }
+
+    /// With further lines of imapd.conf.
+    pub fn start_with(accounts: &[&str], conf: &str) -> Cyrus {
         let (root, port) = (TempRoot::new(), free_port());
         let imapd = Path::new(UNPACKED).join("cyrus-imapd/usr/lib/cyrus/bin/imapd");
         assert!(imapd.exists(), "{} is missing: tests/run unpacks it", imapd.display());
@@ -38,7 +43,7 @@ impl Cyrus {
         }
         fs::create_dir(root.join("part")).expect("folder");
         let at = root.display().to_string();
-        root.write("imapd.conf", IMAPD_CONF.replace("@ROOT@", &at));
+        root.write("imapd.conf", IMAPD_CONF.replace("@ROOT@", &at) + conf);
         let conf =
             CYRUS_CONF.replace("@ROOT@", &at).replace("@IMAPD@", &imapd.display().to_string());
         root.write("cyrus.conf", conf.replace("@PORT@", &port.to_string()));
@@ -82,6 +87,17 @@ impl Cyrus {
     pub fn session(&self, account: &str) -> Imap {
         Imap::login_as(self.port, account, "mda", PASSWORD).expect("a login")
     }
+
+    /// The messages in a mailbox of the account, in their order.
+    pub fn messages(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
+        let mut session = self.session(account);
+        let opened = session.command(&format!("EXAMINE {mailbox}")).expect("EXAMINE");
+        if opened.untagged.iter().any(|line| line.text == "* 0 EXISTS") {
+            return Vec::new();
+        }
+        let fetched = session.command("FETCH 1:* BODY.PEEK[]").expect("FETCH");
+        fetched.untagged.into_iter().flat_map(|line| line.literals).collect()
+    }
 }
 
 const IMAPD_CONF: &str = "
@@ -97,7 +113,6 @@ sasl_auxprop_plugin: sasldb
 sasl_sasldb_path: @ROOT@/sasldb2
 servername: localhost
 defaultdomain: localhost
-munge8bit: no
 lmtpsocket: @ROOT@/conf/socket/lmtp
 idlesocket: @ROOT@/conf/socket/idle
 notifysocket: @ROOT@/conf/socket/notify

@@ -18,14 +18,14 @@ const MESSAGE: &[u8] =
     b"Return-Path: <lisa@gmail.com>\nMessage-ID: <proof@b>\nSubject: s\n\nbody\n";
 
 /// A ledger in a file, and a mail server.
-struct Mail {
+pub struct Mail {
     site: Site<Files>,
     config: PathBuf,
 }
 
 impl Mail {
     /// The mail server at this port.
-    fn at(port: u16, more: &str) -> Mail {
+    pub fn at(port: u16, more: &str) -> Mail {
         let site = Site::embedded();
         set_mode(&site.root.write("password", "store-secret"), 0o600);
         let store = format!(
@@ -40,8 +40,15 @@ impl Mail {
         mail
     }
 
+    /// As if the time of all leases had come.
+    pub fn expire_leases(&self) {
+        let ledger = self.site.sqlite();
+        let sql = "UPDATE onedrop_copy SET leased_until = leased_until - 1e6";
+        ledger.execute(sql, []).expect("leases");
+    }
+
     /// Exit status and output.
-    fn run(&self, args: &[&str], input: &[u8]) -> (i32, String) {
+    pub fn run(&self, args: &[&str], input: &[u8]) -> (i32, String) {
         use std::io::Write;
         let mut command = onedrop();
         command.args(args).arg("--config").arg(&self.config);

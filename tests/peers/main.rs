@@ -3,7 +3,9 @@
 
 mod broken;
 mod courier;
+mod courier_mail;
 mod cyrus;
+mod cyrus_mail;
 #[path = "../lmtp/escapes.rs"]
 mod escapes;
 mod hostile;

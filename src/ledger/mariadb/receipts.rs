@@ -103,7 +103,7 @@ fn store_receipt(
             "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
                  lease_value = NULL,
                  in_doubt = FALSE, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6,
-                 found_by_look = ?7, placed_epoch = ?8
+                 found_by_look = ?7, wrapped = ?8, placed_epoch = ?9
              WHERE id = ?1 AND value = ?2 AND {condition}"
         ),
         values![
@@ -114,6 +114,7 @@ fn store_receipt(
             name,
             facts.nul_replaced,
             facts.found_by_look,
+            facts.wrapped,
             claim.epoch
         ],
     );

@@ -113,6 +113,7 @@ const FORGET: &str = "
 UPDATE onedrop_copy SET value = UNHEX(LEFT(SHA2(CONCAT(?1, id), 256), 32)),
     due_at = CASE WHEN placed_at IS NULL THEN due_at END, placed_at = NULL, placed_epoch = 0,
     uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = FALSE, found_by_look = FALSE,
+    wrapped = FALSE,
     by_sender = FALSE, settled_at = NULL, leased_until = NULL, in_doubt = TRUE,
     prior_doubt = TRUE, looks_back = TRUE
 WHERE id IN ";

@@ -66,7 +66,7 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        {placed_at}, epoch, owner, {leased_until}, nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
         WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
-       {due_at}, by_sender
+       {due_at}, by_sender, wrapped
 FROM onedrop_copy c WHERE message_id IN {ids} ORDER BY shared, id";
 
 /// Attempts for the messages, and attempts without a message row: with the same Message-IDs, or by

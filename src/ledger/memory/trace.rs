@@ -151,6 +151,7 @@ impl CopyRow {
             owner: self.owner.clone(),
             nul_replaced: self.facts.nul_replaced,
             found_by_look: self.facts.found_by_look,
+            wrapped: self.facts.wrapped,
             kept: message.kept_of(self).map(str::to_owned),
             due_at: self.due_at.map(|at| clock::utc(wall_clock(at))),
             by_sender: self.by_sender,

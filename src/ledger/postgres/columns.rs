@@ -27,7 +27,7 @@ pub(super) const LONGEST: usize = 4000;
 ///
 /// [`Connection::patience_ms`]: super::connection::Connection::patience_ms
 pub(super) const RECORD: usize = 32;
-pub(super) const CONFIRM: usize = 14;
+pub(super) const CONFIRM: usize = 15;
 
 /// Columns of the result of `onedrop_record`, behind the number of its call.
 const OLDEST_PROGRAM: usize = 19;
@@ -211,6 +211,7 @@ pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> S
         .with(name, Type::TEXT)
         .with(facts.nul_replaced, Type::BOOL)
         .with(facts.found_by_look, Type::BOOL)
+        .with(facts.wrapped, Type::BOOL)
         .with(ended.map(|(attempt, _)| attempt), Type::INT8);
     end(statement, ended.map(|(_, end)| end))
 }

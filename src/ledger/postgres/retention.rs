@@ -122,7 +122,7 @@ WHERE c.id = ANY ($1) AND a.id = t.id";
 const FORGET: &str = "
 UPDATE onedrop_copy SET value = uuid_send(gen_random_uuid()),
     due_at = CASE WHEN placed_at IS NULL THEN due_at END, placed_at = NULL, placed_epoch = NULL,
-    uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = false,
+    uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = false, wrapped = false,
     found_by_look = false, by_sender = false, settled_at = NULL, leased_until = NULL,
     in_doubt = true, prior_doubt = true, looks_back = true,
     attempt_id = NULL, attempt_ms = NULL

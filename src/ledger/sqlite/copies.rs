@@ -230,14 +230,24 @@ fn store_receipt(
     facts: CopyFacts,
 ) -> Result<(), LedgerError> {
     let (validity, uid, name) = rows::columns(receipt);
-    let CopyFacts { nul_replaced, found_by_look } = facts;
+    let CopyFacts { nul_replaced, found_by_look, wrapped } = facts;
     tx.execute(
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, lease_boot = NULL,
              lease_value = NULL, owner = NULL, in_doubt = 0,
              uid_validity = ?3, uid = ?4, file_name = ?5,
-             nul_replaced = ?6, found_by_look = ?7, placed_epoch = ?8
+             nul_replaced = ?6, found_by_look = ?7, wrapped = ?8, placed_epoch = ?9
          WHERE id = ?1",
-        params![claim.copy, now, validity, uid, name, nul_replaced, found_by_look, claim.epoch],
+        params![
+            claim.copy,
+            now,
+            validity,
+            uid,
+            name,
+            nul_replaced,
+            found_by_look,
+            wrapped,
+            claim.epoch
+        ],
     )?;
     forget_kept(tx, claim)
 }

@@ -13,7 +13,7 @@ use super::fetch::{self, Fetched};
 use super::search::TRACE_BYTES;
 use super::session::ImapSession;
 use super::syntax;
-use crate::message::{DedupBy, Identity};
+use crate::message::{self, DedupBy, Identity};
 use crate::store::{CopySearch, Proof};
 
 /// One message alone is fetched in pieces of this size.
@@ -162,7 +162,8 @@ impl Judge<'_> {
     /// Whether what there is of a candidate does not tell yet that it is another message.
     fn may_be(&self, one: &Candidate) -> bool {
         (self.sought.by_id || self.has_likely_size(one))
-            && self.sought.identity.may_begin_with(&one.bytes)
+            && (self.sought.identity.may_begin_with(&one.bytes)
+                || message::may_be_wrapper(&one.bytes))
     }
 
     fn has_likely_size(&self, one: &Candidate) -> bool {
@@ -191,12 +192,15 @@ impl Judge<'_> {
             };
             one.add(&body, PIECE);
         }
-        let Candidate { uid, fetched, bytes, .. } = one;
-        let is_same = sought.by_id && sought.identity.has_same_id(&bytes);
+        let Candidate { uid, mut fetched, bytes, .. } = one;
+        let inner = message::inner(&bytes);
+        fetched.is_wrapped = inner.is_some();
+        let bytes = inner.unwrap_or(&bytes);
+        let is_same = sought.by_id && sought.identity.has_same_id(bytes);
         let is_equal = is_likely
             && match sought.by_id {
-                true => sought.identity.is_that_of(&bytes),
-                false => Identity::of(&bytes, self.by) == *sought.identity,
+                true => sought.identity.is_that_of(bytes),
+                false => Identity::of(bytes, self.by) == *sought.identity,
             };
         let proof = match is_equal {
             true if is_same && fetched.date != Some(sought.recorded_at) => Proof::SameContent,

@@ -95,6 +95,11 @@ impl Rejection {
         }
     }
 
+    /// Whether a NO to an APPEND may be about the message itself: it names nothing else.
+    pub fn may_concern_the_message(&self) -> bool {
+        self.code.is_empty() && self.text.starts_with("NO")
+    }
+
     /// Whether the mailbox is not there.
     pub fn is_missing_mailbox(&self) -> bool {
         ["TRYCREATE", "NONEXISTENT"].contains(&self.code.as_str())

@@ -20,6 +20,8 @@ pub struct Fetched {
     pub body: Option<Vec<u8>>,
     /// Fields of the header, or a piece of them.
     pub ids: Option<Vec<u8>>,
+    /// Its body is a wrapper of ours.
+    pub is_wrapped: bool,
 }
 
 /// What `answer` says, with the UID of which message. Of one there may be several responses.

@@ -57,6 +57,7 @@ pub fn find_all(
             receipt: Receipt::Uid { validity, uid },
             has_our_date: fetched.date == Some(sought.recorded_at),
             marked_deleted: fetched.is_deleted == Some(true),
+            is_wrapped: fetched.is_wrapped,
             proof,
             handed: None,
         };

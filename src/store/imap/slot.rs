@@ -3,6 +3,9 @@
 //! session that is idle anyway: all but its last bytes goes out while the ledger is asked, which
 //! lets 5 to 12 % more messages through on one connection. A slot that is dropped with a begun
 //! append closes that session, and the server drops what it was sent.
+//!
+//! A message with a damaged header, which a server refuses, is appended once more, wrapped
+//! ([`message::wrapper`]): or it would be refused for as long as Postfix tries.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +16,7 @@ use super::session::IDLE;
 use super::{ImapStore, Taken, check_name, names};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
+use crate::message;
 use crate::store::{Copy, Need, Receipt, Slot, StoreError};
 
 /// A server that can be waited for takes a small message at once.
@@ -26,6 +30,7 @@ pub struct ImapSlot<'a> {
     deadline: &'a Deadline,
     session: Option<Taken>,
     early: Option<EarlyAppend>,
+    is_wrapped: bool,
 }
 
 /// An append that has begun early.
@@ -51,8 +56,8 @@ pub fn reserve<'a>(
         Err(_) if need == Need::Early => return Ok(None),
         named => named?,
     }
-    let (session, early) = (None, None);
-    let mut slot = ImapSlot { store, destination, copy, deadline, session, early };
+    let (session, early, is_wrapped) = (None, None, false);
+    let mut slot = ImapSlot { store, destination, copy, deadline, session, early, is_wrapped };
     match need {
         Need::Early => return Ok(slot.begin().map(|()| slot)),
         Need::Write => {}
@@ -68,12 +73,17 @@ impl Slot for ImapSlot<'_> {
         self.give_up_early(|_| true);
         let sought = self.copy.sought();
         let found = self.store.find_in(self.destination, &[sought], &mut self.session, until)?;
-        Ok(found.into_iter().flatten().next().map(|found| found.to_record()))
+        let found = found.into_iter().flatten().next();
+        self.is_wrapped = found.as_ref().is_some_and(|found| found.is_wrapped);
+        Ok(found.map(|found| found.to_record()))
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {
         let ImapSlot { store, copy, deadline, .. } = *self;
         self.give_up_early(|early| early.since.elapsed() >= IDLE);
+        if message::is_damaged(copy.bytes) {
+            return self.append_damaged();
+        }
         if self.session.is_none() && grouped::is_small(&copy) && store.connector.has_multiappend() {
             return store
                 .appends
@@ -82,8 +92,17 @@ impl Slot for ImapSlot<'_> {
         let (early, mut session) = (self.early.take(), self.session.take());
         let message = [AppendMessage::new(&copy, deadline)];
         let appended = self.append_messages(&message, &mut session, early.as_ref());
-        appended.map(|mut receipts| receipts.pop().unwrap_or(Receipt::Unnamed))
+        appended.map(only).map_err(|error| self.failed(error))
     }
+
+    fn is_wrapped(&self) -> bool {
+        self.is_wrapped
+    }
+}
+
+/// The receipt of the only message.
+fn only(mut receipts: Vec<Receipt>) -> Receipt {
+    receipts.pop().unwrap_or(Receipt::Unnamed)
 }
 
 impl ImapSlot<'_> {
@@ -91,7 +110,8 @@ impl ImapSlot<'_> {
     fn begin(&mut self) -> Option<()> {
         // What the server calls another mailbox may have to be asked for.
         let mailbox = &self.destination.mailbox;
-        if !grouped::is_small(&self.copy) || mailbox != "INBOX" {
+        let is_odd = message::is_damaged(self.copy.bytes);
+        if !grouped::is_small(&self.copy) || mailbox != "INBOX" || is_odd {
             return None;
         }
         let mark = self.store.appends.begin(self.destination)?;
@@ -115,13 +135,41 @@ impl ImapSlot<'_> {
         }
     }
 
+    /// Appends the copy as it came, and where the server refuses that, wrapped.
+    fn append_damaged(&mut self) -> Result<Receipt, StoreError> {
+        let (copy, mut session) = (self.copy, self.session.take());
+        let message = [AppendMessage::new(&copy, self.deadline)];
+        let refused = match self.append_messages(&message, &mut session, None) {
+            Err(ImapError::Refused(no)) if no.may_concern_the_message() => ImapError::Refused(no),
+            appended => return appended.map(only).map_err(|error| self.failed(error)),
+        };
+        let whole = [copy.head, copy.bytes].concat();
+        let head = [message::wrapper(&whole), copy.head.to_vec()].concat();
+        let copy = Copy { head: &head, ..copy };
+        let message = [AppendMessage::new(&copy, self.deadline)];
+        match self.append_messages(&message, &mut session, None) {
+            Ok(receipts) => {
+                self.is_wrapped = true;
+                Ok(only(receipts))
+            }
+            // It was not about the header then.
+            Err(ImapError::Refused(_)) => Err(self.failed(refused)),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// What an error means for the copy.
+    fn failed(&self, error: ImapError) -> StoreError {
+        error.while_appending(&format!("appending to {}", self.destination))
+    }
+
     /// Appends `copies` of different messages to the mailbox. Each comes to what it would have come
     /// to alone.
     fn append_together(&self, copies: &[(Copy<'_>, &Deadline)]) -> Vec<Appended> {
         let messages: Vec<AppendMessage<'_>> =
             copies.iter().map(|(copy, deadline)| AppendMessage::new(copy, deadline)).collect();
         let mut session = None;
-        match self.append_messages(&messages, &mut session, None) {
+        match self.append_messages(&messages, &mut session, None).map_err(|e| self.failed(e)) {
             Ok(receipts) => receipts.into_iter().map(Ok).collect(),
             Err(StoreError::InDoubt(why)) => {
                 copies.iter().map(|_| Err(StoreError::InDoubt(why.clone()))).collect()
@@ -131,8 +179,8 @@ impl ImapSlot<'_> {
             Err(_) => messages
                 .chunks(1)
                 .map(|one| {
-                    let mut receipts = self.append_messages(one, &mut session, None)?;
-                    Ok(receipts.pop().unwrap_or(Receipt::Unnamed))
+                    let appended = self.append_messages(one, &mut session, None);
+                    appended.map(only).map_err(|error| self.failed(error))
                 })
                 .collect(),
         }
@@ -145,7 +193,7 @@ impl ImapSlot<'_> {
         messages: &[AppendMessage<'_>],
         session: &mut Option<Taken>,
         mut early: Option<&EarlyAppend>,
-    ) -> Result<Vec<Receipt>, StoreError> {
+    ) -> Result<Vec<Receipt>, ImapError> {
         let ImapSlot { store, destination, .. } = self;
         let (account, until) = (&destination.account, append::until(messages));
         let mut append = |session: &mut Option<Taken>| {
@@ -157,13 +205,12 @@ impl ImapSlot<'_> {
                 }
             })
         };
-        let appended = match append(session) {
+        match append(session) {
             Err(ImapError::Refused(no)) if no.is_missing_mailbox() => {
                 self.create(session, until, no.text).and_then(|()| append(session))
             }
             appended => appended,
-        };
-        appended.map_err(|error| error.while_appending(&format!("appending to {destination}")))
+        }
     }
 
     /// Creates and subscribes the mailbox, which is missing, as `missing` says. That another was

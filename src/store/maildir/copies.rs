@@ -98,6 +98,7 @@ fn standing(
         standing.push(FoundCopy {
             has_our_date: date == sought.recorded_at,
             marked_deleted: is_trashed(entry),
+            is_wrapped: false,
             receipt: Receipt::Name(format!("{sub}/{entry}")),
             proof: Proof::Equal,
             handed: None,

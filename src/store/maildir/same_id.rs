@@ -50,6 +50,7 @@ pub fn find(
                     receipt: Receipt::Name(lasting.to_owned()),
                     has_our_date: modified(&path)? == Some(sought.recorded_at),
                     marked_deleted: is_trashed(&entry),
+                    is_wrapped: false,
                     proof,
                     handed: None,
                 };

@@ -93,6 +93,8 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
     file_name     VARCHAR(1000),
     nul_replaced  BOOLEAN NOT NULL DEFAULT FALSE,
     found_by_look BOOLEAN NOT NULL DEFAULT FALSE,
+    wrapped       BOOLEAN NOT NULL DEFAULT FALSE
+        COMMENT 'attached to a message of ours, as the store did not take it as it came',
     by_sender     BOOLEAN NOT NULL DEFAULT FALSE
         COMMENT 'the receipt is that of the copy which the sender''s own mail program saved',
     due_at        DATETIME(6) COMMENT 'from then on settle has it; stays when it is placed',

@@ -151,6 +151,7 @@ CREATE TABLE onedrop_copy (
     prior_doubt   boolean NOT NULL,
     looks_back    boolean NOT NULL DEFAULT false,
     nul_replaced  boolean NOT NULL DEFAULT false,
+    wrapped       boolean NOT NULL DEFAULT false,
     found_by_look boolean NOT NULL DEFAULT false,
     by_sender     boolean NOT NULL DEFAULT false,
     value         bytea NOT NULL DEFAULT uuid_send(gen_random_uuid()),
@@ -194,6 +195,8 @@ COMMENT ON COLUMN onedrop_copy.uid IS 'IMAP receipt: UID';
 COMMENT ON COLUMN onedrop_copy.file_name IS 'Maildir receipt: the unique name, without flags';
 COMMENT ON COLUMN onedrop_copy.meant_mailbox
 IS 'the mailbox that this one stands for; null: itself';
+COMMENT ON COLUMN onedrop_copy.wrapped
+IS 'attached to a message of ours, as the store did not take it as it came';
 COMMENT ON COLUMN onedrop_copy.nul_replaced IS 'NUL bytes went to the store as 0x80';
 COMMENT ON COLUMN onedrop_copy.found_by_look
 IS 'the copy was found in the mailbox, its writer did not live to record it';
@@ -680,7 +683,7 @@ $$;
 CREATE FUNCTION onedrop_confirm(
     p_lock_timeout_ms bigint, p_copy bigint, p_value bytea, p_epoch bigint,
     p_uid_validity bigint, p_uid bigint, p_file_name text, p_nul_replaced boolean,
-    p_found_by_look boolean,
+    p_found_by_look boolean, p_wrapped boolean,
     p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text
 ) RETURNS TABLE (recorded boolean, ended boolean, epoch bigint, is_placed boolean,
                  uid_validity bigint, uid bigint, file_name text)
@@ -699,6 +702,7 @@ BEGIN
         nul_replaced = CASE WHEN c.placed_at IS NULL THEN p_nul_replaced ELSE c.nul_replaced END,
         found_by_look = CASE WHEN c.placed_at IS NULL THEN p_found_by_look
                              ELSE c.found_by_look END,
+        wrapped = CASE WHEN c.placed_at IS NULL THEN p_wrapped ELSE c.wrapped END,
         placed_epoch = CASE WHEN c.placed_at IS NULL THEN p_epoch ELSE c.placed_epoch END,
         attempt_id = CASE WHEN c.attempt_id IS NULL AND p_outcome = 'delivered'
                            AND p_status = '2.0.0'

@@ -103,6 +103,7 @@ CREATE TABLE onedrop_copy (
     attempt_ms    INTEGER,                   -- how long it took
     nul_replaced  INTEGER NOT NULL DEFAULT 0,
     found_by_look INTEGER NOT NULL DEFAULT 0,
+    wrapped       INTEGER NOT NULL DEFAULT 0, -- attached to a message of ours
     by_sender     INTEGER NOT NULL DEFAULT 0, -- the receipt is that of the sender's mail program
     due_at        REAL,                      -- from then on settle has it; stays when it is placed
     settled_at    REAL,                      -- when a look after the last lease found one at most
