@@ -50,6 +50,7 @@ mod namespace;
 mod proof;
 mod removal;
 mod search;
+mod server;
 mod session;
 mod slot;
 mod syntax;
@@ -380,9 +381,10 @@ impl Access for ImapStore {
         let settings = &self.connector.settings;
         let checked = self.run(account, &mut None, until, |session| {
             let inbox = look::open(session, "EXAMINE", "\"INBOX\"", until)?;
-            let mut facts = facts(session, settings, account, inbox);
-            facts.extend(names::facts(session, until)?);
-            Ok(facts)
+            let mut told = facts(session, settings, account, inbox);
+            told.extend(server::told(session, until)?);
+            told.extend(names::facts(session, until)?);
+            Ok(told)
         });
         checked.map_err(|error| error.while_doing(&format!("opening INBOX of {account}")))
     }

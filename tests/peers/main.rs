@@ -6,6 +6,7 @@ mod courier;
 mod courier_mail;
 mod cyrus;
 mod cyrus_mail;
+mod dovecot_24;
 #[path = "../lmtp/escapes.rs"]
 mod escapes;
 mod hostile;

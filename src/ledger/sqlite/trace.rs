@@ -60,8 +60,8 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        strftime('%Y-%m-%dT%H:%M:%SZ', unixepoch('subsec') - ?2 + {lease_end}, 'unixepoch'),
        nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
-        WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL), {due_at}, by_sender,
-       wrapped
+        WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
+       {due_at}, by_sender, wrapped
 FROM onedrop_copy c WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY id";
 
 /// Attempts for the messages in ?9, and attempts that recorded none: for messages with the hashes

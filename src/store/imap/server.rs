@@ -1,0 +1,111 @@
+//! What a server says that it is (ID, RFC 2971), and what that and its capabilities mean for
+//! copies; for `onedrop check`, nothing else asks.
+
+use std::time::Instant;
+
+use super::error::ImapError;
+use super::session::{Capabilities, ImapSession};
+use super::syntax;
+use crate::text;
+
+/// Bytes of a name or a version.
+const LONGEST: usize = 60;
+
+/// Lines for an administrator.
+///
+/// # Errors
+/// The session was lost; a server that does not say what it is, is none.
+pub fn told(session: &mut ImapSession, until: Instant) -> Result<Vec<String>, ImapError> {
+    let id = match session.capabilities().has("ID") {
+        true => match session.run("ID NIL", until) {
+            Ok(answer) => answer.responses.iter().find_map(|response| response.after("ID")),
+            Err(ImapError::Refused(_)) => None,
+            Err(error) => return Err(error),
+        },
+        false => None,
+    };
+    let name = id.as_deref().and_then(name);
+    let mut lines = vec![match &name {
+        Some(name) => format!("imap: the server is {name}"),
+        None => "imap: the server does not say what it is".to_owned(),
+    }];
+    if let Some(advice) = name.as_deref().and_then(advice) {
+        lines.push(format!("imap: {advice}"));
+    }
+    lines.extend(abilities(session.capabilities()));
+    Ok(lines)
+}
+
+/// Name and version in the answer to ID.
+fn name(id: &str) -> Option<String> {
+    let mut quoted = id.split('"').skip(1).step_by(2);
+    let (mut name, mut version) = (None, None);
+    while let (Some(key), Some(value)) = (quoted.next(), quoted.next()) {
+        let value = text::within(value, LONGEST).into_owned();
+        match key.to_ascii_lowercase().as_str() {
+            "name" => name = Some(value),
+            "version" => version = Some(value),
+            _ => {}
+        }
+    }
+    let name = name.filter(|name| !name.trim().is_empty())?;
+    let all = version.map_or(name.clone(), |version| format!("{name} {version}"));
+    Some(syntax::clean(all.as_bytes()))
+}
+
+/// What is to be known of a server by its name.
+fn advice(name: &str) -> Option<&'static str> {
+    let lower = name.to_ascii_lowercase();
+    let is = |part: &str| lower.contains(part);
+    if is("cyrus") {
+        Some(
+            "set munge8bit: no in imapd.conf, or Cyrus changes 8-bit header bytes and a copy in \
+             doubt is not found again; a message with a damaged header is attached to another one",
+        )
+    } else if is("stalwart") || is("james") {
+        Some("its search may lag behind its mailboxes: a copy in doubt may not be found")
+    } else {
+        None
+    }
+}
+
+fn abilities(capabilities: &Capabilities) -> [String; 2] {
+    let multiappend = match capabilities.has("MULTIAPPEND") {
+        true => "yes, small copies for one mailbox go in one command",
+        false => "no, each copy goes by itself",
+    };
+    let special_use = match capabilities.has("SPECIAL-USE") {
+        true => "yes, the server knows which mailbox is for Sent",
+        false => "no, only its name says which mailbox is for Sent",
+    };
+    [format!("imap: MULTIAPPEND: {multiappend}"), format!("imap: SPECIAL-USE: {special_use}")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_by_what_it_says() {
+        let named = |id: &str| name(id);
+        let cyrus = "(\"name\" \"Cyrus IMAPD\" \"version\" \"3.6.1\" \"vendor\" \"Project\")";
+        assert_eq!(named(cyrus).as_deref(), Some("Cyrus IMAPD 3.6.1"));
+        assert_eq!(named("(\"NAME\" \"Dovecot\")").as_deref(), Some("Dovecot"));
+        for nothing in ["NIL", "", "(\"name\" NIL)", "(\"name\" \" \")", "(\"name\""] {
+            assert_eq!(named(nothing), None, "{nothing}");
+        }
+        let hostile = format!("(\"name\" \"{}\r\n* OK\")", "x".repeat(1000));
+        let shown = named(&hostile).expect("a name");
+        assert!(shown.len() <= LONGEST + 8 && !shown.contains(['\r', '\n']), "{shown}");
+    }
+
+    #[test]
+    fn what_a_server_cannot_is_said() {
+        let all = abilities(&Capabilities::parse("MULTIAPPEND SPECIAL-USE"));
+        assert!(all.iter().all(|line| line.contains(": yes, ")));
+        let none = abilities(&Capabilities::parse("IMAP4rev1"));
+        assert!(none.iter().all(|line| line.contains(": no, ")));
+        assert!(advice("Cyrus IMAPD 3.6.1").is_some_and(|text| text.contains("munge8bit: no")));
+        assert!(advice("Dovecot").is_none());
+    }
+}
