@@ -6,7 +6,7 @@
 //! The wrapper's header follows from the message alone, so that a wrapper is told from what a
 //! stranger sends: that has trace fields, or another header than this.
 
-use super::fields::{fields, split};
+use super::fields::{Field, fields, split};
 
 const SUBJECT: &str = "A message whose header is damaged, attached as it came";
 /// Stands where the message does not say who has written it.
@@ -19,11 +19,17 @@ const BODY: &str = "MIME-Version: 1.0\r\n\
 /// Bytes of a value that is repeated.
 const LONGEST: usize = 500;
 
-/// Whether the header of a message ends otherwise than by an empty line: with a line that is no
-/// field, or with the message.
+/// Whether a server may refuse a message for its header: it ends with a line that is no field, or
+/// with the message, and not by an empty line; or a blank stands before a colon (RFC 5322 section
+/// 4.5).
 pub fn is_damaged(bytes: &[u8]) -> bool {
     let (header, body) = split(bytes);
-    header.len() + body.len() == bytes.len()
+    let is_separated = header.len() + body.len() < bytes.len();
+    let has_blank = |field: Field<'_>| {
+        let name = field.raw.split(|byte| *byte == b':').next();
+        name.is_some_and(|name| name.ends_with(b" ") || name.ends_with(b"\t"))
+    };
+    !is_separated || fields(header).any(has_blank)
 }
 
 /// What stands before a message, for it to be wrapped.
@@ -67,11 +73,13 @@ mod tests {
                              no field\r\nDate: Mon, 23 Nov 2026 07:00:00 +0000\r\n\r\nbody\r\n";
 
     #[test]
-    fn a_header_that_ends_by_an_empty_line_is_whole() {
+    fn a_header_of_fields_that_ends_by_an_empty_line_is_whole() {
         for whole in ["A: b\r\n\r\n", "A: b\n\nbody", "\r\nbody", "A: b\r\n c\r\n\r\n"] {
             assert!(!is_damaged(whole.as_bytes()), "{whole:?}");
         }
-        for damaged in ["", "A: b", "A: b\r\n", "text\r\n\r\n", "A: b\nc\nD: e\n\n", "a b: c\n\n"] {
+        for damaged in
+            ["", "A: b", "A: b\r\n", "text\r\n\r\n", "A: b\nc\nD: e\n\n", "a b: c\n\n", "A : b\n\n"]
+        {
             assert!(is_damaged(damaged.as_bytes()), "{damaged:?}");
         }
     }

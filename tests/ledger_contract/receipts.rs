@@ -79,7 +79,7 @@ pub fn the_same_receipt_by_another_counts_as_ours(rig: &dyn Rig) {
     let late_claim = claimed(&late.copies[0]);
     rig.expire_leases();
     let finder = b.claim(&mail, &inbox());
-    let facts = CopyFacts { found_by_look: true, nul_replaced: true };
+    let facts = CopyFacts { found_by_look: true, nul_replaced: true, wrapped: true };
     assert_eq!(b.confirm_with(&finder, &uid(8), facts, None), Confirmed::Recorded);
     let end = delivered();
     let confirmed =
@@ -87,7 +87,8 @@ pub fn the_same_receipt_by_another_counts_as_ours(rig: &dyn Rig) {
     assert_eq!(confirmed, Confirmed::Recorded);
     let trace = a.trace_one("same@example.org");
     assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));
-    assert!(trace.copies[0].found_by_look && trace.copies[0].nul_replaced, "as first recorded");
+    let copy = &trace.copies[0];
+    assert!(copy.found_by_look && copy.nul_replaced && copy.wrapped, "as first recorded");
 }
 
 pub fn the_first_receipt_wins_whatever_its_epoch(rig: &dyn Rig) {
@@ -214,7 +215,7 @@ pub fn an_end_is_on_record_only_with_the_receipt(rig: &dyn Rig) {
     let recorded = b.record(&mail, &[inbox()]);
     let end = delivered();
     let claim = claimed(&recorded.copies[0]);
-    let facts = CopyFacts { found_by_look: false, nul_replaced: true };
+    let facts = CopyFacts { found_by_look: false, nul_replaced: true, wrapped: false };
     let confirmed = b.confirm_with(&claim, &uid(2), facts, Some((recorded.attempt, &end)));
     assert_eq!(confirmed, Confirmed::Recorded);
     let late =

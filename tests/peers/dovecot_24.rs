@@ -145,7 +145,8 @@ fn the_shipped_file_serves_deliveries() {
         assert_eq!(found.expect("a look"), None);
     }
     // An account that is not there gets no mailbox.
-    let ghost = store.reserve(&Destination::inbox("ghost"), copy, Need::Look, &deadline);
+    let nobody = Destination::inbox("ghost");
+    let ghost = store.reserve(&nobody, copy, Need::Look, &deadline);
     assert!(matches!(ghost, Err(StoreError::NoAccount(_) | StoreError::NotStored(_))));
     let shown = dovecot.settings();
     for line in [
