@@ -42,6 +42,8 @@ fn place(
         identity: message.identity(),
         recorded_at: recorded_at(),
         looks_back: false,
+        handed: None,
+        newer_than: None,
     };
     let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
     let mut slot = store.reserve(destination, copy, need, &deadline)?.expect("a slot");
@@ -135,6 +137,8 @@ fn what_cyrus_refuses_stands_there_attached() {
                 identity: message.identity(),
                 recorded_at: recorded_at(),
                 looks_back: false,
+                handed: None,
+                newer_than: None,
             };
             CopySearch { needs_proof: true, at_most: 5, ..copy.sought() }
         })

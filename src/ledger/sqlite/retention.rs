@@ -109,8 +109,8 @@ const FORGET: &str = "
 UPDATE onedrop_copy SET value = randomblob(16),
     due_at = CASE WHEN placed_at IS NULL THEN due_at END, placed_at = NULL, placed_epoch = 0,
     uid_validity = NULL, uid = NULL, file_name = NULL, nul_replaced = 0, found_by_look = 0,
-    wrapped = 0, by_sender = 0, settled_at = NULL, leased_until = NULL, in_doubt = 1, prior_doubt = 1,
-    looks_back = 1, attempt_id = NULL, attempt_ms = NULL
+    wrapped = 0, by_sender = 0, settled_at = NULL, leased_until = NULL, in_doubt = 1,
+    prior_doubt = 1, looks_back = 1, attempt_id = NULL, attempt_ms = NULL
 WHERE id = ?1";
 
 impl Retention for SqliteLedger {

@@ -143,6 +143,7 @@ fn compare(
         // By its value, whatever date its delivery or its owner gave it.
         has_our_date: true,
         marked_deleted: mark.marked_deleted,
+        is_wrapped: false,
         proof: Proof::Equal,
         handed: Some(HandedCopy { mailbox: mailbox.to_owned(), epoch: mark.epoch }),
     });
