@@ -16,6 +16,7 @@ use crate::config::{Config, StoreUrl};
 use crate::trust_search::TrustSearch;
 
 mod conf;
+mod guard;
 
 use conf::Conf;
 
@@ -34,6 +35,22 @@ struct ExpectedDovecot<'a> {
 /// Findings about the Dovecot of this host, or the one with the configuration `file`. doveconf runs
 /// no longer than `time`.
 pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Finding> {
+    let is_named = file.is_some();
+    let found = of_server(file, config, time);
+    // What no test could reach is told, not passed over.
+    match &config.store.lmtp {
+        Some(_) if found.is_empty() && !is_named => vec![Finding::new(
+            Severity::Warning,
+            "dovecot",
+            "its settings cannot be seen from here: whether the guard of store.lmtp \
+             (conf/dovecot/onedrop-guard.sieve) is in force was not tested; run onedrop check on \
+             the mail server's host",
+        )],
+        _ => found,
+    }
+}
+
+fn of_server(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Finding> {
     let client = match config.store.kind() {
         StoreUrl::Maildir { .. } => None,
         StoreUrl::Imap { host, port, .. } => match our_address(&host, port) {
@@ -58,7 +75,13 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
         Ok(output) => judged(&Conf::read(&output), &ExpectedDovecot { config, client }),
         // Often only root may read its files; a named file must be readable.
         Err(why) if file.is_some() => finding(Severity::Error, &why),
-        Err(why) => finding(Severity::Ok, &format!("nothing about Dovecot was tested: {why}")),
+        Err(why) => {
+            let severity = match &config.store.lmtp {
+                Some(_) => Severity::Warning,
+                None => Severity::Ok,
+            };
+            finding(severity, &format!("nothing about Dovecot was tested: {why}"))
+        }
     }
 }
 
@@ -83,7 +106,10 @@ fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
             );
         }
     }
-    plugins(conf, ours, &mut remarks);
+    match ours.config.store.lmtp {
+        Some(_) => guard::judge(conf, &mut remarks),
+        None => plugins(conf, ours, &mut remarks),
+    }
     remarks.summarize(|| "its settings fit".to_owned());
     remarks.findings("dovecot", "").collect()
 }

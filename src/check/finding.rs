@@ -84,6 +84,10 @@ impl Remarks {
         self.add(Severity::Warning, text);
     }
 
+    pub fn untested(&mut self, text: impl Into<String>) {
+        self.add(Severity::Untested, text);
+    }
+
     pub fn error(&mut self, text: impl Into<String>) {
         self.add(Severity::Error, text);
     }

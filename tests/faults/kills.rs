@@ -135,14 +135,16 @@ fn matters(call: &Call) -> bool {
 }
 
 /// Whether the outcome hangs on the call at `at`: a link, a sync, what commits and its answer, the
-/// last bytes of an append and its answer.
+/// last bytes of an append or the dot of a hand-off, and its answer.
 fn is_named(calls: &[Call], at: usize) -> bool {
     let call = &calls[at];
     let commits = |call: &Call| {
         call.name == "sendto" && STATEMENTS.iter().any(|what| call.args.contains(what))
     };
-    let is_last_bytes =
-        |call: &Call| call.name == "sendto" && call.args.contains(", \"\\r\\n\", 2,");
+    let is_last_bytes = |call: &Call| {
+        let is_dot = call.args.contains(", \".\\r\\n\", 3,");
+        call.name == "sendto" && (is_dot || call.args.contains(", \"\\r\\n\", 2,"))
+    };
     match &*call.name {
         "link" | "linkat" | "unlink" => true,
         "fsync" | "fdatasync" => call.on().contains("/od-"),
@@ -382,6 +384,15 @@ fn a_delivery_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
 #[test]
 fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
     kill_deliveries(&Combination::servers(), &[Kind::InDoubt, Kind::InDoubtWithCopies]);
+}
+
+/// The filter forwards, so that a hand-off that is carried out twice shows.
+#[test]
+fn a_delivery_handed_over_by_lmtp_killed_at_any_step_is_filtered_once() {
+    kill_deliveries(
+        &Combination::handing_over(),
+        &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt, Kind::InDoubtWithCopies],
+    );
 }
 
 #[test]

@@ -2,5 +2,6 @@
 //! LMTP: the guard that is shipped for it, and each kind of filter with each kind of failure.
 
 mod guard;
+mod stories;
 #[path = "../support/mod.rs"]
 mod support;

@@ -20,6 +20,7 @@ mod imap_sessions;
 mod imap_together;
 mod ipv6;
 mod lagging;
+mod lmtp_hostile;
 mod lmtp_store;
 mod mariadb;
 #[path = "../support/mod.rs"]

@@ -11,12 +11,13 @@ use crate::page::{PROJECT, Page};
 use crate::support::onedrop_path;
 
 /// The pages whose commands these tests run, all of them. README's trial is run by `readme.rs`.
-pub const FOLLOWED: [&str; 8] = [
+pub const FOLLOWED: [&str; 9] = [
     "README.md",
     "docs/install.md",
     "docs/jobs-ticking.md",
     "docs/locks.md",
     "docs/moving.md",
+    "docs/set-up-filters.md",
     "docs/set-up-imap.md",
     "docs/set-up-lmtp.md",
     "docs/set-up-maildirs.md",
@@ -254,6 +255,24 @@ fn the_pages_set_up_imap_and_then_lmtp() {
     nothing_to_find(&machine, "onedrop");
     send(&machine, "by-lmtp", files, 3);
     assert!(machine.run("cat /var/log/mail.log").contains("relay=mx.mail.axial.net[/run/onedrop/"));
+    nothing_was_deferred(&machine);
+}
+
+#[test]
+fn the_pages_set_up_imap_and_then_filters() {
+    let machine = machine();
+    machine.run(VMAIL);
+    machine.run(POSTGRES);
+    machine.run(DOVECOT);
+    follow(&machine, "docs/install.md", None);
+    follow(&machine, "docs/set-up-imap.md", None);
+    follow(&machine, "docs/set-up-filters.md", None);
+    let log = machine.run("cat /var/log/mail.log");
+    assert!(log.contains("(handed over account=scuba lmtp="), "{log}");
+    let filtered = machine.run("cat /srv/mail/scuba/Maildir/.Filtered/new/*");
+    assert!(filtered.contains("a message for a filter"), "{filtered}");
+    assert_eq!(filtered.matches("X-Onedrop-Copy: ").count(), 1, "{filtered}");
+    nothing_to_find(&machine, "onedrop");
     nothing_was_deferred(&machine);
 }
 

@@ -56,16 +56,21 @@ impl Filters {
         for part in [&before, group] {
             assert!(shipped.contains(part), "conf/dovecot/onedrop-lmtp.conf has no {part}");
         }
-        let of_guard = match guard {
-            Guard::On => before.replace(path, &self.path("guard").display().to_string()),
-            Guard::Off => String::new(),
+        // Dovecot runs sieve_before2 only behind a sieve_before.
+        let ours = |name| format!("  {name} = {}\n", self.path("before").display());
+        let before_users = match guard {
+            Guard::On => {
+                let guard = before.replace(path, &self.path("guard").display().to_string());
+                format!("{guard}{}", ours("sieve_before2"))
+            }
+            Guard::Off => ours("sieve_before"),
         };
-        let shipped = shipped.replace(&before, &of_guard).replace(group, "    mode = 0666\n");
+        let shipped = shipped.replace(&before, &before_users).replace(group, "    mode = 0666\n");
         let at = self.root.display();
         format!(
             "{shipped}sendmail_path = {at}/sendmail\n\
              plugin {{\n  sieve = file:{at}/sieve/user-%u.sieve\n  \
-             sieve_before2 = {at}/sieve/before.sieve\n  sieve_after = {at}/sieve/after.sieve\n}}\n"
+             sieve_after = {at}/sieve/after.sieve\n}}\n"
         )
     }
 

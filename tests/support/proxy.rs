@@ -1,8 +1,9 @@
 //! A proxy on loopback between a delivery and a real server, which fails at one chosen point of the
 //! conversation.
 //!
-//! It knows just enough of the protocols: where an IMAP APPEND's literal begins and ends, where a
-//! Postgres answer ends (ReadyForQuery), and where a request to MariaDB begins. Whatever the fault,
+//! It knows just enough of the protocols: where an IMAP APPEND's literal begins and ends, which
+//! command of LMTP an answer answers, where a Postgres answer ends (ReadyForQuery), and where a
+//! request to MariaDB begins. Whatever the fault,
 //! what the server has got by then it really executes. Connections that a fault has frozen stay
 //! open until [`Proxy::heal`] or `Drop`.
 
@@ -18,10 +19,13 @@ use std::time::Duration;
 use super::stream::Stream;
 use super::wait_until;
 
+mod lmtp;
+
 /// The real server.
 #[derive(Clone, Debug)]
 pub enum Upstream {
     Imap(u16),
+    Lmtp(u16),
     /// A Unix socket where no password is asked for.
     Postgres(PathBuf),
     /// A Unix socket.
@@ -37,12 +41,17 @@ pub enum Stage {
     Login,
     /// APPEND does not reach the server.
     Append,
-    /// Half of the literal has reached the server.
+    /// Half of the literal has reached the server; of LMTP's data, the first line.
     MidLiteral,
-    /// The whole literal has reached the server, the CRLF after it does not.
+    /// The whole literal has reached the server, the CRLF after it does not; all of LMTP's data but
+    /// the dot.
     LastBytes,
-    /// The server has got the whole APPEND; in place of its answer.
+    /// The server has got the whole APPEND, or the dot; in place of its answer.
     Answer,
+    /// This command of LMTP does not reach the server.
+    Before(&'static str),
+    /// In place of the answer to this command of LMTP, which was executed.
+    After(&'static str),
     /// In place of Postgres' or MariaDB's n-th answer, which is the one to a request that was
     /// executed. MariaDB's logins do not count.
     Reply(usize),
@@ -99,7 +108,7 @@ impl Proxy {
                     return;
                 }
                 let server = match &upstream {
-                    Upstream::Imap(port) => {
+                    Upstream::Imap(port) | Upstream::Lmtp(port) => {
                         TcpStream::connect(("127.0.0.1", *port)).map(Stream::Tcp)
                     }
                     Upstream::Postgres(socket) | Upstream::Mariadb(socket) => {
@@ -126,10 +135,11 @@ impl Proxy {
     /// Forgets the plan and closes what is still open.
     pub fn heal(&self) {
         *lock(&self.state.plan) = None;
-        self.release();
+        // Before those go on that are held: what they have is not passed on any more.
         for stream in lock(&self.state.open).drain(..) {
             stream.shut();
         }
+        self.release();
     }
 
     /// How many connections have come to the fault.
@@ -177,6 +187,7 @@ struct Conversation {
     plan: Option<(Stage, Fault)>,
     /// The fault has begun; the server's words meet it.
     begun: AtomicBool,
+    dialog: Mutex<lmtp::Dialog>,
     client: Stream,
     server: Stream,
 }
@@ -199,10 +210,12 @@ impl Conversation {
             Some((Stage::Request(0), _)) => !matches!(upstream, Upstream::Mariadb(_)),
             _ => false,
         });
-        let this = Arc::new(Conversation { state: Arc::clone(state), plan, begun, client, server });
+        let (state, dialog) = (Arc::clone(state), Mutex::default());
+        let this = Arc::new(Conversation { state, plan, begun, dialog, client, server });
         type Direction = fn(&Conversation) -> Flow;
         let (to_server, to_client): (Direction, Direction) = match upstream {
             Upstream::Imap(_) => (Self::imap_client, Self::imap_server),
+            Upstream::Lmtp(_) => (Self::lmtp_client, Self::lmtp_server),
             Upstream::Postgres(_) => (Self::postgres_client, Self::postgres_server),
             Upstream::Mariadb(_) => (Self::mariadb_client, Self::mariadb_server),
         };

@@ -89,6 +89,12 @@ impl Run {
         self.child.try_wait().expect("wait for our child").is_some()
     }
 
+    /// Ends it by SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait for our child");
+    }
+
     /// Waits for the end; a run that does not end by itself is killed, and shows it.
     pub fn end(mut self) -> End {
         let (mut status, mut peak_kib) = (None, 0);

@@ -70,6 +70,43 @@ impl Conf {
         })
     }
 
+    /// A setting of the Sieve interpreter: in the section `plugin` (2.3), or as any other (2.4).
+    pub fn sieve(&self, name: &str) -> Option<&str> {
+        self.setting(&["plugin"], name).or_else(|| self.value("lmtp", name))
+    }
+
+    /// Where the scripts are that run before users' own, each with its place in the order:
+    /// `sieve_before`, `sieve_before2` and so on (2.3), or sections with a precedence (2.4; without
+    /// one they run last, in an order that is not kept here).
+    pub fn scripts_before(&self) -> Vec<(u32, &str)> {
+        let plugin = self.sections.get("plugin").into_iter().flat_map(|plugin| &plugin.settings);
+        let mut numbered: Vec<(u32, &str)> = plugin
+            .filter_map(|(name, value)| {
+                let number = name.strip_prefix("sieve_before")?;
+                let number = if number.is_empty() { 1 } else { number.parse().ok()? };
+                Some((number, value.as_str()))
+            })
+            .collect();
+        numbered.sort_unstable();
+        // Behind a number that is not there nothing runs.
+        let numbered = (1..).zip(numbered).filter(|(at, (number, _))| at == number);
+        let numbered = numbered.map(|(_, script)| script);
+        let own = self.sections.get("protocol lmtp");
+        let sections = [Some(self), own].into_iter().flatten().flat_map(|conf| &conf.sections);
+        let named = sections.filter_map(|(name, section)| {
+            let of = |setting: &str| {
+                let short = section.settings.get(setting);
+                short.or_else(|| section.settings.get(&format!("sieve_script_{setting}")))
+            };
+            let is_before = name.starts_with("sieve_script ") && of("type")? == "before";
+            let precedence = of("precedence").and_then(|number| number.parse().ok());
+            is_before.then_some((precedence.unwrap_or(u32::MAX), of("path")?.as_str()))
+        });
+        let mut scripts: Vec<(u32, &str)> = numbered.chain(named).collect();
+        scripts.sort_unstable();
+        scripts
+    }
+
     /// The mail plugins of a protocol: a list of words (2.3), or a section of switches (2.4).
     pub fn plugins(&self, protocol: &str) -> impl Iterator<Item = &str> {
         const NAME: &str = "mail_plugins";

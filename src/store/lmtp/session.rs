@@ -121,10 +121,14 @@ impl LmtpSession {
     /// Whether the connection can still be used, as far as can be seen: a server has nothing to say
     /// unasked but that it leaves.
     pub fn is_there(&mut self) -> bool {
+        self.sound && self.is_silent()
+    }
+
+    /// Whether the server has said nothing that is not read, nor gone.
+    pub(super) fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         let waits = self.transport.socket().map(|timed| timed.socket.read_now(&mut byte));
-        self.sound
-            && self.input.rest().is_empty()
+        self.input.rest().is_empty()
             && matches!(waits, Ok(Err(error)) if error.kind() == std::io::ErrorKind::WouldBlock)
     }
 

@@ -130,6 +130,11 @@ impl LmtpSession {
         let was_sound = std::mem::replace(&mut self.sound, false);
         let last = data::write_up_to_the_last(&mail.pieces(), &mut self.transport);
         let last = last.map_err(|error| self.lost(error.into()))?;
+        // What it says before the message is whole is no answer to it, and would be taken for one.
+        if !self.is_silent() {
+            let why = "it answered before it had the message".to_owned();
+            return Err(HandOffError::Refused(StoreError::NotStored(why)));
+        }
         if let Err(late) = deadline.pass_point_of_no_return() {
             return Err(HandOffError::Refused(StoreError::NotStored(late.to_string())));
         }

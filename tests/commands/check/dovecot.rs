@@ -10,22 +10,37 @@ use super::CheckSite;
 use crate::support::set_mode;
 
 const IMAP: &str = "imap://127.0.0.1:1";
+const LMTP: &str = "lmtp://127.0.0.1:1";
 
 /// What a check finds where doveconf is this script, in PATH and, if so, named as a file.
 fn findings(doveconf: &[u8], store: &str, is_named: bool) -> String {
+    findings_with(doveconf, store, None, is_named)
+}
+
+/// As [`findings`], with a `store.lmtp`.
+fn findings_with(doveconf: &[u8], store: &str, lmtp: Option<&str>, is_named: bool) -> String {
     let site = CheckSite::good();
     site.write("doveconf", doveconf);
     set_mode(&site.folder.join("doveconf"), 0o755);
     let path = format!("{}:{}", site.path(""), std::env::var("PATH").unwrap_or_default());
-    about_dovecot(&site, store, is_named.then_some("doveconf"), &path)
+    about_dovecot(&site, store, lmtp, is_named.then_some("doveconf"), &path)
 }
 
-fn about_dovecot(site: &CheckSite, store: &str, file: Option<&str>, path: &str) -> String {
-    let mut command = site.command_with(&[
+fn about_dovecot(
+    site: &CheckSite,
+    store: &str,
+    lmtp: Option<&str>,
+    file: Option<&str>,
+    path: &str,
+) -> String {
+    let password = site.password();
+    let mut settings = vec![
         ("STORE__URL", store),
         ("STORE__STARTTLS", "false"),
-        ("STORE__PASSWORD_FILE", &site.password()),
-    ]);
+        ("STORE__PASSWORD_FILE", &password),
+    ];
+    settings.extend(lmtp.map(|lmtp| ("STORE__LMTP", lmtp)));
+    let mut command = site.command_with(&settings);
     if let Some(file) = file {
         command.arg("--dovecot").arg(site.path(file));
     }
@@ -33,20 +48,33 @@ fn about_dovecot(site: &CheckSite, store: &str, file: Option<&str>, path: &str) 
 }
 
 /// Each is a file of what doveconf prints (`NAME.conf`) and the findings about it, by IMAP
-/// (`NAME.imap`) and into Maildirs (`NAME.maildir`).
+/// (`NAME.imap`) and into Maildirs (`NAME.maildir`), or, of `guard-NAME.conf`, handed over by LMTP
+/// (`NAME.lmtp`). `@CONF@` is the folder of what we ship for Dovecot.
 #[test]
 fn every_dovecot_gets_exactly_the_findings_expected() {
     let (mut wrong, mut count) = (String::new(), 0);
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dovecot");
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (fixtures, conf) = (project.join("fixtures/dovecot"), project.join("conf/dovecot"));
     for entry in fs::read_dir(fixtures).expect("fixtures/dovecot") {
         let path = entry.expect("an entry").path();
         if path.extension() != Some(OsStr::new("conf")) {
             continue;
         }
         let name = path.display();
-        let doveconf = format!("#!/bin/sh\n[ \"$*\" = \"-c $0 -n\" ] && cat {name}\n");
-        for (kind, store) in [("imap", IMAP), ("maildir", "maildir:///nonexistent")] {
-            let actual = findings(doveconf.as_bytes(), store, true);
+        let entry_name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_about_the_guard = entry_name.starts_with("guard-");
+        let cat = format!("sed 's,@CONF@,{},' {name}", conf.display());
+        let doveconf = format!("#!/bin/sh\n[ \"$*\" = \"-c $0 -n\" ] && {cat}\n");
+        for (kind, store, lmtp) in [
+            ("imap", IMAP, None),
+            ("maildir", "maildir:///nonexistent", None),
+            ("lmtp", IMAP, Some(LMTP)),
+        ] {
+            if (kind == "lmtp") != is_about_the_guard {
+                continue;
+            }
+            let actual = findings_with(doveconf.as_bytes(), store, lmtp, true);
+            let actual = actual.replace(&conf.display().to_string(), "@CONF@");
             let expected = fs::read_to_string(path.with_extension(kind)).unwrap_or_default();
             if actual != expected {
                 wrong +=
@@ -78,13 +106,47 @@ fn a_doveconf_that_fails_or_babbles_is_survived() {
 }
 
 #[test]
+fn a_guard_that_cannot_be_seen_is_told() {
+    let failing = b"#!/bin/sh\necho 'doveconf: Fatal: Permission denied' >&2; exit 89\n";
+    let told = findings_with(failing, IMAP, Some(LMTP), false);
+    assert!(told.starts_with("warning nothing about Dovecot was tested: "), "{told}");
+    let told = findings_with(failing, "imap://192.0.2.1:143", Some("lmtp://192.0.2.1:24"), false);
+    assert!(told.starts_with("warning its settings cannot be seen from here"), "{told}");
+}
+
+/// With the real doveconf, and the guard at its place.
+#[test]
+fn the_guard_we_ship_is_in_force() {
+    let site = CheckSite::good();
+    let shipped = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/dovecot").join(name);
+        fs::read_to_string(path).expect("a file that is shipped")
+    };
+    site.write("guard.sieve", shipped("onedrop-guard.sieve").as_bytes());
+    let place = "/etc/dovecot/onedrop-guard.sieve";
+    let conf =
+        shipped("onedrop.conf") + &shipped("onedrop-lmtp.conf").replace("group = onedrop", "");
+    assert!(conf.contains(place));
+    let conf = conf.replace(place, &site.path("guard.sieve"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let about = |conf: &str| {
+        site.write("dovecot.conf", format!("protocols = imap lmtp\n{conf}").as_bytes());
+        about_dovecot(&site, IMAP, Some(LMTP), Some("dovecot.conf"), &path)
+    };
+    assert_eq!(about(&conf), "ok      its settings fit\n");
+    // Another script at its place.
+    site.write("guard.sieve", b"# duplicate \"x-onedrop-copy\" discard\nkeep;\n");
+    assert!(about(&conf).starts_with("warning no script that runs before"), "{}", about(&conf));
+}
+
+#[test]
 fn the_dovecot_settings_we_ship_fit() {
     let site = CheckSite::good();
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/dovecot/onedrop.conf");
     let more = "protocols = imap lmtp\nprotocol lmtp {\n  mail_plugins = $mail_plugins sieve\n}\n";
     site.write("dovecot.conf", format!("!include {}\n{more}", shipped.display()).as_bytes());
     let path = std::env::var("PATH").unwrap_or_default();
-    let about = about_dovecot(&site, IMAP, Some("dovecot.conf"), &path);
+    let about = about_dovecot(&site, IMAP, None, Some("dovecot.conf"), &path);
     assert_eq!(about.lines().count(), 1, "{about}");
     let expected = "warning the plugin sieve is in mail_plugins of protocol lmtp";
     assert!(about.starts_with(expected), "{about}");

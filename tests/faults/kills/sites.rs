@@ -9,6 +9,7 @@ use std::time::Duration;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::support::dovecot::Dovecot;
+use crate::support::filters::{Filters, Guard};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Files, Site, deliver, run};
@@ -19,6 +20,8 @@ use crate::support::{fixture_text, maildir_copies, set_mode, wait_until};
 const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\n\
                      answer_secs = 2\n\
                      [lmtp]\nside_by_side = 1\n";
+/// Where a filtering Dovecot forwards all mail to.
+const FAR: &str = "far@elsewhere.example";
 const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \
                     \"authenticated\"\n\
                     authserv_id = \"mail.axial.net\"\n";
@@ -95,6 +98,8 @@ pub struct Combination {
     pub postgres: Option<Postgres>,
     pub mariadb: Option<Mariadb>,
     pub dovecot: Option<Dovecot>,
+    /// What the Dovecot runs for recipients' own copies, which are handed over to it by LMTP.
+    pub filters: Option<Filters>,
     /// A session with the ledger of all.
     session: Option<Mutex<Client>>,
 }
@@ -106,6 +111,7 @@ impl Combination {
             postgres: None,
             mariadb: None,
             dovecot: None,
+            filters: None,
             session: None,
         }
     }
@@ -114,18 +120,30 @@ impl Combination {
     pub fn sqlite_and_imap() -> Combination {
         let (site, dovecot) = (Site::embedded(), Dovecot::start_high_performance());
         set_mode(&site.root.write("password", dovecot.password()), 0o600);
-        Combination { site, postgres: None, mariadb: None, dovecot: Some(dovecot), session: None }
+        let dovecot = Some(dovecot);
+        Combination { site, postgres: None, mariadb: None, dovecot, filters: None, session: None }
     }
 
     pub fn postgres_and_maildir() -> Combination {
-        Combination::with_postgres(None)
+        Combination::with_postgres(None, None)
     }
 
     pub fn servers() -> Combination {
-        Combination::with_postgres(Some(Dovecot::start_high_performance()))
+        Combination::with_postgres(Some(Dovecot::start_high_performance()), None)
     }
 
-    fn with_postgres(dovecot: Option<Dovecot>) -> Combination {
+    /// As `servers`, with a Dovecot that forwards a copy of each message it is handed by LMTP,
+    /// under the guard alone: Pigeonhole's own memory of what it has forwarded is off.
+    pub fn handing_over() -> Combination {
+        let filters = Filters::new();
+        filters.before(&format!("require \"copy\";\nredirect :copy \"{FAR}\";\n"));
+        let conf = filters.conf(Guard::On);
+        let forgetful = "plugin {\n  sieve_redirect_duplicate_period = 0\n}\n";
+        let dovecot = Dovecot::start_high_performance_with(&format!("{conf}{forgetful}"));
+        Combination::with_postgres(Some(dovecot), Some(filters))
+    }
+
+    fn with_postgres(dovecot: Option<Dovecot>, filters: Option<Filters>) -> Combination {
         let (site, postgres) = (Site::embedded(), Postgres::start());
         if let Some(dovecot) = &dovecot {
             set_mode(&site.root.write("password", dovecot.password()), 0o600);
@@ -137,7 +155,8 @@ impl Combination {
         );
         let session = Client::connect(&session, NoTls).expect("a session");
         let session = Some(Mutex::new(session));
-        let all = Combination { site, postgres: Some(postgres), mariadb: None, dovecot, session };
+        let postgres = Some(postgres);
+        let all = Combination { site, postgres, mariadb: None, dovecot, filters, session };
         let output = run(&all.config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
         all
@@ -158,7 +177,8 @@ impl Combination {
             set_mode(&site.root.write("password", dovecot.password()), 0o600);
         }
         let mariadb = Some(mariadb);
-        let all = Combination { site, postgres: None, mariadb, dovecot, session: None };
+        let (filters, session) = (None, None);
+        let all = Combination { site, postgres: None, mariadb, dovecot, filters, session };
         let output = run(&all.config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
         all.postgres.iter().for_each(Postgres::remember_for_ever);
@@ -171,7 +191,11 @@ impl Combination {
             (_, Some(_)) => "MariaDB",
             _ => "SQLite",
         };
-        let store = if self.dovecot.is_some() { "IMAP" } else { "Maildir" };
+        let store = match (&self.dovecot, &self.filters) {
+            (Some(_), Some(_)) => "LMTP",
+            (Some(_), None) => "IMAP",
+            _ => "Maildir",
+        };
         format!("{ledger} + {store}")
     }
 
@@ -224,8 +248,13 @@ impl Combination {
                 ),
             );
         }
+        let lmtp = match (&self.filters, port) {
+            (None, _) => String::new(),
+            (Some(_), 1) => "\nlmtp = \"lmtp://127.0.0.1:1\"".to_owned(),
+            (Some(_), _) => format!("\nlmtp = \"unix:{}\"", dovecot.lmtp_socket().display()),
+        };
         format!(
-            "url = \"imap://127.0.0.1:{port}\"\nuser = \"{user}\"\npassword_file = \"{}\"",
+            "url = \"imap://127.0.0.1:{port}\"\nuser = \"{user}\"\npassword_file = \"{}\"{lmtp}",
             password.display()
         )
     }
@@ -248,6 +277,9 @@ impl Combination {
 
     /// Makes it so that delivery `id` finds what its kind says.
     pub fn prepare(&self, id: &str, kind: Kind) {
+        if let (Some(dovecot), Some(_)) = (&self.dovecot, &self.filters) {
+            kind.copies(id).iter().for_each(|(account, _)| dovecot.make_home(account));
+        }
         if !kind.is_in_doubt() {
             return;
         }
@@ -331,7 +363,9 @@ impl Combination {
 
     /// A copy's receipt, where it is placed and nothing is left of its lease.
     fn receipt(&self, id: &str, account: &str, mailbox: &str) -> Option<String> {
-        let column = if self.dovecot.is_some() { "uid" } else { "file_name" };
+        let was_handed = self.filters.is_some() && mailbox == "INBOX";
+        let has_uid = self.dovecot.is_some() && !was_handed;
+        let column = if has_uid { "uid" } else { "file_name" };
         let sql = format!(
             "SELECT CAST({column} AS text) FROM onedrop_copy WHERE account = '{account}' AND \
              mailbox = '{mailbox}' AND placed_at IS NOT NULL AND NOT in_doubt AND leased_until IS \
@@ -399,12 +433,21 @@ impl Combination {
             if there.len() != 1 {
                 return Err(format!("{account}/{mailbox}: {} copies", there.len()));
             }
-            if there[0] != wanted {
+            let was_handed = self.filters.is_some() && *mailbox == "INBOX";
+            let is_it = match was_handed {
+                true => is_handed(&there[0], &wanted),
+                false => there[0] == wanted,
+            };
+            if !is_it {
                 return Err(format!("{account}/{mailbox}: not the message's bytes"));
             }
             let receipt = self
                 .receipt(id, account, mailbox)
                 .ok_or(format!("{account}/{mailbox}: not on record"))?;
+            if was_handed {
+                self.was_forwarded_once(account, &wanted)?;
+                continue;
+            }
             let name = match &self.dovecot {
                 Some(dovecot) => dovecot.uids(account, mailbox)[0].to_string(),
                 None => self.file_name(id, account, mailbox),
@@ -434,6 +477,19 @@ impl Combination {
         if beside.is_empty() { Ok(()) } else { Err(format!("beside the ledger: {beside:?}")) }
     }
 
+    /// The account's filter has sent the message on once.
+    fn was_forwarded_once(&self, account: &str, message: &[u8]) -> Result<(), String> {
+        let text = String::from_utf8_lossy(message);
+        let field = text.lines().find(|line| line.starts_with("Message-ID:")).unwrap_or_default();
+        let to = format!("Delivered-To: {account}@");
+        let sent = self.filters.iter().flat_map(|filters| filters.sent_to(FAR));
+        match sent.filter(|sent| sent.message.contains(field) && sent.message.contains(&to)).count()
+        {
+            1 => Ok(()),
+            times => Err(format!("{account}: forwarded {times} times")),
+        }
+    }
+
     fn has_proofs(&self) -> bool {
         let tables = "SELECT CAST(table_name AS text) FROM information_schema.tables
                       WHERE table_name = 'onedrop_proof'";
@@ -453,6 +509,12 @@ impl Combination {
             ["new", "cur"].iter().flat_map(|sub| files(&folder.join(sub))).collect();
         names.concat().split(':').next().unwrap_or_default().to_owned()
     }
+}
+
+/// Whether this is the message behind what Dovecot's LMTP and we put before it.
+fn is_handed(copy: &[u8], message: &[u8]) -> bool {
+    let fields = copy.strip_suffix(message).map(String::from_utf8_lossy);
+    fields.is_some_and(|fields| fields.matches("X-Onedrop-Copy: ").count() == 1)
 }
 
 /// For an SQL list.

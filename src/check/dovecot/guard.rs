@@ -1,0 +1,137 @@
+//! Whether users' filters run for what is handed over by LMTP (`store.lmtp`), and whether the guard
+//! against a second hand-over is in force (`conf/dovecot/onedrop-guard.sieve`): first of all
+//! scripts, with a memory that is long enough, and one delivery for an account at a time.
+//!
+//! Sources: doc/wiki of Pigeonhole 0.5, <https://doc.dovecot.org/2.4.1>; RFC 7352 (`duplicate`).
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::conf::{self, Conf};
+use crate::check::finding::Remarks;
+
+/// What the guard asks Dovecot to remember: seven days, longer than Postfix tries.
+const REMEMBERED_SECS: u64 = 604_800;
+/// No guard is longer, and no other script is read further.
+const LONGEST: u64 = 65_536;
+
+/// What becomes of a copy that is handed over twice.
+const OTHERWISE: &str = "a copy that is handed over a second time, because the answer to the first \
+                         was lost, may be filtered, forwarded and answered twice";
+
+/// What is wrong with it; nothing where all is well.
+pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
+    if !conf.plugins("lmtp").any(|plugin| plugin == "sieve") {
+        remarks.warning(
+            "store.lmtp is set, and the plugin sieve is not in mail_plugins of protocol lmtp: \
+             users' filters do not run, and nothing keeps Dovecot from storing a copy twice that \
+             is handed over a second time; see conf/dovecot/onedrop-lmtp.conf",
+        );
+        return;
+    }
+    match find(conf) {
+        Guard::First => {}
+        Guard::After(other) => remarks.warning(format!(
+            "the guard of store.lmtp runs after {}: what that script does is done twice for a copy \
+             that is handed over a second time; make the guard the first script of all",
+            other.display()
+        )),
+        Guard::Unread(path, why) => remarks.untested(format!(
+            "whether {} is the guard of store.lmtp could not be read: {why}; run onedrop check as \
+             root",
+            path.display()
+        )),
+        Guard::None => {
+            remarks.warning(format!(
+                "no script that runs before users' own is the guard of store.lmtp \
+                 (conf/dovecot/onedrop-guard.sieve): {OTHERWISE}"
+            ));
+            return;
+        }
+    }
+    memory(conf, remarks);
+    one_at_a_time(conf, remarks);
+}
+
+fn memory(conf: &Conf, remarks: &mut Remarks) {
+    const NAME: &str = "sieve_duplicate_max_period";
+    let value = conf.sieve(NAME);
+    match value.map(conf::seconds) {
+        Some(Some(secs)) if secs > REMEMBERED_SECS => {}
+        Some(Some(_)) | None => remarks.warning(format!(
+            "{NAME} is {}: the guard of store.lmtp asks for 7 days, longer than Postfix tries; set \
+             it to 8d",
+            value.unwrap_or("not set (12 hours)")
+        )),
+        Some(None) => remarks.warning(format!(
+            "{NAME} = {} is not understood; set it to 8d",
+            value.unwrap_or_default()
+        )),
+    }
+}
+
+fn one_at_a_time(conf: &Conf, remarks: &mut Remarks) {
+    const NAME: &str = "lmtp_user_concurrency_limit";
+    let value = conf.value("lmtp", NAME);
+    if value != Some("1") {
+        remarks.warning(format!(
+            "{NAME} is {}: deliveries for one account beside each other forget each other in what \
+             the guard of store.lmtp remembers; set it to 1",
+            value.unwrap_or("not set (no limit)")
+        ));
+    }
+}
+
+/// Where the guard stands among the scripts that run before users' own.
+enum Guard {
+    First,
+    /// Behind this one.
+    After(PathBuf),
+    /// One of them, which may be it, cannot be read.
+    Unread(PathBuf, io::Error),
+    None,
+}
+
+fn find(conf: &Conf) -> Guard {
+    let (mut others, mut unread): (Vec<(u32, PathBuf)>, _) = (Vec::new(), None);
+    for (place, location) in conf.scripts_before() {
+        let path = path_of(location);
+        match is_guard(&path) {
+            Ok(true) => {
+                let other = others.into_iter().find(|(other, _)| *other < place);
+                return other.map_or(Guard::First, |(_, other)| Guard::After(other));
+            }
+            Ok(false) => others.push((place, path)),
+            Err(why) => unread = unread.or(Some((path, why))),
+        }
+    }
+    unread.map_or(Guard::None, |(path, why)| Guard::Unread(path, why))
+}
+
+/// `file:/path;name=...` is a file or a folder of scripts, as is `/path`.
+fn path_of(location: &str) -> PathBuf {
+    let path = location.strip_prefix("file:").unwrap_or(location);
+    path.split_once(';').map_or(path, |(path, _)| path).into()
+}
+
+/// A script that is not there does nothing.
+fn is_guard(path: &Path) -> io::Result<bool> {
+    if path.is_dir() {
+        let mut scripts: Vec<PathBuf> =
+            fs::read_dir(path)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        // In this order they run.
+        scripts.retain(|script| script.extension().is_some_and(|ending| ending == "sieve"));
+        scripts.sort();
+        return scripts.first().map_or(Ok(false), |script| is_guard(script));
+    }
+    let mut script = Vec::new();
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        file => file?.take(LONGEST).read_to_end(&mut script)?,
+    };
+    let script = String::from_utf8_lossy(&script);
+    let code = script.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let code = code.collect::<Vec<_>>().join(" ").to_ascii_lowercase();
+    Ok(["duplicate ", "\"x-onedrop-copy\"", "discard"].iter().all(|word| code.contains(word)))
+}
