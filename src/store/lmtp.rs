@@ -18,6 +18,7 @@ use rustls::ClientConfig;
 
 use crate::deadline::Deadline;
 use crate::directory::Destination;
+use crate::message;
 use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
 use crate::store::{HandOff, Need, Receipt, Slot, Store, StoreError, Way, WitnessNames};
@@ -126,7 +127,11 @@ impl LmtpStore {
 
     /// Hands the mail over, in a kept connection or a new one. A kept one may end in the very
     /// moment in which it is used: if that was before the final dot, a new one is tried.
-    fn hand_over(&self, mail: &HandedMail<'_>, deadline: &Deadline) -> Result<String, StoreError> {
+    fn hand_over(
+        &self,
+        mail: &HandedMail<'_>,
+        deadline: &Deadline,
+    ) -> Result<Result<String, HandOffError>, StoreError> {
         let until = deadline.last_bytes();
         let (mut session, was_kept) = self.session(until)?;
         let mut result = session.hand_over(mail, deadline);
@@ -138,7 +143,7 @@ impl LmtpStore {
         if !session.is_sound() {
             session.throw_away();
         }
-        result.map_err(|error| error.of(&self.settings.place))
+        Ok(result)
     }
 }
 
@@ -170,7 +175,9 @@ impl Store for LmtpStore {
             Need::Write => None,
             Need::Look => self.inner.reserve(destination, copy, Need::Look, deadline)?,
         };
-        Ok(Some(Box::new(LmtpSlot { store: self, destination, copy, handed, deadline, look })))
+        let (store, is_wrapped) = (self, false);
+        let slot = LmtpSlot { store, destination, copy, handed, deadline, look, is_wrapped };
+        Ok(Some(Box::new(slot)))
     }
 
     fn remove(
@@ -265,6 +272,7 @@ struct LmtpSlot<'a> {
     deadline: &'a Deadline,
     /// The IMAP store's, for the look.
     look: Option<Box<dyn Slot + 'a>>,
+    is_wrapped: bool,
 }
 
 impl Slot for LmtpSlot<'_> {
@@ -289,11 +297,26 @@ impl Slot for LmtpSlot<'_> {
             let why = format!("other deliveries to account={account} take too long");
             return Err(StoreError::NotStored(why));
         };
-        match store.hand_over(&mail, deadline) {
+        let mut answer = store.hand_over(&mail, deadline)?;
+        if matches!(answer, Err(HandOffError::Content(_))) && message::is_damaged(copy.bytes) {
+            deadline.answered();
+            // As into a mailbox: or it would be refused for as long as Postfix tries.
+            let whole = [copy.head, copy.bytes].concat();
+            let head = [message::wrapper(&whole), copy.head.to_vec()].concat();
+            let mail = HandedMail::new(account, [&head, copy.bytes], &handed)?;
+            answer = store.hand_over(&mail, deadline)?;
+            self.is_wrapped = answer.is_ok();
+        }
+        let answer = answer.map_err(|error| error.of(&store.settings.place));
+        match answer {
             Err(StoreError::NoAccount(why)) if store.asks_twice.load(Ordering::Relaxed) => {
                 Err(store.proven(account, why, deadline.last_bytes()))
             }
             handed => handed.map(Receipt::Handed),
         }
+    }
+
+    fn is_wrapped(&self) -> bool {
+        self.is_wrapped
     }
 }

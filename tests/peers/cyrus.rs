@@ -5,7 +5,7 @@
 //! there.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
@@ -23,7 +23,7 @@ const CYRUS_USER: &str = "cyrus";
 pub struct Cyrus {
     // Declared first: dropped before its folder goes.
     _server: Server,
-    _root: TempRoot,
+    root: TempRoot,
     port: u16,
 }
 
@@ -76,11 +76,16 @@ impl Cyrus {
             let made = admin.command(&format!("CREATE user/{account}")).expect("CREATE");
             assert!(made.is_ok(), "{}", made.tagged);
         }
-        Cyrus { _server: server, _root: root, port }
+        Cyrus { _server: server, root, port }
     }
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where an lmtpd of its own listens, which suppresses no duplicates.
+    pub fn lmtp_socket(&self) -> PathBuf {
+        self.root.join("conf/socket/lmtp")
     }
 
     /// A session as `account`, logged in by `mda`.
@@ -114,6 +119,7 @@ sasl_sasldb_path: @ROOT@/sasldb2
 servername: localhost
 defaultdomain: localhost
 lmtpsocket: @ROOT@/conf/socket/lmtp
+duplicatesuppression: no
 idlesocket: @ROOT@/conf/socket/idle
 notifysocket: @ROOT@/conf/socket/notify
 ";
@@ -124,6 +130,7 @@ START {
 }
 SERVICES {
   imap cmd=\"@IMAPD@ -C @ROOT@/imapd.conf\" listen=\"127.0.0.1:@PORT@\"
+  lmtp cmd=\"/usr/lib/cyrus/bin/lmtpd -a -C @ROOT@/imapd.conf\" listen=\"@ROOT@/conf/socket/lmtp\"
 }
 EVENTS {
   checkpoint cmd=\"/usr/lib/cyrus/bin/ctl_cyrusdb -C @ROOT@/imapd.conf -c\" period=30

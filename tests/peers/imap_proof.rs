@@ -26,10 +26,15 @@ pub struct Mail {
 impl Mail {
     /// The mail server at this port.
     pub fn at(port: u16, more: &str) -> Mail {
+        Mail::with(port, "", more)
+    }
+
+    /// The same, with further keys of `[store]`.
+    pub fn with(port: u16, keys: &str, more: &str) -> Mail {
         let site = Site::embedded();
         set_mode(&site.root.write("password", "store-secret"), 0o600);
         let store = format!(
-            "[store]\nurl = \"imap://127.0.0.1:{port}\"\npassword_file = \"{}/password\"\n",
+            "[store]\nurl = \"imap://127.0.0.1:{port}\"\npassword_file = \"{}/password\"\n{keys}",
             site.root.display()
         );
         let directory = "[directory]\ndomains = [\"b.example\"]\n";

@@ -5,6 +5,7 @@ mod broken;
 mod courier;
 mod courier_mail;
 mod cyrus;
+mod cyrus_lmtp;
 mod cyrus_mail;
 mod dovecot_24;
 #[path = "../lmtp/escapes.rs"]

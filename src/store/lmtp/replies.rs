@@ -49,6 +49,12 @@ pub fn after_the_dot(reply: &Reply) -> StoreError {
     meaning(said)
 }
 
+/// Whether a reply after the final dot is about the message's content: nothing is stored, and
+/// nothing will ever be.
+pub fn is_about_the_content(reply: &Reply) -> bool {
+    matches!((reply.code, status(reply).as_str()), (550 | 554, "5.6.0" | "5.6.1" | "5.6.3"))
+}
+
 /// What a 250 after the final dot calls the delivery: Dovecot and Cyrus say `2.x.y <login> ID
 /// Saved`; of any other text all of it.
 pub fn name_of(reply: &Reply) -> String {

@@ -42,6 +42,8 @@ pub enum HandOffError {
     WithoutOriginal(String),
     /// The server has said so, or the time is over.
     Refused(StoreError),
+    /// The server does not take such a message.
+    Content(StoreError),
 }
 
 impl HandOffError {
@@ -52,7 +54,7 @@ impl HandOffError {
             HandOffError::Lost(why) | HandOffError::WithoutOriginal(why) => {
                 StoreError::NotStored(say(why))
             }
-            HandOffError::Refused(error) => error.map(say),
+            HandOffError::Refused(error) | HandOffError::Content(error) => error.map(say),
         }
     }
 }
@@ -155,7 +157,13 @@ impl LmtpSession {
         self.sound = was_sound && reply.code != 421;
         match reply.code {
             250 => Ok(replies::name_of(&reply)),
-            _ => Err(HandOffError::Refused(replies::after_the_dot(&reply))),
+            _ => {
+                let error = replies::after_the_dot(&reply);
+                Err(match replies::is_about_the_content(&reply) {
+                    true => HandOffError::Content(error),
+                    false => HandOffError::Refused(error),
+                })
+            }
         }
     }
 
