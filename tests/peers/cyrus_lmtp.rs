@@ -16,6 +16,11 @@ fn letter(body: &str) -> Vec<u8> {
 fn site(cyrus: &Cyrus, folder: &TempRoot) -> (LmtpPeer, Mail) {
     let peer = LmtpPeer::start(&folder.join("peer"));
     peer.pass_on_to(&cyrus.lmtp_socket());
+    for _ in 0..8 {
+        // Cyrus knows neither XCLIENT nor ORCPT.
+        let offers = "250-peer\r\n250-8BITMIME\r\n250-PIPELINING\r\n250 ENHANCEDSTATUSCODES\r\n";
+        peer.plan("LHLO", Act::Say(offers.to_owned()));
+    }
     let lmtp = format!("lmtp = \"unix:{}\"\n", peer.socket().display());
     let mail = Mail::with(cyrus.port(), &lmtp, "");
     (peer, mail)
