@@ -21,6 +21,7 @@ use crate::text;
 
 mod directory;
 mod dovecot;
+mod filing;
 mod finding;
 mod ledger;
 mod postfix;

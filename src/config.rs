@@ -11,6 +11,7 @@
 //! those of `[jobs.NAME]` are in `config/jobs.rs`.
 //! Rules between keys are in `config/rules.rs`, the order of layers in `config/load.rs`.
 
+mod filing;
 mod job_rules;
 mod jobs;
 mod layer;
@@ -36,8 +37,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::directory::{AccountTemplate, Directory};
+use crate::directory::{AccountTemplate, Detail, Directory, Home};
 use crate::duration;
+use crate::filing::FileRule;
 use crate::login::LoginForm;
 use crate::message::DedupBy;
 use crate::net::tls::Tls;
@@ -62,6 +64,9 @@ pub struct Config {
     pub retention: RetentionSettings,
     pub store: StoreSettings,
     pub directory: DirectorySettings,
+    /// `[[file]]`: the first rule that applies names the mailbox.
+    #[serde(default)]
+    pub file: Vec<FileRule>,
     pub sent: SentSettings,
     pub dedup: DedupSettings,
     pub lock: LockSettings,
@@ -154,7 +159,8 @@ struct DirectoryKeys {
     domains: Vec<String>,
     account: AccountTemplate,
     recipient_delimiter: String,
-    accounts: BTreeMap<String, String>,
+    detail: Detail,
+    accounts: BTreeMap<String, Home>,
     query: Option<String>,
     #[serde(default, deserialize_with = "parsed_if_set")]
     url: Option<LedgerUrl>,
@@ -167,10 +173,18 @@ struct DirectoryKeys {
 
 impl From<DirectoryKeys> for DirectorySettings {
     fn from(keys: DirectoryKeys) -> DirectorySettings {
-        let DirectoryKeys { domains, account, recipient_delimiter, accounts, .. } = keys;
-        let (query, userdb) = (keys.query, keys.userdb);
+        let DirectoryKeys { domains, account, recipient_delimiter, detail, .. } = keys;
+        let (accounts, query, userdb) = (keys.accounts, keys.query, keys.userdb);
         DirectorySettings {
-            addresses: Directory { domains, account, recipient_delimiter, accounts, query, userdb },
+            addresses: Directory {
+                domains,
+                account,
+                recipient_delimiter,
+                detail,
+                accounts,
+                query,
+                userdb,
+            },
             url: keys.url,
             unknown_account: keys.unknown_account,
             password_file: keys.password_file,

@@ -26,6 +26,7 @@ use crate::store::{Copy, HandOff, Need, Receipt, Slot, Store};
 
 mod endings;
 mod place;
+mod stand_in;
 mod verdict;
 
 pub use endings::fail;
@@ -56,10 +57,10 @@ pub struct Policy {
 pub struct DeliveryRequest<'a> {
     pub message: &'a Message,
     pub envelope: &'a Envelope,
-    /// The account of each of the envelope's recipients; `None`: nobody has that address. One at
-    /// least has an account.
-    pub accounts: &'a [Option<String>],
-    /// The accounts' mailboxes, and last the shared ones.
+    /// The mailbox of each of the envelope's recipients; `None`: nobody has that address. One at
+    /// least has a mailbox.
+    pub own: &'a [Option<Destination>],
+    /// These mailboxes, and last the shared ones; each once.
     pub destinations: &'a [Destination],
     /// Trace fields to prepend to recipients' own copies, for each destination; empty where they
     /// stand in the message.
@@ -123,6 +124,8 @@ pub struct Placed {
     pub destination: Destination,
     pub receipt: Receipt,
     pub how: How,
+    /// The mailbox that was meant and is not there, or not open to us.
+    pub instead_of: Option<String>,
 }
 
 impl std::fmt::Display for Placed {
@@ -136,6 +139,10 @@ impl std::fmt::Display for Placed {
                 write!(f, "{} account={} {}", how.name(), self.destination.account, self.receipt)
             }
             (receipt, how) => write!(f, "{} {} {receipt}", how.name(), self.destination),
+        }?;
+        match &self.instead_of {
+            Some(mailbox) => write!(f, " instead_of={mailbox}"),
+            None => Ok(()),
         }
     }
 }
@@ -204,6 +211,11 @@ pub struct Means<'a> {
 ///
 /// A message that is older than what the ledger remembers, and one whose record was forgotten, is
 /// claimed in doubt, and its look has no bound of date, at every attempt: the mailbox remembers.
+///
+/// A recipient's copy whose mailbox is not there, or not open to us, goes to INBOX: first its row
+/// gets the receipt [`Receipt::Elsewhere`], then INBOX is claimed as for any other recipient, so
+/// that several who mean INBOX, now or later, come to one copy there. After a crash between the two
+/// the row says where to go on, also if the mailbox is there by then.
 ///
 /// A shared copy (Sent) may be left to `onedrop settle` ([`Policy::sent_after`]): then its bytes go
 /// on record, with the time from which on it is due, and no delivery leases it.
@@ -383,8 +395,10 @@ impl<'a> DeliveryRequest<'a> {
             (false, Some(_)) => (message::without_recipient(head), self.message.shared_copy()),
             (false, None) => (head, self.message.own_copy()),
         };
-        let is_its = |account: &Option<String>| account.as_ref() == Some(&destination.account);
-        let recipient = self.accounts.iter().position(is_its).unwrap_or(0);
+        let is_its = |own: &Option<Destination>| {
+            own.as_ref().is_some_and(|own| own.is_same_mailbox(destination))
+        };
+        let recipient = self.own.iter().position(is_its).unwrap_or(0);
         let handed = handed.map(|claim| HandOff {
             value: claim.value.array(),
             epoch: claim.epoch,

@@ -36,7 +36,9 @@ impl DeliveryLogRecord<'_> {
         let (uid, file) = match self.own.map(|own| &own.receipt) {
             Some(Receipt::Uid { uid, .. }) => (Some(*uid), None),
             Some(Receipt::Name(name)) => (None, Some(name.as_str())),
-            Some(Receipt::Handed(_) | Receipt::Unnamed) | None => (None, None),
+            Some(Receipt::Handed(_) | Receipt::Unnamed | Receipt::Elsewhere(_)) | None => {
+                (None, None)
+            }
         };
         let phase = |of: fn(&Phases) -> Duration| self.phases.map(|phases| millis(of(phases)));
         let (queue_id, status) =
@@ -49,6 +51,7 @@ impl DeliveryLogRecord<'_> {
             sender = self.sender,
             account = self.account,
             mailbox = self.own.map(|own| own.destination.mailbox.as_str()),
+            instead_of = self.own.and_then(|own| own.instead_of.as_deref()),
             uid,
             file,
             how = self.own.map(|own| own.how.name()),

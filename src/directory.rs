@@ -1,11 +1,13 @@
 //! Maps addresses to accounts and messages to mailboxes. Values only: if the configuration has a
 //! query or a userdb, [`Directory::known`] returns what is to be asked, and the caller asks.
 
+mod mailbox;
 mod template;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub use mailbox::{detail_mailbox, mailbox_name};
 pub use template::{AccountTemplate, FolderTemplate};
 
 /// In the place of a mailbox' name: the one that the mail server marks as that for sent mail (RFC
@@ -23,7 +25,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// A recipient's own mailbox.
+    /// A recipient's own mailbox, if no other is meant.
     pub fn inbox(account: &str) -> Destination {
         Destination { account: account.to_owned(), mailbox: "INBOX".to_owned(), shared: false }
     }
@@ -34,6 +36,12 @@ impl Destination {
         let is_same = |fixed: &&str| fixed.eq_ignore_ascii_case(mailbox);
         let mailbox = ["INBOX", SENT_ROLE].into_iter().find(is_same).unwrap_or(mailbox);
         Destination { account: account.to_owned(), mailbox: mailbox.to_owned(), shared: true }
+    }
+
+    /// Where a recipient's copy goes if the mailbox that was meant for it is not there, or not
+    /// open to us; of INBOX and of shared copies there is none.
+    pub fn stand_in(&self) -> Option<Destination> {
+        (!self.shared && self.mailbox != "INBOX").then(|| Destination::inbox(&self.account))
     }
 
     pub fn is_same_mailbox(&self, other: &Destination) -> bool {
@@ -47,10 +55,58 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// The account of an address, as far as the configuration alone can tell.
+/// Whose mailbox an address means.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(from = "HomeKey")]
+pub struct Home {
+    pub account: String,
+    /// `None`: INBOX.
+    pub mailbox: Option<String>,
+}
+
+impl Home {
+    /// An account's INBOX.
+    pub fn of(account: impl Into<String>) -> Home {
+        Home { account: account.into(), mailbox: None }
+    }
+
+    pub fn destination(&self) -> Destination {
+        let mailbox = self.mailbox.as_deref().unwrap_or("INBOX").to_owned();
+        Destination { account: self.account.clone(), mailbox, shared: false }
+    }
+}
+
+/// As the configuration keeps it: an account, and perhaps a mailbox.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum HomeKey {
+    Account(String),
+    Mailbox(String, String),
+}
+
+impl From<HomeKey> for Home {
+    fn from(key: HomeKey) -> Home {
+        match key {
+            HomeKey::Account(account) => Home::of(account),
+            HomeKey::Mailbox(account, mailbox) => Home { account, mailbox: Some(mailbox) },
+        }
+    }
+}
+
+/// What the detail of an address means (`directory.detail`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Detail {
+    #[default]
+    Ignore,
+    /// The mailbox of that name, if it is there.
+    Mailbox,
+}
+
+/// Whose mailbox an address means, as far as the configuration alone can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
-    Account(String),
+    Home(Home),
     /// Ask the administrator's query, and then the userdb: those of them that there are.
     Ask(Asked),
     Nobody,
@@ -63,12 +119,14 @@ pub struct Asked {
     pub address: String,
     /// The address as given: `$2`.
     pub given: String,
+    /// What its detail names, where the query names no mailbox.
+    pub mailbox: Option<String>,
 }
 
 impl Asked {
     /// For an address without a detail.
     pub fn plain(address: &str) -> Asked {
-        Asked { address: address.to_owned(), given: address.to_owned() }
+        Asked { address: address.to_owned(), given: address.to_owned(), mailbox: None }
     }
 }
 
@@ -81,10 +139,11 @@ pub struct Directory {
     pub account: AccountTemplate,
     /// Each character of it ends the account's part of an address, as in Postfix; empty: none does.
     pub recipient_delimiter: String,
-    /// Address in lower case to account; asked before `domains`.
-    pub accounts: BTreeMap<String, String>,
-    /// SQL that finds the account of the address `$1` (`$2`: with its detail); with it, an address
-    /// is not known by its domain alone.
+    pub detail: Detail,
+    /// Address in lower case to account and mailbox; asked before `domains`.
+    pub accounts: BTreeMap<String, Home>,
+    /// SQL that finds the account, and perhaps the mailbox, of the address `$1` (`$2`: with its
+    /// detail); with it, an address is not known by its domain alone.
     pub query: Option<String>,
     /// The socket of Dovecot's user database, which knows the accounts of `domains` (without any:
     /// of all) for which the query has no row; with it, an address is not known by its domain
@@ -94,20 +153,26 @@ pub struct Directory {
 
 impl Directory {
     /// Looks up `address`, ignoring case: first in `accounts`, as given and then without its
-    /// detail, then by query or by template, without the detail.
+    /// detail, then by query or by template, without the detail. The detail names a mailbox, in the
+    /// case that it has, where nothing else does and the address is not listed as given.
     pub fn known(&self, address: &str) -> Known {
-        let address = address.trim().trim_start_matches('<').trim_end_matches('>').to_lowercase();
+        let written = address.trim().trim_start_matches('<').trim_end_matches('>');
+        let address = written.to_lowercase();
         let (local, domain) = match address.rsplit_once('@') {
             Some((local, domain)) => (local, domain),
             // local(8) may pass a bare user name; it belongs to the first domain.
             None => (address.as_str(), self.domains.first().map_or("", String::as_str)),
         };
-        let base = self.without_detail(local);
-        let asked =
-            Asked { address: format!("{base}@{domain}"), given: format!("{local}@{domain}") };
-        let listed = self.accounts.get(&asked.given).or_else(|| self.accounts.get(&asked.address));
-        if let Some(account) = listed {
-            return Known::Account(account.clone());
+        let (base, _) = self.parts(local);
+        let given = format!("{local}@{domain}");
+        if let Some(home) = self.accounts.get(&given) {
+            return Known::Home(home.clone());
+        }
+        let mailbox = self.mailbox_of_detail(written);
+        let asked = Asked { address: format!("{base}@{domain}"), given, mailbox };
+        if let Some(home) = self.accounts.get(&asked.address) {
+            let mailbox = home.mailbox.clone().or(asked.mailbox);
+            return Known::Home(Home { mailbox, ..home.clone() });
         }
         let is_local = self.domains.iter().any(|ours| ours == domain);
         let asks = self.query.is_some() || self.userdb.is_some();
@@ -116,7 +181,7 @@ impl Directory {
         }
         let account = self.account.account(base, domain);
         match is_local && !base.is_empty() && is_account_name(&account) {
-            true => Known::Account(account),
+            true => Known::Home(Home { account, mailbox: asked.mailbox }),
             false => Known::Nobody,
         }
     }
@@ -141,13 +206,24 @@ impl Directory {
             && self.userdb.is_none()
     }
 
-    fn without_detail<'a>(&self, local: &'a str) -> &'a str {
+    /// The mailbox that the detail of `address` names, if details do.
+    fn mailbox_of_detail(&self, address: &str) -> Option<String> {
+        let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+        let (_, detail) = self.parts(local);
+        match self.detail {
+            Detail::Mailbox => detail.and_then(detail_mailbox),
+            Detail::Ignore => None,
+        }
+    }
+
+    /// A local part without its detail, and the detail.
+    fn parts<'a>(&self, local: &'a str) -> (&'a str, Option<&'a str>) {
         // As in Postfix: the first of these characters that is not at the start.
         local
             .char_indices()
             .skip(1)
             .find(|(_, c)| self.recipient_delimiter.contains(*c))
-            .map_or(local, |(at, _)| &local[..at])
+            .map_or((local, None), |(at, c)| (&local[..at], Some(&local[at + c.len_utf8()..])))
     }
 }
 

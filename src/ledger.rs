@@ -304,6 +304,9 @@ fn wanted_hashes(wanted: &str) -> Vec<Hash> {
     hashes
 }
 
+/// The state of a copy whose mailbox was not there: INBOX has it.
+const ELSEWHERE: &str = "elsewhere";
+
 /// A copy's state in a word.
 fn copy_state(placed: bool, leased: bool, in_doubt: bool, due: bool) -> &'static str {
     match (placed, leased, in_doubt, due) {

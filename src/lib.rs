@@ -37,6 +37,7 @@ mod durable;
 pub mod duration;
 pub mod envelope;
 pub mod exit;
+pub mod filing;
 pub mod group_commit;
 pub mod hook;
 pub mod jobs;

@@ -15,6 +15,9 @@ pub enum Receipt {
     Handed(String),
     /// The store took the copy and gave nothing to name it by.
     Unnamed,
+    /// Nothing stands here, for this mailbox was not there: the copy belongs into the account's
+    /// mailbox of this name, which has a row of its own.
+    Elsewhere(String),
 }
 
 impl Receipt {
@@ -32,6 +35,7 @@ impl std::fmt::Display for Receipt {
             Receipt::Name(name) => write!(f, "name={name}"),
             Receipt::Handed(id) => write!(f, "lmtp={id}"),
             Receipt::Unnamed => f.write_str("uid=?"),
+            Receipt::Elsewhere(mailbox) => write!(f, "instead={mailbox}"),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::ledger::{
     AnyLedger, Attempt, CopyState, LeaseTerms, LedgerError, RandomValue, RawMessage, Recorded,
 };
 use crate::message::{DedupBy, Identity, Message};
+use crate::receipt::Receipt;
 use crate::store::Store;
 
 /// How long a call to the ledger may take.
@@ -55,7 +56,7 @@ pub fn from_ledger(
     let mut after = 0;
     while let Some(raw) = ledger.next_raw(plan.since, after, plan.clock.now() + LEDGER_TIME)? {
         after = raw.message;
-        for (destination, _) in raw.copies.iter().filter(|(_, is_placed)| !is_placed) {
+        for (destination, _) in raw.copies.iter().filter(|one| is_to_be_placed(one, &raw)) {
             let result = match plan.dry_run {
                 true => None,
                 false => Some(place(plan, ledger, store, &raw, destination)),
@@ -64,6 +65,20 @@ pub fn from_ledger(
         }
     }
     Ok(())
+}
+
+/// Whether a copy is not placed, or is to stand elsewhere and is not on record there: its delivery
+/// ended before it came that far.
+fn is_to_be_placed((one, receipt): &(Destination, Option<Receipt>), raw: &RawMessage) -> bool {
+    match receipt {
+        None => true,
+        Some(Receipt::Elsewhere(mailbox)) => {
+            let is_there =
+                |other: &Destination| other.account == one.account && other.mailbox == *mailbox;
+            !raw.copies.iter().any(|(other, _)| is_there(other))
+        }
+        Some(_) => false,
+    }
 }
 
 fn place(
@@ -95,7 +110,7 @@ fn place(
     let job = DeliveryRequest {
         message: &message,
         envelope: &Envelope::default(),
-        accounts: &[],
+        own: &[],
         destinations: wanted,
         heads: &[],
         host: &by.host,

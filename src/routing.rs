@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use crate::config::{Config, SentSettings};
 use crate::deliver::Failure;
-use crate::directory::{Asked, Destination, Directory, Known, is_account_name};
+use crate::directory::{Asked, Destination, Directory, Home, Known, is_account_name, mailbox_name};
 use crate::envelope::Envelope;
+use crate::filing::{FileRule, mailbox_by_rule};
 use crate::ledger::{AccountServer, AnyLedger, LedgerError};
 use crate::message::Message;
 use crate::sender;
@@ -21,6 +22,9 @@ pub struct Routing {
     /// Where the query is asked, if that is not the ledger.
     server: Option<Arc<dyn AccountServer>>,
     userdb: Option<Arc<Userdb>>,
+    rules: Vec<FileRule>,
+    /// Each account's own filters file what is handed over.
+    hands_over: bool,
     sent: SentSettings,
 }
 
@@ -28,7 +32,9 @@ impl Routing {
     pub fn new(config: &Config, server: Option<Arc<dyn AccountServer>>) -> Routing {
         let directory = config.directory.addresses.clone();
         let userdb = directory.userdb.clone().map(|path| Arc::new(Userdb::new(path)));
-        Routing { directory, server, userdb, sent: config.sent.clone() }
+        let (rules, sent) = (config.file.clone(), config.sent.clone());
+        let hands_over = config.store.lmtp.is_some();
+        Routing { directory, server, userdb, rules, hands_over, sent }
     }
 
     /// What is kept open to ask there.
@@ -41,25 +47,25 @@ impl Routing {
         self.directory.known(address)
     }
 
-    /// The account of `address`; `None` when nobody has it.
+    /// The account of `address`, and the mailbox that is meant; `None` when nobody has it.
     ///
     /// # Errors
-    /// The query or the userdb failed, or answered with what cannot be an account; or an account
-    /// that had mail is unknown now.
+    /// The query or the userdb failed, or answered with what cannot be an account or its mailbox;
+    /// or an account that had mail is unknown now.
     pub fn account_of(
         &self,
         address: &str,
         ledger: &dyn AnyLedger,
         until: Instant,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<Home>, Failure> {
         let asked = match self.known(address) {
-            Known::Account(account) => return Ok(Some(account)),
+            Known::Home(home) => return Ok(Some(home)),
             Known::Nobody => return Ok(None),
             Known::Ask(asked) => asked,
         };
         match self.account_by_query(&asked, ledger, until)? {
             None => self.account_by_userdb(&asked, ledger, until),
-            account => Ok(account),
+            home => Ok(home),
         }
     }
 
@@ -68,15 +74,32 @@ impl Routing {
         asked: &Asked,
         ledger: &dyn AnyLedger,
         until: Instant,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<Home>, Failure> {
         let Some(query) = &self.directory.query else { return Ok(None) };
-        let account = match &self.server {
+        let home = match &self.server {
             None => ledger.account_by_query(query, asked, until)?,
             Some(server) => {
                 server.account_by_query(query, asked, until).map_err(Failure::Directory)?
             }
         };
-        account.map(|account| fit("directory.query", account, &asked.address)).transpose()
+        let Some(Home { account, mailbox }) = home else { return Ok(None) };
+        let of = &asked.address;
+        let account = fit("directory.query", account, of)?;
+        let mailbox = match mailbox {
+            None => asked.mailbox.clone(),
+            Some(name) if self.hands_over => {
+                let text = format!(
+                    "directory.query: names the mailbox {name:?} for {of}, and store.lmtp leaves \
+                     it to the account's own filters where a copy goes"
+                );
+                return Err(Failure::Setup(text));
+            }
+            Some(name) => Some(mailbox_name(&name).ok_or_else(|| {
+                let text = format!("directory.query: {name:?} for {of} cannot name a mailbox");
+                Failure::Setup(text)
+            })?),
+        };
+        Ok(Some(Home { account, mailbox }))
     }
 
     fn account_by_userdb(
@@ -84,11 +107,12 @@ impl Routing {
         asked: &Asked,
         ledger: &dyn AnyLedger,
         until: Instant,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<Home>, Failure> {
         let Some(userdb) = &self.userdb else { return Ok(None) };
         let Some(name) = self.directory.name_in_userdb(asked) else { return Ok(None) };
         if let Some(account) = userdb.user(&name, until)? {
-            return fit("directory.userdb", account, &name).map(Some);
+            let account = fit("directory.userdb", account, &name)?;
+            return Ok(Some(Home { account, mailbox: asked.mailbox.clone() }));
         }
         // It may give users a domain, or take it away.
         let local = asked.address.rsplit_once('@').map_or("", |(local, _)| local);
@@ -101,21 +125,36 @@ impl Routing {
         Ok(None)
     }
 
-    /// Where the message belongs: each of the accounts' INBOX, and the Sent of an author we know
-    /// and believe, which comes last.
+    /// The recipients' mailboxes: that of the first rule (`[[file]]`) that applies to the message,
+    /// for all of them; else the one that is meant.
+    pub fn own(&self, homes: &[Option<Home>], message: &Message) -> Vec<Option<Destination>> {
+        let by_rule = mailbox_by_rule(&self.rules, message);
+        let own = |home: &Home| match by_rule {
+            Some(mailbox) => Destination { mailbox: mailbox.to_owned(), ..home.destination() },
+            None => home.destination(),
+        };
+        homes.iter().map(|home| home.as_ref().map(own)).collect()
+    }
+
+    /// Where the message belongs: into each of the recipients' `own` mailboxes, and the Sent of an
+    /// author we know and believe, which comes last.
     ///
     /// # Errors
     /// The query could not be asked.
     pub fn destinations(
         &self,
-        accounts: &[String],
+        own: &[Option<Destination>],
         message: &Message,
         envelope: &Envelope,
         ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<Vec<Destination>, Failure> {
-        let mut destinations: Vec<Destination> =
-            accounts.iter().map(|account| Destination::inbox(account)).collect();
+        let mut destinations: Vec<Destination> = Vec::new();
+        for mailbox in own.iter().flatten() {
+            if !destinations.iter().any(|other| other.is_same_mailbox(mailbox)) {
+                destinations.push(mailbox.clone());
+            }
+        }
         let sent = &self.sent;
         if let Some(author) = sender::author(message, envelope, sent.trust, &sent.authserv_id)
             && let Some(account) = self.author_account(&author.address, ledger, until)?
@@ -160,7 +199,7 @@ impl Routing {
                 tracing::warn!(%failure, "no copy for the author");
                 Ok(None)
             }
-            account => account,
+            home => Ok(home?.map(|home| home.account)),
         }
     }
 }

@@ -12,7 +12,7 @@ use jiff::Zoned;
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
 use crate::deliver::{self, DeliveryRequest, Ending, Failure, Means, Policy, Watch};
-use crate::directory::{Destination, Known};
+use crate::directory::{Destination, Home, Known};
 use crate::envelope::Envelope;
 use crate::ledger::{AccountServer, AnyLedger, LedgerError};
 use crate::message::{DedupBy, Message, ReceivedClauses, trace_head};
@@ -74,8 +74,9 @@ pub struct Service {
 pub struct Mail<'a> {
     pub message: &'a Message,
     pub envelope: &'a Envelope,
-    /// The account of each recipient; `None`: nobody has that address.
-    pub accounts: &'a [Option<String>],
+    /// The account of each recipient, and the mailbox that is meant; `None`: nobody has that
+    /// address.
+    pub homes: &'a [Option<Home>],
     /// Where our trace fields are to be prepended: how the message came, and when.
     pub clauses: Option<(&'a ReceivedClauses, &'a Zoned)>,
     pub started: Instant,
@@ -144,17 +145,18 @@ impl Service {
     /// delivery takes 7 % less time.
     pub fn prepare(&self, recipients: &[String], deadline: &Deadline) {
         for recipient in recipients {
-            if let Known::Account(account) = self.routing.known(recipient) {
-                self.store.prepare(&account, deadline.last_bytes());
+            if let Known::Home(home) = self.routing.known(recipient) {
+                self.store.prepare(&home.account, deadline.last_bytes());
             }
         }
     }
 
-    /// The account of a recipient; `None` when nobody has the address.
+    /// The account of a recipient, and the mailbox that is meant; `None` when nobody has the
+    /// address.
     ///
     /// # Errors
     /// It cannot be told now.
-    pub fn account_of(&self, address: &str, until: Instant) -> Result<Option<String>, Failure> {
+    pub fn account_of(&self, address: &str, until: Instant) -> Result<Option<Home>, Failure> {
         self.routing.account_of(address, self.ledger.as_ref(), until)
     }
 
@@ -163,23 +165,25 @@ impl Service {
     pub fn deliver(&self, mail: Mail<'_>, deadline: &Deadline, watch: &dyn Watch) -> Vec<Ending> {
         let (policy, ledger, store) = (&self.policy, &*self.ledger, &*self.store);
         let means = Means { policy, ledger, store, deadline, watch };
+        let own = self.routing.own(mail.homes, mail.message);
         let request = DeliveryRequest {
             message: mail.message,
             envelope: mail.envelope,
-            accounts: mail.accounts,
+            own: &own,
             destinations: &[],
             heads: &[],
             host: &self.host,
             started: mail.started,
             one_ending: mail.one_ending,
         };
-        let destinations = match mail.accounts.iter().any(Option::is_some) {
-            true => self.destinations(mail, deadline),
+        let destinations = match own.iter().any(Option::is_some) {
+            true => self.destinations(mail, &own, deadline),
             false => Err(Failure::NoRecipient),
         };
         match destinations {
             Ok(destinations) => {
-                let heads: Vec<Vec<u8>> = destinations.iter().map(|one| head(mail, one)).collect();
+                let heads: Vec<Vec<u8>> =
+                    destinations.iter().map(|one| head(mail, &own, one)).collect();
                 let (destinations, heads) = (&destinations, &heads);
                 deliver::deliver(&DeliveryRequest { destinations, heads, ..request }, means)
             }
@@ -192,19 +196,14 @@ impl Service {
     fn destinations(
         &self,
         mail: Mail<'_>,
+        own: &[Option<Destination>],
         deadline: &Deadline,
     ) -> Result<Vec<Destination>, Failure> {
-        let mut accounts: Vec<String> = Vec::new();
-        for account in mail.accounts.iter().flatten() {
-            if !accounts.contains(account) {
-                accounts.push(account.clone());
-            }
-        }
         let (message, envelope, until) = (mail.message, mail.envelope, deadline.end());
         let (ledger, store) = (&*self.ledger, &*self.store);
-        let destinations =
-            self.routing.destinations(&accounts, message, envelope, ledger, until)?;
-        let names: Vec<&str> = destinations.iter().map(|one| one.account.as_str()).collect();
+        let destinations = self.routing.destinations(own, message, envelope, ledger, until)?;
+        let mut names: Vec<&str> = destinations.iter().map(|one| one.account.as_str()).collect();
+        names.dedup();
         self.gate.pass(&names, &self.host, ledger, store, deadline.last_bytes())?;
         Ok(destinations)
     }
@@ -219,7 +218,8 @@ impl Service {
         let renew = move || {
             let until = Instant::now() + PROOF;
             let directory = &service.config().directory;
-            let accounts: Vec<&str> = directory.accounts.values().map(String::as_str).collect();
+            let homes = directory.accounts.values();
+            let accounts: Vec<&str> = homes.map(|home| home.account.as_str()).collect();
             let (ledger, store) = (&*service.ledger, &*service.store);
             let renewed = way::renew(&accounts, &service.host, ledger, store, until);
             asking.end(&renewed);
@@ -263,7 +263,8 @@ fn witnesses(loaded: &Arc<Loaded>, ledger: &Arc<dyn AnyLedger>) -> WitnessNames 
         });
         let with_copies = copies.into_iter().map(|(destination, _)| destination.account);
         let mut names: Vec<String> = Vec::new();
-        for name in with_copies.chain(loaded.config.directory.accounts.values().cloned()) {
+        let homes = loaded.config.directory.accounts.values();
+        for name in with_copies.chain(homes.map(|home| home.account.clone())) {
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -273,16 +274,18 @@ fn witnesses(loaded: &Arc<Loaded>, ledger: &Arc<dyn AnyLedger>) -> WitnessNames 
 }
 
 /// What stands before the message in a copy.
-fn head(mail: Mail<'_>, destination: &Destination) -> Vec<u8> {
+fn head(mail: Mail<'_>, own: &[Option<Destination>], destination: &Destination) -> Vec<u8> {
     let Some((clauses, received)) = mail.clauses else { return Vec::new() };
-    let is_its = |account: &Option<String>| account.as_ref() == Some(&destination.account);
+    let is_its = |one: &Option<Destination>| {
+        one.as_ref().is_some_and(|one| one.is_same_mailbox(destination))
+    };
     match mail.message.received().first() {
         _ if destination.shared => Vec::new(),
         // It would continue our last field, and be another message. Postfix begins with a field of
         // its own.
         Some(b' ' | b'\t') => Vec::new(),
         _ => {
-            let first = mail.accounts.iter().position(is_its).unwrap_or(0);
+            let first = own.iter().position(is_its).unwrap_or(0);
             let (sender, address) = (&mail.envelope.sender, &mail.envelope.recipients[first]);
             trace_head(sender, address, clauses, received)
         }

@@ -225,8 +225,8 @@ pub enum StoreError {
     /// writes for the account that we name.
     #[error("store: {0}")]
     Setup(String),
-    /// This mailbox takes no copy of ours: it is not there and must not be made, or we have no
-    /// right to write into it.
+    /// This mailbox takes no copy of ours: it is not there and is not to be made, or cannot be
+    /// called so, or we have no right to write into it.
     #[error("store: {0}")]
     Refused(String),
     /// The account is over its quota.

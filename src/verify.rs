@@ -225,6 +225,9 @@ impl<'a, 'p> Verification<'a, 'p> {
     ) -> Result<(), Unverified> {
         match (&copy.standing, &copy.kept) {
             (Standing::Placed { .. }, _) if copy.is_left_to_settle() => Ok(()),
+            (Standing::Placed { receipt: Receipt::Elsewhere(_), .. }, _) if !needs_a_look(copy) => {
+                Ok(())
+            }
             (Standing::Placed { receipt, ago }, _) => {
                 let found = found.unwrap_or_else(|| self.find(copy, Some(receipt)))?;
                 self.compare(copy, receipt, *ago, &found)
@@ -263,6 +266,7 @@ impl<'a, 'p> Verification<'a, 'p> {
     ) -> Result<(), Unverified> {
         match receipt {
             Receipt::Handed(_) => self.handed(copy, receipt, ago, found),
+            Receipt::Elsewhere(_) => self.elsewhere(copy, receipt, ago, found),
             Receipt::Uid { .. } | Receipt::Name(_) | Receipt::Unnamed => {
                 self.placed(copy, receipt, ago, found)
             }
@@ -344,7 +348,8 @@ fn needs_a_look(copy: &CopyOnRecord) -> bool {
 
 /// Whether its mailbox is asked for it whatever comes of it.
 fn is_looked_for(copy: &CopyOnRecord) -> bool {
-    match copy.standing {
+    match &copy.standing {
+        Standing::Placed { receipt: Receipt::Elsewhere(_), .. } => needs_a_look(copy),
         Standing::Placed { .. } => !copy.is_left_to_settle(),
         Standing::InDoubt { .. } => !copy.is_left_to_settle() && copy.kept.is_none(),
         Standing::Leased | Standing::Free => false,

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::CheckContext;
 use super::finding::{Finding, Severity};
-use crate::directory::{Asked, Directory};
+use crate::directory::{Asked, Directory, Home};
 use crate::ledger::{Accounts, LedgerError};
 use crate::service::ONE;
 use crate::userdb::{Userdb, UserdbError};
@@ -42,14 +42,14 @@ fn by(
     sql: &str,
     accounts: &(impl Accounts + ?Sized),
     until: Instant,
-) -> Result<Option<String>, LedgerError> {
+) -> Result<Option<Home>, LedgerError> {
     accounts.account_by_query(sql, &Asked::plain(NOBODY), until)
 }
 
-fn finding(topic: &'static str, what: &str, asked: Result<Option<String>, LedgerError>) -> Finding {
+fn finding(topic: &'static str, what: &str, asked: Result<Option<Home>, LedgerError>) -> Finding {
     let (severity, text) = match asked {
         Ok(None) => (Severity::Ok, " answers".to_owned()),
-        Ok(Some(account)) => (
+        Ok(Some(Home { account, .. })) => (
             Severity::Warning,
             format!(" knows an address that nobody has, as account {account:?}"),
         ),
@@ -126,7 +126,7 @@ fn accounts_to_ask(check: &CheckContext) -> Vec<String> {
     let mut accounts = Vec::new();
     for (destination, _) in copies.unwrap_or_default() {
         let account = destination.account;
-        let is_listed = directory.accounts.values().any(|listed| *listed == account);
+        let is_listed = directory.accounts.values().any(|listed| listed.account == account);
         if !is_listed && !accounts.contains(&account) {
             accounts.push(account);
         }

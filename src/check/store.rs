@@ -1,7 +1,7 @@
 //! The store's part of `onedrop check`: a login for one account, without writing a message.
 
 use super::finding::{Finding, Severity};
-use super::{CheckContext, ledger};
+use super::{CheckContext, filing, ledger};
 use crate::deliver::Failure;
 use crate::directory::is_account_name;
 use crate::service::{ONE, host_name};
@@ -12,7 +12,7 @@ pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Findi
     let config = &check.loaded.config;
     let place = config.store.kind().to_string();
     let finding = |severity, text: &str| Finding::new(severity, "store", format!("{place}{text}"));
-    let named = || config.directory.accounts.values().next().cloned();
+    let named = || config.directory.accounts.values().next().map(|home| home.account.clone());
     let account = account.map(str::to_owned).or_else(named);
     let Some(account) = account.or_else(|| ledger::account_on_record(check)) else {
         let text = ": nothing was tested: directory.accounts names no account and no copy is on \
@@ -37,6 +37,7 @@ pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Findi
         Ok(lines) => lines.iter().map(|line| about(Severity::Ok, line)).collect(),
         Err(why) => return vec![about(Severity::Error, &why)],
     };
+    findings.extend(filing::findings(check, &account));
     findings.extend(of_the_way(check, account));
     findings
 }

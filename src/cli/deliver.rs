@@ -200,10 +200,10 @@ impl DeliverCommand<'_> {
         }
         let until = self.deadline.end();
         // What is about one recipient alone keeps no mail from the others.
-        let (mut accounts, mut failed) = (Vec::new(), Vec::new());
+        let (mut homes, mut failed) = (Vec::new(), Vec::new());
         for (at, recipient) in envelope.recipients.iter().enumerate() {
             match service.account_of(recipient, until) {
-                Ok(account) => accounts.push(account),
+                Ok(home) => homes.push(home),
                 Err(failure) if failure.is_of_one_recipient() => failed.push((at, failure)),
                 Err(failure) => return Err(failure),
             }
@@ -213,10 +213,10 @@ impl DeliverCommand<'_> {
             let at = at.next();
             !failed.iter().any(|(failed, _)| Some(*failed) == at)
         });
-        let (envelope, accounts, started) = (&envelope, accounts.as_slice(), self.started);
+        let (envelope, homes, started) = (&envelope, homes.as_slice(), self.started);
         let one_ending = true;
-        let mail = Mail { message, envelope, accounts, clauses: None, started, one_ending };
-        let mut each = match accounts {
+        let mail = Mail { message, envelope, homes, clauses: None, started, one_ending };
+        let mut each = match homes {
             [] => Vec::new(),
             _ => service.deliver(mail, &self.deadline, &()),
         };

@@ -55,9 +55,9 @@ pub(super) fn run(
     // The recipient may be on record in another form; then its account has the copies.
     if traces.is_empty()
         && let Some(name) = filter.name
-        && let Known::Account(account) = loaded.config.directory.known(name)
+        && let Known::Home(home) = loaded.config.directory.known(name)
     {
-        traces = find(&TraceFilter { name: Some(&account), ..filter })?;
+        traces = find(&TraceFilter { name: Some(&home.account), ..filter })?;
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&traces).map_err(|error| error.to_string())?,
@@ -162,6 +162,10 @@ impl TraceText<'_> {
                     false => "placed",
                 };
                 format!("{by} {}, {receipt}", time(&copy.placed_at))
+            }
+            ("elsewhere", _) => {
+                let receipt = copy.receipt.as_deref().unwrap_or_default();
+                format!("not there or not open to us {}, {receipt}", time(&copy.placed_at))
             }
             ("leased", _) => format!("{owner} is delivering it until {}", time(&copy.leased_until)),
             ("due", why) => {

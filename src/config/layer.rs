@@ -14,11 +14,11 @@ use ::config::{ConfigError, Map, Source, Value, ValueKind};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::filing;
 use super::jobs::{self, JobTables};
 use super::problem::{Origin, Problem, shown_name};
 use super::schema::{self, Key, Kind};
 use super::unknown;
-use crate::directory::is_account_name;
 
 /// Values that passed the schema, by their keys' full names, as a source for the `config` crate.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +59,14 @@ impl Reading {
             values.insert(key.full.to_owned(), Value::new(None, value));
         }
         self.origins.insert(key.full.to_owned(), origin);
+    }
+
+    /// Takes the rules of `[[file]]` into the newest layer.
+    pub(super) fn set_rules(&mut self, rules: Vec<Value>, origin: Origin) {
+        if let Some(Layer(values)) = self.layers.last_mut() {
+            values.insert(filing::SECTION.to_owned(), Value::new(None, rules));
+        }
+        self.origins.insert(filing::SECTION.to_owned(), origin);
     }
 
     /// That a job's table is there.
@@ -161,6 +169,9 @@ impl FileReader<'_> {
         if self.is_broken(&at) {
             return;
         }
+        if section == filing::SECTION {
+            return self.file_rules(&at, value);
+        }
         if !schema::sections().any(|known| known == section) {
             return self.reading.problem(self.origin(&at), unknown::section(section));
         }
@@ -189,6 +200,17 @@ impl FileReader<'_> {
                 }
             }
         }
+    }
+
+    /// `[[file]]`
+    fn file_rules(&mut self, at: &Range<usize>, value: &Spanned<DeValue<'_>>) {
+        let (rules, mistakes) = filing::rules(value);
+        for (span, why) in mistakes {
+            if !self.is_broken(&span) {
+                self.reading.refuse(filing::SECTION, self.origin(&span), &why);
+            }
+        }
+        self.reading.set_rules(rules, self.origin(at));
     }
 
     /// `[jobs.NAME]`
@@ -277,6 +299,7 @@ impl FileReader<'_> {
             }
             let folded = address.get_ref().to_lowercase();
             let judged = match account.get_ref() {
+                DeValue::Table(home) if home.contains_key("account") => filing::home(home),
                 // An unquoted address is a dotted key, which makes tables.
                 DeValue::Table(_) => {
                     Err("expected a string, found table (quote the address)".to_owned())
@@ -285,12 +308,11 @@ impl FileReader<'_> {
                 _ if accounts.contains_key(&folded) => {
                     Err("is there a second time (upper and lower case are the same)".to_owned())
                 }
-                DeValue::String(name) if is_account_name(name) => Ok(name.clone().into_owned()),
-                DeValue::String(name) => Err(format!("\"{}\" {NO_ACCOUNT}", shown_name(name))),
+                DeValue::String(name) => filing::account(name).map(Value::from),
                 other => Err(format!("expected a string, found {}", described(other, false))),
             };
             match judged {
-                Ok(account) => drop(accounts.insert(folded, account.into())),
+                Ok(home) => drop(accounts.insert(folded, home)),
                 Err(why) => {
                     let why = format!("{}: {why}", shown_name(address.get_ref()));
                     self.refuse(key.full, address, &why);
@@ -321,9 +343,6 @@ impl FileReader<'_> {
         (line, before.trim_start_matches('\u{feff}').chars().count() + 1)
     }
 }
-
-const NO_ACCOUNT: &str =
-    "cannot be an account (1 to 255 bytes, no slashes or control characters, no \".\" in front)";
 
 /// The kind of a value and, where that is harmless, the value.
 fn described(value: &DeValue<'_>, quote: bool) -> String {

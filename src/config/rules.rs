@@ -14,7 +14,7 @@ use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
 use super::{Config, password};
-use crate::directory::FolderTemplate;
+use crate::directory::{Detail, FolderTemplate};
 use crate::login::LoginForm;
 use crate::net::{is_loopback, tls::Tls};
 
@@ -50,6 +50,7 @@ pub(super) fn check(
     every_domain_in_one(config, reading);
     accounts_without_folder(config, reading);
     relative_paths(config, reading);
+    handed_over(config, reading);
     if config.directory.knows_nobody()
         && reading.knows(&[
             "directory.domains",
@@ -289,14 +290,34 @@ fn accounts_without_folder(config: &Config, reading: &mut Reading) {
         ];
         reading.broken(&keys, text);
     }
-    let mut accounts = directory.accounts.iter();
-    if let Some((address, account)) = accounts.find(|(_, name)| place.folder(name).is_none()) {
-        let (address, account) = (shown_name(address), shown_name(account));
+    let mut homes = directory.accounts.iter();
+    if let Some((address, home)) = homes.find(|(_, home)| place.folder(&home.account).is_none()) {
+        let (address, account) = (shown_name(address), shown_name(&home.account));
         let text = format!(
             "directory.accounts: {address}: store.url has {{domain}} in it, and \"{account}\" is \
              not LOCAL@DOMAIN"
         );
         reading.broken(&["store.url", "directory.accounts"], text);
+    }
+}
+
+/// What is handed over is filed by its account's own filters, and by nothing else.
+fn handed_over(config: &Config, reading: &mut Reading) {
+    let directory = &config.directory;
+    let names_one = directory.accounts.values().any(|home| home.mailbox.is_some());
+    let filed = [
+        ("directory.detail", directory.detail == Detail::Mailbox),
+        ("directory.accounts", names_one),
+        ("file", !config.file.is_empty()),
+    ];
+    for (key, _) in filed.into_iter().filter(|(_, is_set)| *is_set) {
+        let text = format!(
+            "{key}: names mailboxes, and store.lmtp leaves it to each account's own filters \
+             (Sieve) where a copy goes: file there"
+        );
+        if config.store.lmtp.is_some() {
+            reading.broken(&["store.lmtp", key], text);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::listen::{self, Listen, SocketMode};
 use super::problem::{ensure, no_control_characters, shown_name};
 use super::suggest::closest;
 use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
-use crate::directory::{AccountTemplate, SENT_ROLE};
+use crate::directory::{AccountTemplate, SENT_ROLE, mailbox_name};
 use crate::duration;
 use crate::login::LoginForm;
 use crate::schedule;
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     Choice(&'static [&'static str]),
     /// A list of strings, each as the function keeps it.
     List(fn(&str) -> Result<String, String>),
-    /// A table: address = account.
+    /// A table: address = account, or a table of account and mailbox.
     Accounts,
 }
 
@@ -78,6 +78,7 @@ pub(super) const KEYS: &[Key] = &[
     key("directory.domains", "", List(domain)),
     key("directory.account", "{local}", Text(parses::<AccountTemplate>)),
     key("directory.recipient_delimiter", "+", Text(delimiter)),
+    key("directory.detail", "ignore", Choice(&["ignore", "mailbox"])),
     key("directory.accounts", "", Accounts),
     key("directory.query", "", OptionalText(query)),
     key("directory.url", "", OptionalText(parses::<LedgerUrl>)),
@@ -322,6 +323,14 @@ fn mailbox(text: &str) -> Result<(), String> {
     ensure(!is_role || text.eq_ignore_ascii_case(SENT_ROLE), why)?;
     no_control_characters(text)
 }
+
+/// The mailbox of a recipient, as it is kept.
+pub(super) fn own_mailbox(text: &str) -> Result<String, String> {
+    mailbox_name(text).ok_or_else(|| format!("\"{}\" {NO_MAILBOX}", shown_name(text)))
+}
+
+const NO_MAILBOX: &str = "cannot name a mailbox (1 to 200 bytes, \"/\" between levels, no \"..\", \
+    no \"*\", \"%\", \"\\\" or control characters)";
 
 fn delimiter(text: &str) -> Result<(), String> {
     let is_unfit = |c: char| c == '@' || c.is_whitespace() || c.is_control();

@@ -3,6 +3,8 @@
 //! of this host is `localhost`.
 
 use super::{Config, StoreUrl};
+use crate::directory::Detail;
+use crate::filing::FileRule;
 use crate::message::DedupBy;
 use crate::net::is_loopback;
 use crate::shared_config::SharedConfig;
@@ -14,15 +16,30 @@ impl Config {
             DedupBy::Content => "content",
             DedupBy::MessageId => "message-id",
         };
+        let detail = match self.directory.detail {
+            Detail::Ignore => "ignore",
+            Detail::Mailbox => "mailbox",
+        };
         SharedConfig::new([
             ("dedup.by", by.to_owned()),
             ("directory.account", self.directory.account.to_string()),
+            ("directory.detail", detail.to_owned()),
+            ("file", rules(&self.file)),
             ("sent.mailbox", self.sent.mailbox.clone()),
             // By IMAP alone nobody would find what was handed over and filed somewhere.
             ("store.lmtp", if self.store.lmtp.is_some() { "yes" } else { "no" }.to_owned()),
             ("store.url", place(&self.store.url)),
         ])
     }
+}
+
+/// Rules as they are compared: case of fields and values means nothing.
+fn rules(rules: &[FileRule]) -> String {
+    let rule = |one: &FileRule| {
+        let FileRule { header, is, mailbox } = one;
+        [header.to_ascii_lowercase(), is.to_lowercase(), mailbox.clone()]
+    };
+    serde_json::json!(rules.iter().map(rule).collect::<Vec<_>>()).to_string()
 }
 
 fn place(store: &StoreUrl) -> String {
@@ -53,6 +70,7 @@ mod tests {
     fn it_is_what_decides_and_nothing_else() {
         let config = Config::default();
         let expected = r#"{"dedup.by":"content","directory.account":"{local}","#.to_owned()
+            + r#""directory.detail":"ignore","file":"[]","#
             + r#""sent.mailbox":"Sent","store.lmtp":"no","#
             + r#""store.url":"maildir:///var/lib/onedrop/mail"}"#;
         assert_eq!(config.shared().json(), expected);

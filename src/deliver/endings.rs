@@ -17,14 +17,21 @@ impl Placing<'_> {
         self.means.watch.copy_ended(&end, &phases);
         // One thread has each copy.
         let _ = self.ends[copy].set((end, phases));
-        let Destination { account, shared, .. } = &self.job.destinations[copy];
-        self.end_recipients(|one| *shared || one.as_ref() == Some(account));
+        let is_its = |at: usize, own: &Option<Destination>| {
+            own.as_ref().is_some_and(|own| own.is_same_mailbox(&self.job.destinations[at]))
+        };
+        let is_shared = self.job.destinations[copy].shared;
+        let standing_in = self.stood_in_by(copy);
+        self.end_recipients(|own| {
+            is_shared || is_its(copy, own) || standing_in.iter().any(|at| is_its(*at, own))
+        });
     }
 
-    /// Reports those recipients, by their account, for which all is decided.
-    pub(super) fn end_recipients(&self, concerns: impl Fn(&Option<String>) -> bool) {
+    /// Reports those recipients, by their mailbox, for which all is decided.
+    pub(super) fn end_recipients(&self, concerns: impl Fn(&Option<Destination>) -> bool) {
         for (recipient, known) in self.endings.iter().enumerate() {
-            if concerns(&self.job.accounts[recipient])
+            if known.get().is_none()
+                && concerns(&self.job.own[recipient])
                 && let Some(ending) = self.ending(recipient)
                 && known.set(ending.clone()).is_ok()
             {
@@ -36,26 +43,28 @@ impl Placing<'_> {
     /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
     fn ending(&self, recipient: usize) -> Option<Ending> {
         let over_quota = self.means.policy.over_quota;
-        let Some(account) = &self.job.accounts[recipient] else {
+        let Some(mailbox) = &self.job.own[recipient] else {
             return Some(self.job.unknown(recipient, self.means.policy));
         };
         let (mut outcomes, mut own, mut phases) = (Vec::new(), None, self.recording);
-        for (destination, end) in self.job.destinations.iter().zip(&self.ends) {
-            if destination.shared || destination.account == *account {
-                let (end, took) = end.get()?;
-                if !destination.shared {
-                    own = end.as_ref().ok().cloned();
-                }
-                outcomes.push(match end {
+        for (copy, destination) in self.job.destinations.iter().enumerate() {
+            let is_own = destination.is_same_mailbox(mailbox);
+            if destination.shared || is_own {
+                let (end, took) = self.ended(copy)?;
+                let placed = end.as_ref().map(|placed| self.as_meant(copy, placed));
+                outcomes.push(match &placed {
                     Ok(placed) => Outcome::Delivered(placed.to_string()),
                     Err(failure) => failure.outcome(over_quota),
                 });
+                if is_own {
+                    own = placed.ok();
+                }
                 phases += *took;
             }
         }
         Some(Ending {
             outcome: Outcome::worst(outcomes),
-            account: Some(account.clone()),
+            account: Some(mailbox.account.clone()),
             own,
             collision: self.recorded.collision,
             phases,
@@ -79,6 +88,8 @@ impl Placing<'_> {
     /// Puts on record how it ended for each recipient.
     pub(super) fn finish(self) -> Vec<Ending> {
         let Means { policy, ledger, deadline, .. } = self.means;
+        // A copy and the one that stands in for it may have ended in the same moment.
+        self.end_recipients(|_| true);
         let left = || Ending::of(not_ended().outcome(policy.over_quota));
         let endings: Vec<Ending> =
             self.endings.iter().map(|ending| ending.get().cloned().unwrap_or_else(left)).collect();
@@ -126,11 +137,11 @@ fn not_ended() -> Failure {
 pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
     let Means { policy, ledger, deadline, watch, .. } = means;
     let outcome = failure.outcome(policy.over_quota);
-    let ending = |(recipient, account): (usize, &Option<String>)| match account {
-        Some(account) => Ending { account: Some(account.clone()), ..Ending::of(outcome.clone()) },
+    let ending = |(recipient, own): (usize, &Option<Destination>)| match own {
+        Some(own) => Ending { account: Some(own.account.clone()), ..Ending::of(outcome.clone()) },
         None => job.unknown(recipient, policy),
     };
-    let endings: Vec<Ending> = job.accounts.iter().enumerate().map(ending).collect();
+    let endings: Vec<Ending> = job.own.iter().enumerate().map(ending).collect();
     for (recipient, ending) in endings.iter().enumerate() {
         watch.ended(recipient, ending);
     }
@@ -144,9 +155,9 @@ pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> V
 }
 
 impl DeliveryRequest<'_> {
-    /// The first recipient that has an account.
+    /// The first recipient that has a mailbox.
     pub(super) fn first(&self) -> usize {
-        self.accounts.iter().position(Option::is_some).unwrap_or(0)
+        self.own.iter().position(Option::is_some).unwrap_or(0)
     }
 
     /// The try to deliver to a recipient.

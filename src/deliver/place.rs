@@ -27,10 +27,18 @@ const CONFIRM_PAUSE: Duration = Duration::from_millis(250);
 const FOR_THE_SENDER: &str = "the sender's mail program may save its own";
 
 /// What a try at a copy came to.
-enum Step {
+pub(super) enum Step {
     Ended(CopyResult),
     /// What the copy's row says. Unless it is placed, this delivery waits and tries again.
     Now(CopyState),
+}
+
+/// What has the copy of a mailbox that is not there.
+pub(super) enum StandIn {
+    /// Another one of this delivery's copies, by its number.
+    Other(usize),
+    /// A mailbox that no other recipient of this delivery has, and its copy's key.
+    Apart(Destination, Hash),
 }
 
 /// A copy that is to be tried, or waits for another delivery.
@@ -45,7 +53,7 @@ pub(super) struct Placing<'a> {
     pub job: &'a DeliveryRequest<'a>,
     pub means: Means<'a>,
     /// Of each destination.
-    keys: &'a [Hash],
+    pub keys: &'a [Hash],
     attempt: &'a Attempt,
     pub recorded: &'a Recorded,
     /// What recording took.
@@ -54,6 +62,8 @@ pub(super) struct Placing<'a> {
     pub ends: Vec<OnceLock<(CopyResult, Phases)>>,
     /// How it ended for each recipient.
     pub endings: Vec<OnceLock<Ending>>,
+    /// Of a copy whose mailbox is not there, what has it instead.
+    pub stand_ins: Vec<OnceLock<StandIn>>,
     /// The copy that is to be taken next.
     next: AtomicUsize,
     /// A confirm put the attempt's end on record as well.
@@ -79,16 +89,19 @@ impl<'a> Placing<'a> {
             recording,
             ends: keys.iter().map(|_| OnceLock::new()).collect(),
             endings: job.envelope.recipients.iter().map(|_| OnceLock::new()).collect(),
+            stand_ins: keys.iter().map(|_| OnceLock::new()).collect(),
             next: AtomicUsize::new(0),
             end_recorded: AtomicBool::new(false),
         };
         for (copy, state) in recorded.copies.iter().enumerate() {
-            if let CopyState::Placed(receipt) = state {
+            if let CopyState::Placed(receipt) = state
+                && !matches!(receipt, Receipt::Elsewhere(_))
+            {
                 let placed = placing.placed(copy, receipt.clone(), How::AlreadyThere);
                 placing.end(copy, Ok(placed), Phases::default());
             }
         }
-        placing.end_recipients(|account| account.is_none() || keys.is_empty());
+        placing.end_recipients(|own| own.is_none() || keys.is_empty());
         placing
     }
 
@@ -100,7 +113,7 @@ impl<'a> Placing<'a> {
         loop {
             let copy = self.next.fetch_add(1, Ordering::Relaxed);
             match self.recorded.copies.get(copy) {
-                Some(CopyState::Placed(_)) => {}
+                Some(_) if self.ends[copy].get().is_some() => {}
                 Some(state) => {
                     let (step, phases) = (Step::Now(state.clone()), Phases::default());
                     waiting.extend(self.try_one(Waiting { copy, step, phases }, &mut early));
@@ -130,7 +143,7 @@ impl<'a> Placing<'a> {
             waiting = again.collect();
         }
         for one in self.leave_what_is_kept(waiting) {
-            let held = format!("the copy {}", self.job.destinations[one.copy]);
+            let held = format!("the copy {}", self.destination(one.copy));
             self.give_up(&one, Failure::Contended(held));
         }
     }
@@ -143,6 +156,12 @@ impl<'a> Placing<'a> {
             // A panic is a failure of this copy and of no other.
             step = catch_unwind(AssertUnwindSafe(place))
                 .unwrap_or_else(|panic| Step::Ended(Err(Failure::Internal(text::of_panic(panic)))));
+        }
+        if let Step::Now(CopyState::Placed(Receipt::Elsewhere(mailbox))) = &step {
+            // Reserved for the mailbox that was meant.
+            *early = None;
+            let step = self.go_on_in(copy, mailbox)?;
+            return self.try_one(Waiting { copy, step, phases }, early);
         }
         let end = match step {
             Step::Ended(end) => end,
@@ -173,7 +192,7 @@ impl<'a> Placing<'a> {
         phases: &mut Phases,
     ) -> Step {
         let Means { ledger, store, deadline, .. } = self.means;
-        let destination = &self.job.destinations[index];
+        let destination = self.destination(index);
         let handed = store.hands_over(destination).then_some(claim);
         let copy = self.job.copy(index, self.keys, self.recorded.recorded_at, handed);
         // Of use for a look in one mailbox that numbers what comes.
@@ -186,7 +205,8 @@ impl<'a> Placing<'a> {
             Ok(before) => before,
             Err(error) => return self.failed(index, claim, error.into()),
         };
-        let copy = Copy { looks_back: claim.looks_back, newer_than: before.as_ref(), ..copy };
+        let (key, looks_back) = (self.key(index), claim.looks_back);
+        let copy = Copy { key, looks_back, newer_than: before.as_ref(), ..copy };
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let takes_turn = claim.in_doubt || (early.is_none() && self.means.terms().join);
         let need = if claim.in_doubt { Need::Look } else { Need::Write };
@@ -197,7 +217,7 @@ impl<'a> Placing<'a> {
         let mut slot = match reserved {
             Ok(Some(slot)) => slot,
             Ok(None) => return Step::Now(CopyState::Claimed(*claim)),
-            Err(error) => return self.failed(index, claim, error.into()),
+            Err(error) => return self.not_written(index, claim, error, None),
         };
         let (mut in_doubt, mut turn) = (claim.in_doubt, None);
         if takes_turn {
@@ -225,10 +245,9 @@ impl<'a> Placing<'a> {
                 tracing::debug!(%why, "waiting for another delivery");
                 Step::Now(CopyState::Claimed(*claim))
             }
-            Err(error) => {
-                drop(turn);
-                self.failed(index, claim, error.into())
-            }
+            // Still with the slot: nobody can write there as long as it is held, where leases are
+            // joined.
+            Err(error) => self.not_written(index, claim, error, turn),
         };
         // Others may have it, now that the receipt is on record or the lease given back.
         drop(slot);
@@ -253,9 +272,9 @@ impl<'a> Placing<'a> {
     }
 
     /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.
-    fn failed(&self, index: usize, claim: &Claim, failure: Failure) -> Step {
+    pub fn failed(&self, index: usize, claim: &Claim, failure: Failure) -> Step {
         let Means { ledger, deadline, .. } = self.means;
-        let destination = &self.job.destinations[index];
+        let destination = self.destination(index);
         let is_in_doubt =
             matches!(&failure, Failure::Store(error) if !error.certainly_not_stored());
         let failure = match failure {
@@ -281,7 +300,7 @@ impl<'a> Placing<'a> {
             self.release(claim);
         } else if deadline.left().is_zero() {
             // So late its lease may have run out before its last bytes went out.
-            let turn = ledger.take_turn(claim, &self.keys[index], self.insist_until());
+            let turn = ledger.take_turn(claim, self.key(index), self.insist_until());
             if matches!(turn, Ok(Turn::Placed(_))) {
                 self.leave_doubt(claim);
             }
@@ -345,7 +364,7 @@ impl<'a> Placing<'a> {
 
     /// A call on which a mail's fate hangs: a ledger that was lost, or a row that another session
     /// holds, is worth another try. Step `reopen` of the model.
-    fn insisting<T>(
+    pub fn insisting<T>(
         &self,
         mut call: impl FnMut(Instant) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
@@ -469,8 +488,8 @@ impl<'a> Placing<'a> {
 
     /// Claims busy copies again: placed meanwhile, free meanwhile, or still busy. Step `claim_busy`
     /// of the model.
-    fn claim_busy(&self, copies: &[usize]) -> Vec<Step> {
-        let of = |copy: &usize| self.job.destinations[*copy].clone();
+    pub fn claim_busy(&self, copies: &[usize]) -> Vec<Step> {
+        let of = |copy: &usize| self.destination(*copy).clone();
         let wanted: Vec<Destination> = copies.iter().map(of).collect();
         if wanted.is_empty() {
             return Vec::new();
@@ -489,6 +508,8 @@ impl<'a> Placing<'a> {
     }
 
     fn placed(&self, index: usize, receipt: Receipt, how: How) -> Placed {
-        Placed { destination: self.job.destinations[index].clone(), receipt, how }
+        let destination = self.destination(index).clone();
+        let instead_of = None;
+        self.as_meant(index, &Placed { destination, receipt, how, instead_of })
     }
 }

@@ -13,7 +13,7 @@ use super::{
     PlannedStep, Program, Recorded, SCHEMA_VERSION, SchemaVersion, SharedConfig,
 };
 use crate::clock::Clock;
-use crate::directory::{Asked, Destination};
+use crate::directory::{Asked, Destination, Home};
 use crate::hook::{Call, Hook};
 use crate::lock_key::{self, Hash};
 use crate::login::Way;
@@ -346,8 +346,10 @@ impl Accounts for MemoryLedger {
         _query: &str,
         asked: &Asked,
         _until: Instant,
-    ) -> Result<Option<String>, LedgerError> {
-        self.call("account_by_query", || Ok(self.rows().accounts.get(&asked.address).cloned()))
+    ) -> Result<Option<Home>, LedgerError> {
+        self.call("account_by_query", || {
+            Ok(self.rows().accounts.get(&asked.address).cloned().map(Home::of))
+        })
     }
 }
 

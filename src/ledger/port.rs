@@ -22,7 +22,7 @@ use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
     LedgerError, PlannedStep, Recorded, SchemaVersion, Trace, TraceFilter, Window,
 };
-use crate::directory::{Asked, Destination};
+use crate::directory::{Asked, Destination, Home};
 use crate::lock_key::Hash;
 use crate::login::Way;
 use crate::message::Identity;
@@ -173,13 +173,14 @@ pub trait Accounts: Send + Sync {
     /// Runs the administrator's query with the address asked for as its parameters.
     ///
     /// # Returns
-    /// The account, or `None` without a row.
+    /// The account, and the mailbox if there is a second column with a name in it; or `None`
+    /// without a row.
     fn account_by_query(
         &self,
         query: &str,
         asked: &Asked,
         until: Instant,
-    ) -> Result<Option<String>, LedgerError>;
+    ) -> Result<Option<Home>, LedgerError>;
 }
 
 /// A server of its own for that query (`directory.url`).

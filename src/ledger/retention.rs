@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::LedgerError;
 use crate::directory::Destination;
 use crate::message::Identity;
+use crate::receipt::Receipt;
 
 /// So long after the end of its lease a process is held to be gone.
 pub const LATE: Duration = Duration::from_secs(3600);
@@ -121,8 +122,8 @@ pub struct RawMessage {
     pub recorded_at: SystemTime,
     /// As received.
     pub bytes: Vec<u8>,
-    /// Where its copies belong that are on record, and whether each is placed.
-    pub copies: Vec<(Destination, bool)>,
+    /// Where its copies belong that are on record, each with its receipt if it is placed.
+    pub copies: Vec<(Destination, Option<Receipt>)>,
 }
 
 /// See the module.

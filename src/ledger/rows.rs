@@ -66,13 +66,15 @@ impl SqlRow for rusqlite::Row<'_> {
 /// unique name of a Maildir has a colon.
 const HANDED: &str = "lmtp:";
 
-/// A receipt as columns: UIDVALIDITY, UID and file name, each of which may be NULL.
+/// A receipt as columns: UIDVALIDITY, UID and file name, each of which may be NULL. UID 0 and a
+/// mailbox as the file name: the copy is elsewhere.
 pub fn columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<String>) {
     match receipt {
         Receipt::Uid { validity, uid } => (Some((*validity).into()), Some((*uid).into()), None),
         Receipt::Name(name) => (None, None, Some(name.clone())),
         Receipt::Handed(id) => (None, None, Some(format!("{HANDED}{id}"))),
         Receipt::Unnamed => (None, None, None),
+        Receipt::Elsewhere(mailbox) => (None, Some(0), Some(mailbox.clone())),
     }
 }
 
@@ -90,6 +92,8 @@ pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
             None => Receipt::Name(name),
         }),
         (None, None, None) => Some(Receipt::Unnamed),
+        // No message has this UID (RFC 3501 section 2.3.1.1).
+        (None, Some(0), Some(mailbox)) => Some(Receipt::Elsewhere(mailbox)),
         _ => None,
     };
     receipt.ok_or_else(|| LedgerError::Broken("a receipt that is half a UID".to_owned()))
@@ -136,6 +140,12 @@ pub fn destination(row: &impl SqlRow, at: usize) -> Result<Destination, LedgerEr
 /// A destination and the receipt of the copy there.
 pub fn placed_copy(row: &impl SqlRow) -> Result<(Destination, Receipt), LedgerError> {
     Ok((destination(row, 0)?, receipt(row, 3)?))
+}
+
+/// A destination, whether the copy there is placed, and its receipt (3).
+pub fn raw_copy(row: &impl SqlRow) -> Result<(Destination, Option<Receipt>), LedgerError> {
+    let receipt = if row.cell(3)? { Some(receipt(row, 4)?) } else { None };
+    Ok((destination(row, 0)?, receipt))
 }
 
 /// 29 columns: see the queries.

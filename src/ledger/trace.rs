@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use super::rows::{self, SqlRow};
-use super::{LedgerError, copy_state, facts};
+use super::{ELSEWHERE, LedgerError, copy_state, facts};
 use crate::directory::Destination;
 use crate::lock_key;
 use crate::message::{AddressFact, PartFact};
@@ -210,13 +210,19 @@ impl TraceBuilder {
     pub fn copy(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let placed = row.cell(3)?;
         // A receipt that cannot be read must not hide the copy.
-        let receipt = rows::receipt(row, 6)
-            .map_or_else(|_| "not understood".to_owned(), |receipt| receipt.to_string());
+        let receipt = rows::receipt(row, 6).ok();
+        let is_elsewhere = matches!(receipt, Some(Receipt::Elsewhere(_)));
+        let receipt =
+            receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());
         let due_at: Option<String> = row.cell(16)?;
         let copy = TraceCopy {
             account: row.cell(1)?,
             mailbox: row.cell(2)?,
-            state: copy_state(placed, row.cell(4)?, row.cell(5)?, due_at.is_some()).to_owned(),
+            state: match placed && is_elsewhere {
+                true => ELSEWHERE,
+                false => copy_state(placed, row.cell(4)?, row.cell(5)?, due_at.is_some()),
+            }
+            .to_owned(),
             receipt: placed.then_some(receipt),
             placed_at: row.cell(9)?,
             epoch: row.cell(10)?,

@@ -377,6 +377,15 @@ impl Access for ImapStore {
         self.connector.name_witnesses(names);
     }
 
+    fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError> {
+        let opened = self.run(&destination.account, &mut None, until, |session| {
+            let mailbox = names::in_command(session, &destination.mailbox, until)?;
+            look::open(session, "EXAMINE", &mailbox, until)
+        });
+        let opened = opened.map_err(|error| error.while_doing(&format!("opening {destination}")));
+        Ok(opened?.is_some())
+    }
+
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
         let settings = &self.connector.settings;
         let checked = self.run(account, &mut None, until, |session| {

@@ -235,6 +235,10 @@ impl Access for LmtpStore {
         self.inner.name_witnesses(names);
     }
 
+    fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError> {
+        self.inner.has_mailbox(destination, until)
+    }
+
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
         let mut facts = self.inner.check(account, until)?;
         let mut session = self.connect(until)?;

@@ -34,6 +34,9 @@ mod lock;
 mod same_id;
 mod sync;
 
+/// Of a folder, without the dot in front (NAME_MAX).
+const LONGEST_NAME: usize = 254;
+
 /// Maildir++: tells a folder from an INBOX.
 const FOLDER_MARK: &str = "maildirfolder";
 
@@ -47,6 +50,8 @@ pub struct MaildirStore {
 /// A copy whose lock is held.
 struct MaildirSlot<'a> {
     folder: PathBuf,
+    /// There is no such folder, and none is made.
+    is_missing: bool,
     /// As which its file will be known.
     name: String,
     destination: &'a Destination,
@@ -79,8 +84,12 @@ impl MaildirStore {
             return Ok(inbox);
         }
         let name = modified_utf7(&mailbox.replace('/', "."));
-        if name.is_empty() || name.starts_with('.') || name.chars().any(char::is_control) {
-            return Err(StoreError::NotStored(format!("{mailbox:?} cannot name a mailbox")));
+        if name.is_empty()
+            || name.len() > LONGEST_NAME
+            || name.starts_with('.')
+            || name.chars().any(char::is_control)
+        {
+            return Err(StoreError::Refused(format!("{mailbox:?} cannot name a mailbox")));
         }
         Ok(inbox.join(format!(".{name}")))
     }
@@ -188,12 +197,19 @@ impl MaildirStore {
         deadline: &'a Deadline,
     ) -> Result<Option<MaildirSlot<'a>>, StoreError> {
         let folder = self.folder(destination)?;
-        self.ensure(&folder, destination)?;
-        let lock = CopyLock::try_take(&folder, copy.key)
-            .map_err(|error| not_stored(&folder.join(LOCKS), &error))?;
+        // One that may be missing has its locks in INBOX: it must not come into being between two
+        // deliveries of which one has found it missing.
+        let stand_in = destination.stand_in();
+        let keeper = stand_in.as_ref().unwrap_or(destination);
+        let locks = self.folder(keeper)?;
+        self.ensure(&locks, keeper)?;
+        let lock = CopyLock::try_take(&locks, copy.key)
+            .map_err(|error| not_stored(&locks.join(LOCKS), &error))?;
         let name = file_name(copy.key, copy.recorded_at);
+        let is_missing = stand_in.is_some() && !folder.join("new").is_dir();
         Ok(lock.map(|lock| MaildirSlot {
             folder,
+            is_missing,
             name,
             destination,
             copy,
@@ -226,6 +242,9 @@ impl MaildirSlot<'_> {
 
 impl Slot for MaildirSlot<'_> {
     fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
+        if self.is_missing {
+            return Ok(None);
+        }
         let sought = self.copy.sought();
         let mut found = copies::find(&self.folder, &self.name, &sought)?;
         if found.is_empty() {
@@ -241,6 +260,17 @@ impl Slot for MaildirSlot<'_> {
         } else {
             self.folder.join("new").join(&self.name)
         };
+        if self.is_missing {
+            let text = format!("{} is no Maildir", self.folder.display());
+            return Err(StoreError::Refused(text));
+        }
+        // Its owner's mail program may have made it a moment ago.
+        if let Some(inbox) = self.folder.parent().filter(|_| self.destination.stand_in().is_some())
+        {
+            for folder in [&self.folder, inbox] {
+                sync_folder(folder).map_err(|error| at(folder, &error))?;
+            }
+        }
         let file = self.synced().map_err(|error| not_stored(&self.folder, &error))?;
         self.deadline
             .pass_point_of_no_return()
@@ -319,6 +349,10 @@ impl Access for MaildirStore {
     }
 
     fn name_witnesses(&self, _: WitnessNames) {}
+
+    fn has_mailbox(&self, destination: &Destination, _: Instant) -> Result<bool, StoreError> {
+        Ok(self.folder(destination)?.join("new").is_dir())
+    }
 
     fn check(&self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
         let inbox = self.folder(&Destination::inbox(account))?;

@@ -132,6 +132,16 @@ impl MemoryStore {
         self.shared().mailboxes.get(&place).cloned().unwrap_or_default()
     }
 
+    /// Lets the owner make a mailbox.
+    pub fn make_mailbox(&self, account: &str, mailbox: &str) {
+        self.meddle(account, mailbox, |_| ());
+    }
+
+    /// Lets the owner take a mailbox away, with what is in it.
+    pub fn delete_mailbox(&self, account: &str, mailbox: &str) {
+        self.shared().mailboxes.remove(&(account.to_owned(), mailbox.to_owned()));
+    }
+
     /// Lets the owner of a mailbox have their way with what is in it, oldest first.
     pub fn meddle(&self, account: &str, mailbox: &str, with: impl FnOnce(&mut Vec<Stored>)) {
         with(self.shared().mailboxes.entry((account.to_owned(), mailbox.to_owned())).or_default());
@@ -371,6 +381,10 @@ impl Slot for MemorySlot<'_> {
         let MemorySlot { store, destination, copy, deadline } = self;
         let call = Call { name: "append", destination: Some(*destination) };
         store.hook.before(&call)?;
+        let is_there = store.shared().mailboxes.contains_key(&place(destination));
+        if !is_there && destination.stand_in().is_some() {
+            return Err(StoreError::Refused(format!("{destination} is not there")));
+        }
         let in_time = deadline.pass_point_of_no_return();
         in_time.map_err(|error| StoreError::NotStored(error.to_string()))?;
         let number = store.shared().send(destination, copy);
@@ -451,6 +465,13 @@ impl Access for MemoryStore {
     }
 
     fn name_witnesses(&self, _: WitnessNames) {}
+
+    fn has_mailbox(&self, destination: &Destination, _: Instant) -> Result<bool, StoreError> {
+        let place = place(destination);
+        self.call("has_mailbox", Some(destination), |shared| {
+            Ok(shared.mailboxes.contains_key(&place))
+        })
+    }
 
     fn check(&self, _account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
         self.call("check", None, |_| Ok(vec!["in memory".to_owned()]))

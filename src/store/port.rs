@@ -87,9 +87,13 @@ pub trait Slot {
     /// [`Deadline::pass_point_of_no_return`]; the caller calls [`Deadline::answered`] when the
     /// outcome is on record.
     ///
+    /// INBOX and mailboxes of shared copies may be made for it, others never.
+    ///
     /// # Errors
     /// [`StoreError::InDoubt`]: the store may have taken it. All others: certainly nothing was
-    /// written.
+    /// written. [`StoreError::Refused`]: the mailbox is not there, or not open to us; where appends
+    /// are idempotent, no other slot of this copy, in any process, can write there while this one
+    /// is held.
     fn append(&mut self) -> Result<Receipt, StoreError>;
 
     /// Whether the copy that was appended or found stands attached to another message
@@ -177,6 +181,12 @@ pub trait Access: Send + Sync {
     /// Whom to ask, where a login is refused and no other account has logged in by now. Of several
     /// the first is heeded; a store without logins has no use for them.
     fn name_witnesses(&self, names: WitnessNames);
+
+    /// Whether the mailbox is there, and its account may look into it; nothing is changed.
+    ///
+    /// # Errors
+    /// It cannot be found out.
+    fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError>;
 
     /// Proves that the store can be reached and used for `account`, without writing a message;
     /// returns what is worth telling an administrator, a line per fact.

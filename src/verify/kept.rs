@@ -123,7 +123,7 @@ impl Verification<'_, '_> {
         let job = DeliveryRequest {
             message,
             envelope: &Envelope::default(),
-            accounts: &[],
+            own: &[],
             destinations: std::slice::from_ref(&copy.destination),
             heads: &[],
             host: &by.host,

@@ -75,6 +75,29 @@ impl Verification<'_, '_> {
         Ok(())
     }
 
+    /// A copy that is in INBOX, as its mailbox was not there: of deliveries before that, one may
+    /// have written there nevertheless, late. That is told, and stays: nobody knows what INBOX has
+    /// by now.
+    pub(super) fn elsewhere(
+        &mut self,
+        copy: &CopyOnRecord,
+        on_record: &Receipt,
+        ago: Duration,
+        found: &[FoundCopy],
+    ) -> Result<(), Unverified> {
+        let is_ours = |one: &&FoundCopy| one.has_our_date && !one.marked_deleted;
+        let ours: Vec<&FoundCopy> = found.iter().filter(is_ours).collect();
+        for FoundCopy { receipt, .. } in &ours {
+            let text = format!("{receipt} stands beside the copy in INBOX, which it has instead");
+            self.found(copy, Level::Error, Topic::Double, Some(receipt), text);
+        }
+        if ours.is_empty() && ago >= copy.lease.max(self.plan.lease) {
+            let settled = self.ledger.settle(copy, on_record, self.plan.ledger_until())?;
+            self.tally.settled += u64::from(settled);
+        }
+        Ok(())
+    }
+
     /// Whether there can be no copy of ours beside those found; reports why not.
     fn is_all(&mut self, copy: &CopyOnRecord, found: &[FoundCopy]) -> bool {
         let hidden = found.iter().find(|one| one.proof == Proof::Hidden && needs_a_look(copy));

@@ -66,6 +66,20 @@ fn nothing_is_changed() {
 }
 
 #[test]
+fn mailboxes_that_are_named_and_not_there_are_told() {
+    let site = CheckSite::good();
+    let path = site.path("onedrop.toml");
+    let rules = "\n[[file]]\nheader = \"X-Spam-Flag\"\nis = \"YES\"\nmailbox = \"Junk\"\n\
+                 [[file]]\nheader = \"List-Id\"\nis = \"x\"\nmailbox = \"lists\"\n";
+    let before = fs::read_to_string(&path).expect("a configuration");
+    fs::write(&path, before + rules).expect("a configuration");
+    fs::create_dir_all(site.path("mail/lisa/Maildir/.lists/new")).expect("a mailbox");
+    let (_, told) = site.check(&[]);
+    let expected = "warning store: account=lisa mailbox=Junk is not there: its mail goes to INBOX";
+    assert!(told.contains(expected) && !told.contains("mailbox=lists"), "{told}");
+}
+
+#[test]
 fn another_programs_database_is_left_alone() {
     let site = CheckSite::good();
     let other = rusqlite::Connection::open(site.path("ledger.db")).expect("a database");

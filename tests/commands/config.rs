@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onedrop::config::{Backfill, Config, LedgerUrl, Loaded, RunIn, StoreUrl, job_keys, known_keys};
+use onedrop::directory::Home;
 use onedrop::ledger::postgres::PostgresUrl;
 use onedrop::store::imap::Tls;
 use secrecy::ExposeSecret;
@@ -203,7 +204,7 @@ fn the_demo_needs_no_server() {
     assert_eq!(config.directory.domains, ["mail.axial.net"]);
     assert_eq!(
         config.directory.accounts,
-        BTreeMap::from([("lisa@gmail.com".to_owned(), "lisa".to_owned())])
+        BTreeMap::from([("lisa@gmail.com".to_owned(), Home::of("lisa"))])
     );
     assert_eq!(config.sent.authserv_id, "mail.axial.net");
 }
@@ -216,8 +217,12 @@ fn later_layers_override_earlier_ones_and_join_accounts() {
     assert_eq!(config.lock.lease_secs, 301, "conf.d/20 is after conf.d/10");
     assert_eq!(config.lock.wait_secs, 4, "the main file's other keys stay");
     assert_eq!(config.directory.domains, ["second.example"], "a list is replaced");
-    let accounts: Vec<_> =
-        config.directory.accounts.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let accounts: Vec<_> = config
+        .directory
+        .accounts
+        .iter()
+        .map(|(key, home)| format!("{key}={}", home.account))
+        .collect();
     assert_eq!(
         accounts,
         ["a.b@main.example=kept", "c[0]@conf.example=added", "lisa@main.example=replaced"]

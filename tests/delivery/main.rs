@@ -6,6 +6,7 @@ mod directory;
 mod disasters;
 mod domains;
 mod end_to_end;
+mod filing;
 mod handoff;
 mod identity;
 mod mariadb;

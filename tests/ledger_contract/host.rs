@@ -263,6 +263,10 @@ impl Host {
     }
 
     pub fn account(&self, query: &str, asked: &Asked) -> Result<Option<String>, LedgerError> {
+        Ok(self.home(query, asked)?.map(|home| home.account))
+    }
+
+    pub fn home(&self, query: &str, asked: &Asked) -> Result<Option<Home>, LedgerError> {
         self.0.account_by_query(query, asked, soon())
     }
 

@@ -41,7 +41,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use onedrop::directory::{Asked, Destination};
+use onedrop::directory::{Asked, Destination, Home};
 use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, BASE_VERSION, Claim, Confirmed, CopyFacts, CopyOnRecord,
     CopyState, Due, Entry, LeaseTerms, LedgerError, Migration, MigrationStep, OpenTurn, Program,
@@ -143,6 +143,7 @@ macro_rules! ledger_contract {
                     an_administrators_query_names_an_account,
                     a_query_is_asked_without_the_detail_and_may_look_at_it,
                     a_wrong_query_is_refused_and_the_handle_goes_on,
+                    a_querys_second_column_names_the_mailbox,
                 }
                 schema {
                     a_ledger_has_its_schema_once,

@@ -11,6 +11,7 @@ pub fn receipts_come_back_as_they_were(rig: &dyn Rig) {
         Receipt::Name("it's \"é\" {x} \\ 日本".to_owned()),
         Receipt::Handed("07.3 \"Lists\"/12".to_owned()),
         Receipt::Unnamed,
+        Receipt::Elsewhere("INBOX".to_owned()),
     ];
     for (n, receipt) in receipts.into_iter().enumerate() {
         let mail = mail(&format!("receipt{n}"));
@@ -22,9 +23,13 @@ pub fn receipts_come_back_as_they_were(rig: &dyn Rig) {
         assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(receipt.clone())]);
         assert_eq!(b.turn(&claim, &key), TurnState::Placed(receipt.clone()));
         let copy = &b.trace_one(&format!("receipt{n}@example.org")).copies[0];
+        let state = match receipt {
+            Receipt::Elsewhere(_) => "elsewhere",
+            _ => "placed",
+        };
         assert_eq!(
             (copy.receipt.as_deref(), copy.state.as_str()),
-            (Some(receipt.to_string().as_str()), "placed")
+            (Some(receipt.to_string().as_str()), state)
         );
     }
 }

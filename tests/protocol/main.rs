@@ -8,6 +8,7 @@ mod ports;
 mod crashes;
 mod endings;
 mod failures;
+mod filed;
 mod late;
 mod memory;
 mod others;

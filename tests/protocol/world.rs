@@ -392,17 +392,19 @@ impl Delivery {
     }
 
     pub fn run(self, mail: &Message, destinations: &[Destination]) -> Ended {
-        let mut accounts: Vec<Option<String>> = destinations
+        let mut own: Vec<Option<Destination>> = destinations
             .iter()
             .filter(|destination| !destination.shared)
-            .map(|destination| Some(destination.account.clone()))
+            .map(|destination| Some(destination.clone()))
             .collect();
-        accounts.dedup();
-        if accounts.is_empty() {
-            accounts.push(Some("doug".to_owned()));
+        if own.is_empty() {
+            own.push(Some(Destination::inbox("doug")));
         }
-        accounts.splice(0..0, self.strangers.iter().map(|_| None));
-        let known = accounts.iter().flatten().map(|to| format!("{to}@x"));
+        own.splice(0..0, self.strangers.iter().map(|_| None));
+        let known = own.iter().flatten().map(|to| match to.mailbox.as_str() {
+            "INBOX" => format!("{}@x", to.account),
+            mailbox => format!("{}+{mailbox}@x", to.account),
+        });
         let envelope = Envelope {
             sender: "lisa@gmail.com".to_owned(),
             recipients: self.strangers.iter().map(ToString::to_string).chain(known).collect(),
@@ -412,7 +414,7 @@ impl Delivery {
         let job = DeliveryRequest {
             message: mail,
             envelope: &envelope,
-            accounts: &accounts,
+            own: &own,
             destinations,
             heads: &[],
             host: "mx1",

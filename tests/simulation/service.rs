@@ -59,8 +59,8 @@ pub fn deliver(
     service.policy.wait = plan.wait;
     service.policy.sent_after = plan.sent_after;
     service.policy.begins_early = plan.begins_early;
-    let account = |address: &String| service.account_of(address, deadline.end());
-    let accounts: Result<Vec<_>, _> = envelope.recipients.iter().map(account).collect();
+    let home = |address: &String| service.account_of(address, deadline.end());
+    let homes: Result<Vec<_>, _> = envelope.recipients.iter().map(home).collect();
     let clauses = ReceivedClauses {
         from: "mx".to_owned(),
         by: "here".to_owned(),
@@ -71,7 +71,7 @@ pub fn deliver(
     let mail = Mail {
         message,
         envelope,
-        accounts: &accounts.expect("known without asking"),
+        homes: &homes.expect("known without asking"),
         clauses: (!is_alone).then_some((&clauses, &now)),
         started: deadline.now(),
         one_ending: is_alone,

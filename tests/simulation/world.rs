@@ -502,8 +502,8 @@ impl Seat {
             recipients: recipients.iter().map(|to| format!("r{to}@mail.axial.net")).collect(),
             ..Envelope::default()
         };
-        let accounts: Vec<Option<String>> =
-            recipients.iter().map(|to| Some(format!("r{to}"))).collect();
+        let own: Vec<Option<Destination>> =
+            recipients.iter().map(|to| Some(world.destination(*to))).collect();
         let without = plan.without;
         let total = match without {
             Some(Without::ClockCheck) => Duration::from_secs(1_000_000),
@@ -517,7 +517,7 @@ impl Seat {
         let request = DeliveryRequest {
             message,
             envelope: &envelope,
-            accounts: &accounts,
+            own: &own,
             destinations: &destinations,
             heads: &heads,
             host: &format!("mx{}", self.process as u64 % plan.hosts),

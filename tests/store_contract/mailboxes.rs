@@ -32,6 +32,30 @@ pub fn a_mailbox_that_may_not_be_made_is_refused(rig: &dyn Rig) {
     assert_eq!(subjects(rig, &sent()), ["later", "made"]);
 }
 
+pub fn a_recipients_mailbox_other_than_inbox_is_never_made(rig: &dyn Rig) {
+    let (store, other) = (rig.store(), rig.store());
+    let lists = Destination { mailbox: "lists".to_owned(), ..inbox() };
+    for _ in 0..2 {
+        let refused = try_append(store.as_ref(), &lists, &mail("refused"));
+        assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+        assert_eq!(look(store.as_ref(), &lists, &mail("refused")), None);
+    }
+    assert!(rig.messages("doug", "lists").is_empty());
+    // Where copies have locks, nobody writes one while another delivery finds no mailbox for it.
+    let made = Destination { shared: true, ..lists.clone() };
+    reserve(store.as_ref(), &lists, &mail("held"), Need::Write, |slot| {
+        append(other.as_ref(), &made, &mail("makes it"));
+        let is_free = is_free(other.as_ref(), &lists, &mail("held"));
+        assert_ne!(is_free, store.append_is_idempotent());
+        drop(slot.expect("a slot").append());
+    });
+    let receipt = append(store.as_ref(), &lists, &mail("there"));
+    assert_eq!(look(other.as_ref(), &lists, &mail("there")), Some(receipt));
+    let subjects = subjects(rig, &lists);
+    assert!(subjects.contains(&"there".to_owned()), "{subjects:?}");
+    assert!(!subjects.contains(&"refused".to_owned()), "{subjects:?}");
+}
+
 pub fn a_missing_mailbox_holds_no_copy(rig: &dyn Rig) {
     let store = rig.store();
     for destination in [inbox(), sent()] {

@@ -85,6 +85,7 @@ macro_rules! store_contract {
                             mailboxes {
                                 a_missing_mailbox_is_made,
                                 a_mailbox_that_may_not_be_made_is_refused,
+                                a_recipients_mailbox_other_than_inbox_is_never_made,
                                 a_missing_mailbox_holds_no_copy,
                                 many_make_one_mailbox_at_once,
                                 odd_names_are_stored_safely_or_refused,

@@ -50,7 +50,7 @@ pub fn a_removal_by_a_strange_receipt_takes_out_nothing(rig: &dyn Rig) {
                 strange.push(Receipt::Name(format!("new/../cur/{name}")));
                 strange.push(Receipt::Name(format!("tmp/{name}")));
             }
-            Receipt::Handed(_) | Receipt::Unnamed => {}
+            Receipt::Handed(_) | Receipt::Unnamed | Receipt::Elsewhere(_) => {}
         }
     }
     for receipt in strange {

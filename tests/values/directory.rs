@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use onedrop::directory::{AccountTemplate, Asked, Directory, FolderTemplate, Known};
+use onedrop::directory::{
+    AccountTemplate, Asked, Detail, Directory, FolderTemplate, Home, Known, detail_mailbox,
+    mailbox_name,
+};
 
 fn directory() -> Directory {
     Directory {
@@ -10,20 +13,101 @@ fn directory() -> Directory {
         domains: vec!["mail.axial.net".into()],
         account: "{local}".parse().expect("a template"),
         recipient_delimiter: "+-".into(),
-        accounts: [("lisa@gmail.com".to_owned(), "lisa".to_owned())].into(),
+        detail: Detail::Ignore,
+        accounts: [("lisa@gmail.com".to_owned(), Home::of("lisa"))].into(),
         query: None,
+    }
+}
+
+fn home(account: &str) -> Known {
+    Known::Home(Home::of(account))
+}
+
+fn filed(account: &str, mailbox: &str) -> Known {
+    Known::Home(Home { account: account.into(), mailbox: Some(mailbox.into()) })
+}
+
+#[test]
+fn a_detail_names_a_mailbox_in_its_own_case_where_nothing_else_does() {
+    let team = Home { account: "post".to_owned(), mailbox: Some("Public/team".to_owned()) };
+    let listed = [
+        ("team@axial.example", team),
+        ("lisa@gmail.com", Home::of("lisa")),
+        ("lisa+boss@gmail.com", Home::of("lisa")),
+    ];
+    let accounts = listed.map(|(address, home)| (address.to_owned(), home)).into();
+    let directory = Directory { detail: Detail::Mailbox, accounts, ..directory() };
+    for (address, known) in [
+        ("Doug+Lists@MAIL.axial.net", filed("doug", "Lists")),
+        ("doug-lists+rust@mail.axial.net", filed("doug", "lists+rust")),
+        ("doug+inBOX@mail.axial.net", filed("doug", "INBOX")),
+        ("doug@mail.axial.net", home("doug")),
+        ("doug+@mail.axial.net", home("doug")),
+        ("doug+Lists", filed("doug", "Lists")),
+        ("doug+../lisa@mail.axial.net", home("doug")),
+        ("doug+Public/team@mail.axial.net", home("doug")),
+        ("doug+Public.team@mail.axial.net", home("doug")),
+        ("lisa+x@gmail.com", filed("lisa", "x")),
+        ("lisa+boss@gmail.com", home("lisa")),
+        ("team@axial.example", filed("post", "Public/team")),
+        ("team+x@axial.example", filed("post", "Public/team")),
+    ] {
+        assert_eq!(directory.known(address), known, "{address}");
+    }
+    let query = Directory { query: Some("SELECT $1".to_owned()), ..directory };
+    let Known::Ask(asked) = query.known("Doug+Lists@mail.axial.net") else { panic!("not asked") };
+    let asked = (asked.address.as_str(), asked.given.as_str(), asked.mailbox.as_deref());
+    let expected = ("doug@mail.axial.net", "doug+lists@mail.axial.net", Some("Lists"));
+    assert_eq!(asked, expected);
+}
+
+#[test]
+fn what_could_lead_out_of_an_accounts_mailboxes_names_none() {
+    let long = "x".repeat(200);
+    for (name, mailbox, by_detail) in [
+        ("lists", Some("lists"), true),
+        ("Größe", Some("Größe"), true),
+        ("A & B", Some("A & B"), true),
+        ("inbox", Some("INBOX"), true),
+        ("Inbox/a", Some("INBOX/a"), false),
+        ("Public/team", Some("Public/team"), false),
+        ("a.b", Some("a.b"), false),
+        (&long, Some(&*long), true),
+        (&format!("{long}x"), None, false),
+        ("", None, false),
+        (" a", None, false),
+        ("a ", None, false),
+        (".", None, false),
+        (".a", None, false),
+        ("..", None, false),
+        ("a/..", None, false),
+        ("a/../b", None, false),
+        ("a/./b", None, false),
+        ("/a", None, false),
+        ("a/", None, false),
+        ("a//b", None, false),
+        ("~root", None, false),
+        ("a*", None, false),
+        ("a%", None, false),
+        ("a\\b", None, false),
+        ("a\0", None, false),
+        ("a\r\nb", None, false),
+        ("a\u{85}b", None, false),
+    ] {
+        assert_eq!(mailbox_name(name).as_deref(), mailbox, "{name:?}");
+        assert_eq!(detail_mailbox(name).as_deref(), mailbox.filter(|_| by_detail), "{name:?}");
     }
 }
 
 #[test]
 fn addresses_lead_to_accounts() {
     let cases = [
-        ("scuba@mail.axial.net", Known::Account("scuba".into())),
-        ("Scuba+Detail@MAIL.axial.net", Known::Account("scuba".into())),
-        ("scuba-lists@mail.axial.net", Known::Account("scuba".into())),
-        ("+x@mail.axial.net", Known::Account("+x".into())),
-        ("<lisa+a@gmail.com>", Known::Account("lisa".into())),
-        ("doug", Known::Account("doug".into())),
+        ("scuba@mail.axial.net", home("scuba")),
+        ("Scuba+Detail@MAIL.axial.net", home("scuba")),
+        ("scuba-lists@mail.axial.net", home("scuba")),
+        ("+x@mail.axial.net", home("+x")),
+        ("<lisa+a@gmail.com>", home("lisa")),
+        ("doug", home("doug")),
         ("doug@elsewhere.example", Known::Nobody),
         ("../etc@mail.axial.net", Known::Nobody),
         ("a/b@mail.axial.net", Known::Nobody),
@@ -44,7 +128,7 @@ fn the_userdb_is_asked_for_accounts_of_the_domains_by_their_template() {
     let everywhere = Directory { domains: Vec::new(), account, ..by_name.clone() };
     let name = |directory: &Directory, address: &str| match directory.known(address) {
         Known::Ask(asked) => directory.name_in_userdb(&asked),
-        Known::Account(_) | Known::Nobody => None,
+        Known::Home(_) | Known::Nobody => None,
     };
     for (address, here, anywhere) in [
         ("Scuba+x@MAIL.axial.net", Some("scuba"), Some("scuba@mail.axial.net")),
@@ -59,7 +143,7 @@ fn the_userdb_is_asked_for_accounts_of_the_domains_by_their_template() {
         assert_eq!(name(&by_name, address).as_deref(), here, "{address}");
         assert_eq!(name(&everywhere, address).as_deref(), anywhere, "{address}");
     }
-    assert_eq!(by_name.known("lisa@gmail.com"), Known::Account("lisa".into()), "as it is listed");
+    assert_eq!(by_name.known("lisa@gmail.com"), home("lisa"), "as it is listed");
 }
 
 #[test]
@@ -68,9 +152,10 @@ fn with_a_query_the_users_of_a_domain_come_from_the_query_alone() {
     let asked = Asked {
         address: "scuba@mail.axial.net".to_owned(),
         given: "scuba+x@mail.axial.net".to_owned(),
+        mailbox: None,
     };
     assert_eq!(directory.known("Scuba+x@mail.axial.net"), Known::Ask(asked));
-    assert_eq!(directory.known("lisa@gmail.com"), Known::Account("lisa".into()));
+    assert_eq!(directory.known("lisa@gmail.com"), home("lisa"));
     assert_eq!(directory.known("x@elsewhere.example"), Known::Nobody);
 }
 
@@ -81,11 +166,11 @@ fn with_a_template_of_addresses_every_domain_has_accounts_of_its_own() {
     let directory = Directory { domains, account, ..directory() };
     let long = format!("{}@a.example", "x".repeat(245));
     for (address, known) in [
-        ("info@a.example", Known::Account("info@a.example".into())),
-        ("Info+x@B.example", Known::Account("info@b.example".into())),
-        ("lisa+a@gmail.com", Known::Account("lisa".into())),
-        ("doug", Known::Account("doug@a.example".into())),
-        (&long, Known::Account(long.clone())),
+        ("info@a.example", home("info@a.example")),
+        ("Info+x@B.example", home("info@b.example")),
+        ("lisa+a@gmail.com", home("lisa")),
+        ("doug", home("doug@a.example")),
+        (&long, home(&long)),
         (&format!("x{long}"), Known::Nobody),
         ("info@c.example", Known::Nobody),
         ("../etc@a.example", Known::Nobody),
@@ -99,15 +184,15 @@ fn with_a_template_of_addresses_every_domain_has_accounts_of_its_own() {
 #[test]
 fn an_account_is_looked_up_with_its_detail_first() {
     let accounts =
-        ["lisa+boss@gmail.com", "lisa@gmail.com"].map(|key| (key.to_owned(), key[4..5].to_owned()));
+        ["lisa+boss@gmail.com", "lisa@gmail.com"].map(|key| (key.to_owned(), Home::of(&key[4..5])));
     let directory = Directory {
         accounts: accounts.into(),
         query: Some("SELECT $1".to_owned()),
         domains: vec![],
         ..directory()
     };
-    assert_eq!(directory.known("lisa+boss@gmail.com"), Known::Account("+".into()));
-    assert_eq!(directory.known("lisa+x@gmail.com"), Known::Account("@".into()));
+    assert_eq!(directory.known("lisa+boss@gmail.com"), home("+"));
+    assert_eq!(directory.known("lisa+x@gmail.com"), home("@"));
 }
 
 fn account(template: &str) -> Result<AccountTemplate, String> {

@@ -31,6 +31,7 @@ const LAYERS: [Layer; 8] = [
             "directory",
             "duration",
             "envelope",
+            "filing",
             "lock_key",
             "lock_name",
             "login",

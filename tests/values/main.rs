@@ -4,6 +4,7 @@
 mod clock;
 mod config;
 mod directory;
+mod filing;
 mod fuzz;
 mod golden;
 mod group_commit;

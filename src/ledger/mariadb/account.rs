@@ -8,7 +8,7 @@ use mysql_async::Value as Param;
 use super::MariadbLedger;
 use super::connection::MariadbSession;
 use super::errors::is_late;
-use crate::directory::Asked;
+use crate::directory::{Asked, Home};
 use crate::ledger::{Accounts, LedgerError};
 
 impl Accounts for MariadbLedger {
@@ -17,7 +17,7 @@ impl Accounts for MariadbLedger {
         query: &str,
         asked: &Asked,
         until: Instant,
-    ) -> Result<Option<String>, LedgerError> {
+    ) -> Result<Option<Home>, LedgerError> {
         let (sql, numbers) = with_marks(query);
         self.call(until, |connection| by_query(connection, &sql, &numbers, asked))
     }
@@ -28,7 +28,7 @@ fn by_query(
     sql: &str,
     numbers: &[u32],
     asked: &Asked,
-) -> Result<Option<String>, LedgerError> {
+) -> Result<Option<Home>, LedgerError> {
     let refused = |text: &str| Err(LedgerError::Refused(format!("the directory's query {text}")));
     let mut params = Vec::new();
     for number in numbers {
@@ -42,28 +42,34 @@ fn by_query(
         return refused("does not use $1: in quotes it is a text like any other");
     }
     let (columns, rows) = connection.foreign_query(sql, params).map_err(explained)?;
-    if columns != 1 {
-        return refused("must return one column, the account");
+    if !(1..=2).contains(&columns) {
+        return refused("must return one column, the account, or two, the account and a mailbox");
     }
-    let mut accounts = Vec::new();
+    let mut homes = Vec::new();
     for row in &rows {
-        let account = match row.as_ref(0) {
-            None | Some(Param::NULL) => continue,
-            Some(Param::Bytes(bytes)) => String::from_utf8(bytes.clone()).ok(),
-            Some(Param::Int(number)) => Some(number.to_string()),
-            Some(Param::UInt(number)) => Some(number.to_string()),
-            Some(_) => None,
-        };
-        match account {
-            Some(account) => accounts.extend(Some(account).filter(|account| !account.is_empty())),
-            None => return refused("must return a text, the account"),
+        match (text(row.as_ref(0)), text(row.as_ref(1))) {
+            (Ok(Some(account)), Ok(mailbox)) => homes.push(Home { account, mailbox }),
+            (Ok(None), Ok(_)) => {}
+            _ => return refused("must return texts"),
         }
     }
-    accounts.dedup();
-    match accounts.len() {
-        0 | 1 => Ok(accounts.pop()),
+    homes.dedup();
+    match homes.len() {
+        0 | 1 => Ok(homes.pop()),
         _ => refused("names more than one account"),
     }
+}
+
+/// A column's text, if there is one in it.
+fn text(value: Option<&Param>) -> Result<Option<String>, ()> {
+    let text = match value {
+        None | Some(Param::NULL) => return Ok(None),
+        Some(Param::Bytes(bytes)) => String::from_utf8(bytes.clone()).map_err(drop)?,
+        Some(Param::Int(number)) => number.to_string(),
+        Some(Param::UInt(number)) => number.to_string(),
+        Some(_) => return Err(()),
+    };
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 fn explained(error: LedgerError) -> LedgerError {

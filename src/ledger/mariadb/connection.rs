@@ -194,7 +194,7 @@ impl MariadbSession {
                 false => Params::Positional(params),
             };
             let rows = match columns {
-                1 => {
+                1 | 2 => {
                     let mut result = conn.exec_iter(&statement, params).await?;
                     let mut budget = PACKET_BYTES;
                     let rows = rows_of(&mut budget, async || result.next().await).await?;

@@ -348,10 +348,9 @@ fn next_raw(
     if connection.query(sql, values![message.message, 0i64])?.is_empty() {
         return next_raw(connection, since, message.message);
     }
-    let sql = "SELECT account, mailbox, shared, placed_at IS NOT NULL
+    let sql = "SELECT account, mailbox, shared, placed_at IS NOT NULL, uid_validity, uid, file_name
                FROM onedrop_copy WHERE message_id = ?1 ORDER BY id";
     let rows = connection.query(sql, values![message.message])?;
-    let copy = |row: &mysql_async::Row| Ok((rows::destination(row, 0)?, row.cell(3)?));
-    message.copies = rows.iter().map(copy).collect::<Result<_, LedgerError>>()?;
+    message.copies = rows.iter().map(rows::raw_copy).collect::<Result<_, LedgerError>>()?;
     Ok(Some(message))
 }

@@ -71,7 +71,7 @@ impl Retention for MemoryLedger {
                 bytes: bytes.clone(),
                 copies: rows
                     .copies_of(message)
-                    .map(|copy| (copy.destination.clone(), copy.receipt.is_some()))
+                    .map(|copy| (copy.destination.clone(), copy.receipt.clone()))
                     .collect(),
             }))
         })

@@ -6,10 +6,11 @@ use super::MemoryLedger;
 use super::rows::{AttemptRow, CopyRow, MessageRow, Rows, wall_clock};
 use crate::clock;
 use crate::ledger::{
-    LedgerError, OVERDUE, Records, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter,
-    TracePart, copy_state, wanted_hashes,
+    ELSEWHERE, LedgerError, OVERDUE, Records, Trace, TraceAddress, TraceAttempt, TraceCopy,
+    TraceFilter, TracePart, copy_state, wanted_hashes,
 };
 use crate::lock_key::{self, Hash};
+use crate::receipt::Receipt;
 
 impl Records for MemoryLedger {
     fn trace(
@@ -144,8 +145,13 @@ impl CopyRow {
         TraceCopy {
             account: self.destination.account.clone(),
             mailbox: self.destination.mailbox.clone(),
-            state: copy_state(self.receipt.is_some(), leased, self.in_doubt, self.due_at.is_some())
-                .to_owned(),
+            state: match self.receipt {
+                Some(Receipt::Elsewhere(_)) => ELSEWHERE,
+                _ => {
+                    copy_state(self.receipt.is_some(), leased, self.in_doubt, self.due_at.is_some())
+                }
+            }
+            .to_owned(),
             receipt: self.receipt.as_ref().map(ToString::to_string),
             epoch: self.epoch,
             owner: self.owner.clone(),

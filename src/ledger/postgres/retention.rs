@@ -143,8 +143,8 @@ WHERE r.message_id > $1 AND recorded_at >= to_timestamp($2)
 ORDER BY r.message_id LIMIT 1";
 
 const COPIES: &str = "
-SELECT account, mailbox, shared, placed_at IS NOT NULL FROM onedrop_copy
-WHERE message_id = $1 ORDER BY id";
+SELECT account, mailbox, shared, placed_at IS NOT NULL, uid_validity, uid, file_name
+FROM onedrop_copy WHERE message_id = $1 ORDER BY id";
 
 impl Retention for PostgresLedger {
     fn purge(
@@ -193,8 +193,7 @@ impl Retention for PostgresLedger {
             };
             let copies = Statement::new(COPIES).with(message.message, Type::INT8);
             let rows = connection.query(copies)?;
-            let copy = |row: &postgres::Row| Ok((rows::destination(row, 0)?, row.cell(3)?));
-            let copies = rows.iter().map(copy).collect::<Result<_, LedgerError>>()?;
+            let copies = rows.iter().map(rows::raw_copy).collect::<Result<_, LedgerError>>()?;
             Ok(Some(RawMessage { bytes, copies, ..message }))
         })
     }

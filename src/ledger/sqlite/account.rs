@@ -6,7 +6,7 @@ use std::time::Instant;
 use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::SqliteLedger;
-use crate::directory::Asked;
+use crate::directory::{Asked, Home};
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{Accounts, LedgerError};
 use crate::pool::Connections;
@@ -30,7 +30,7 @@ impl Accounts for SqliteAccounts {
         query: &str,
         asked: &Asked,
         until: Instant,
-    ) -> Result<Option<String>, LedgerError> {
+    ) -> Result<Option<Home>, LedgerError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags).map_err(|error| {
             LedgerError::Unavailable(format!("{}: {error}", self.path.display()))
@@ -48,7 +48,7 @@ impl Accounts for SqliteLedger {
         query: &str,
         asked: &Asked,
         until: Instant,
-    ) -> Result<Option<String>, LedgerError> {
+    ) -> Result<Option<Home>, LedgerError> {
         self.call(until, |session| by_query(&session.connection, query, asked))
     }
 }
@@ -57,15 +57,16 @@ fn by_query(
     connection: &Connection,
     query: &str,
     asked: &Asked,
-) -> Result<Option<String>, LedgerError> {
+) -> Result<Option<Home>, LedgerError> {
     let mut statement = connection.prepare(query)?;
     // SQLite numbers $NAMEs by appearance, so each is bound by its name.
     let mut parameters: Vec<(&str, &dyn ToSql)> =
         vec![("$1", &asked.address), ("$2", &asked.given)];
     parameters.retain(|(name, _)| matches!(statement.parameter_index(name), Ok(Some(_))));
     let has_others = statement.parameter_count() > parameters.len();
-    if !statement.readonly() || statement.column_count() != 1 || has_others {
-        let text = "directory.query must be a SELECT of one column with $1 and $2 only";
+    let columns = statement.column_count();
+    if !statement.readonly() || !(1..=2).contains(&columns) || has_others {
+        let text = "directory.query must be a SELECT of one column or two, with $1 and $2 only";
         return Err(LedgerError::Refused(text.to_owned()));
     }
     if parameters.is_empty() {
@@ -73,6 +74,11 @@ fn by_query(
         return Err(LedgerError::Refused(text.to_owned()));
     }
     let mut rows = statement.query(parameters.as_slice())?;
-    let account: Option<String> = rows.next()?.map_or(Ok(None), |row| row.cell(0))?;
-    Ok(account.filter(|account| !account.is_empty()))
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let text = |at: usize| match at < columns {
+        true => row.cell::<Option<String>>(at).map(|text| text.filter(|text| !text.is_empty())),
+        false => Ok(None),
+    };
+    let mailbox = text(1)?;
+    Ok(text(0)?.map(|account| Home { account, mailbox }))
 }

@@ -177,11 +177,11 @@ impl Retention for SqliteLedger {
                 rows::raw_message(row)
             })?;
             let Some(message) = next.into_iter().next() else { return Ok(None) };
-            let sql = "SELECT account, mailbox, shared, placed_at IS NOT NULL
+            let sql = "SELECT account, mailbox, shared, placed_at IS NOT NULL, uid_validity, uid,
+                           file_name
                        FROM onedrop_copy WHERE message_id = ?1 ORDER BY id";
-            let copies = read(&session.connection, sql, [message.message], |row| {
-                Ok((rows::destination(row, 0)?, row.cell(3)?))
-            })?;
+            let copies =
+                read(&session.connection, sql, [message.message], |row| rows::raw_copy(row))?;
             Ok(Some(RawMessage { copies, ..message }))
         })
     }

@@ -18,6 +18,7 @@ use jiff::Zoned;
 use super::metrics::Metrics;
 use crate::deadline::Deadline;
 use crate::deliver::{CopyResult, Ending, Failure, Phases, Watch};
+use crate::directory::Home;
 use crate::envelope::Envelope;
 use crate::ledger::Recorded;
 use crate::message::{Message, ReceivedClauses};
@@ -33,8 +34,8 @@ pub struct MessageDelivery {
     pub service: Arc<Service>,
     pub message: Message,
     pub envelope: Envelope,
-    /// The accounts of the envelope's recipients, in their order.
-    pub accounts: Vec<Option<String>>,
+    /// The accounts of the envelope's recipients, in their order, and the mailboxes that are meant.
+    pub homes: Vec<Option<Home>>,
     pub clauses: ReceivedClauses,
     pub received: Zoned,
     pub started: Instant,
@@ -88,7 +89,7 @@ impl MessageDelivery {
         let mail = Mail {
             message: &self.message,
             envelope: &self.envelope,
-            accounts: &self.accounts,
+            homes: &self.homes,
             clauses: Some((&self.clauses, &self.received)),
             started: self.started,
             one_ending: false,

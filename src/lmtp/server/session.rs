@@ -18,6 +18,7 @@ use super::protocol::Transaction;
 use super::queue_id;
 use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
+use crate::directory::Home;
 use crate::envelope::Envelope;
 use crate::message::{Bytes, Message, ReceivedClauses};
 use crate::net::lmtp::reply;
@@ -47,8 +48,8 @@ struct SocketClient<'a> {
     socket: Arc<Socket>,
     server: &'a Arc<ServerState>,
     service: Arc<Service>,
-    /// The accounts of the message's recipients.
-    known: HashMap<String, String>,
+    /// The accounts of the message's recipients, and the mailboxes that are meant.
+    known: HashMap<String, Home>,
     /// Why the directory could not be asked for one of the message's recipients: the others need
     /// not wait for the same.
     cannot_ask: Option<Outcome>,
@@ -92,13 +93,12 @@ impl Peer for SocketClient<'_> {
         if self.known.contains_key(recipient) {
             return Ok(());
         }
-        let account = match &self.cannot_ask {
+        let home = match &self.cannot_ask {
             Some(outcome) => Err(outcome.clone()),
             None => self.account_of(recipient),
         };
-        let account =
-            account.inspect_err(|outcome| self.refuse(transaction, recipient, outcome))?;
-        self.known.insert(recipient.to_owned(), account);
+        let home = home.inspect_err(|outcome| self.refuse(transaction, recipient, outcome))?;
+        self.known.insert(recipient.to_owned(), home);
         Ok(())
     }
 
@@ -121,10 +121,10 @@ impl Peer for SocketClient<'_> {
 }
 
 impl SocketClient<'_> {
-    fn account_of(&mut self, recipient: &str) -> Result<String, Outcome> {
+    fn account_of(&mut self, recipient: &str) -> Result<Home, Outcome> {
         let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient, Instant::now() + LOOK_UP) {
-            Ok(Some(account)) => Ok(account),
+            Ok(Some(home)) => Ok(home),
             Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).outcome(over_quota)),
             Err(failure) => {
                 let outcome = failure.outcome(over_quota);
@@ -162,16 +162,17 @@ impl SocketClient<'_> {
             if replied.is_ok() {
                 replied = self.reply(&ending.outcome);
             }
-            log_ending(&delivery, recipient, delivery.accounts[number].as_deref(), &ending);
+            let account = delivery.homes[number].as_ref().map(|home| home.account.as_str());
+            log_ending(&delivery, recipient, account, &ending);
         }
         replied
     }
 
     fn delivery(&self, transaction: Transaction, bytes: Bytes) -> io::Result<MessageDelivery> {
         let service = &self.service;
-        let accounts: Vec<Option<String>> =
+        let homes: Vec<Option<Home>> =
             transaction.recipients.iter().map(|address| self.known.get(address).cloned()).collect();
-        if accounts.contains(&None) {
+        if homes.contains(&None) {
             return Err(io::Error::other("a recipient without an account"));
         }
         let protocol = if transaction.smtputf8 { "UTF8LMTP" } else { "LMTP" };
@@ -203,7 +204,7 @@ impl SocketClient<'_> {
             },
             clauses: ReceivedClauses { from, by: service.host.clone(), protocol, id },
             message,
-            accounts,
+            homes,
             received: Zoned::now(),
             started: Instant::now(),
             deadline: service.deadline(),

@@ -13,7 +13,7 @@ use super::append::{self, AppendMessage};
 use super::error::ImapError;
 use super::grouped::{self, Appended, EarlyMark};
 use super::session::IDLE;
-use super::{ImapStore, Taken, check_name, names};
+use super::{ImapStore, Taken, check_name, look, names};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::message;
@@ -209,8 +209,24 @@ impl ImapSlot<'_> {
             Err(ImapError::Refused(no)) if no.is_missing_mailbox() => {
                 self.create(session, until, no.text).and_then(|()| append(session))
             }
+            // What this says is not clear, and INBOX is the better place for a copy than a queue.
+            Err(ImapError::Refused(no)) if no.code.is_empty() && self.is_not_to_be_made() => {
+                let exists = store.run(account, session, until, |session| {
+                    let mailbox = names::in_command(session, &destination.mailbox, until)?;
+                    look::exists(session, &mailbox, until)
+                });
+                match exists {
+                    Ok(false) => Err(ImapError::Final(StoreError::Refused, no.text)),
+                    Ok(true) | Err(_) => Err(ImapError::Refused(no)),
+                }
+            }
             appended => appended,
         }
+    }
+
+    /// Whether another mailbox has the copy where this one is missing.
+    fn is_not_to_be_made(&self) -> bool {
+        self.destination.stand_in().is_some()
     }
 
     /// Creates and subscribes the mailbox, which is missing, as `missing` says. That another was
@@ -221,6 +237,9 @@ impl ImapSlot<'_> {
         until: Instant,
         missing: String,
     ) -> Result<(), ImapError> {
+        if self.is_not_to_be_made() {
+            return Err(ImapError::Final(StoreError::Refused, missing));
+        }
         if !self.store.connector.settings.create_mailboxes {
             let why = format!("it does not exist and store.create_mailboxes is off: {missing}");
             return Err(ImapError::Final(StoreError::Refused, why));

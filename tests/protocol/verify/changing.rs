@@ -110,6 +110,10 @@ impl<F: After> Access for ChangingStore<F> {
 
     fn name_witnesses(&self, _: WitnessNames) {}
 
+    fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError> {
+        self.inner.has_mailbox(destination, until)
+    }
+
     fn check(&self, _: &str, _: Instant) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }

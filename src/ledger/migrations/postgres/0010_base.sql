@@ -157,7 +157,6 @@ CREATE TABLE onedrop_copy (
     value         bytea NOT NULL DEFAULT uuid_send(gen_random_uuid()),
     account       text NOT NULL,
     mailbox       text NOT NULL,
-    meant_mailbox text,
     owner         text,
     lease_value   bytea,
     file_name     text,
@@ -191,10 +190,9 @@ COMMENT ON COLUMN onedrop_copy.attempt_id
 IS 'the attempt that ended with this receipt and said nothing but that the copy is stored';
 COMMENT ON COLUMN onedrop_copy.attempt_ms IS 'how long that attempt took, in milliseconds';
 COMMENT ON COLUMN onedrop_copy.uid_validity IS 'IMAP receipt: UIDVALIDITY';
-COMMENT ON COLUMN onedrop_copy.uid IS 'IMAP receipt: UID';
+COMMENT ON COLUMN onedrop_copy.uid
+IS 'IMAP receipt: UID; 0: the mailbox was not there, the copy is in that of file_name';
 COMMENT ON COLUMN onedrop_copy.file_name IS 'Maildir receipt: the unique name, without flags';
-COMMENT ON COLUMN onedrop_copy.meant_mailbox
-IS 'the mailbox that this one stands for; null: itself';
 COMMENT ON COLUMN onedrop_copy.wrapped
 IS 'attached to a message of ours, as the store did not take it as it came';
 COMMENT ON COLUMN onedrop_copy.nul_replaced IS 'NUL bytes went to the store as 0x80';

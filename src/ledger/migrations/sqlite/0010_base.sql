@@ -82,7 +82,6 @@ CREATE TABLE onedrop_copy (
     message_id    INTEGER NOT NULL REFERENCES onedrop_message (id) ON DELETE CASCADE,
     account       TEXT NOT NULL,
     mailbox       TEXT NOT NULL,
-    meant_mailbox TEXT,                      -- that this one stands for; null: itself
     shared        INTEGER NOT NULL,
     epoch         INTEGER NOT NULL,          -- how often it was leased
     owner         TEXT,                      -- host:pid of the last lease; null: placed
@@ -96,7 +95,8 @@ CREATE TABLE onedrop_copy (
     placed_at     REAL,
     placed_epoch  INTEGER NOT NULL DEFAULT 0, -- epoch of the claim that confirmed
     uid_validity  INTEGER,
-    uid           INTEGER,
+    uid           INTEGER,                   -- 0: the mailbox was not there, the copy is in
+                                             -- that of file_name
     file_name     TEXT,
     attempt_id    INTEGER,                   -- that ended with this receipt and said nothing
                                              -- but that the copy is stored
