@@ -195,9 +195,9 @@ fn one_that_was_frozen_when_it_found_no_mailbox_does_not_overrule_another() {
     let frozen = world.delivery().before("take_turn", move || {
         other.expire_leases();
         other.store.make_mailbox("doug", "lists");
-        let crashed = other.delivery().failing_ledger(2, LedgerFault::Crash);
+        let crashed = other.delivery().failing_ledger(3, LedgerFault::Crash);
         let crashed = crashed.run(&mail("m"), &[lists()]).expect_temp_fail();
-        assert_eq!(crashed.ledger_calls, ["record", "take_turn", "confirm"]);
+        assert_eq!(crashed.ledger_calls, ["record", "receipt_before", "take_turn", "confirm"]);
         assert_eq!(counts(&other), (1, 0), "it wrote, and died before its receipt");
     });
     frozen.run(&mail("m"), &[lists()]).expect_temp_fail();
