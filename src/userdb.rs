@@ -105,8 +105,11 @@ impl UserdbConnection {
         if let b"CUID" | b"COOKIE" | b"DONE" | b"MECH" = field(0) {
             return Err(UserdbError::Setup(NOT_A_MASTER.to_owned()));
         }
-        let no_answer =
-            || UserdbError::Away(format!("no answer to the question: {}", shown(&line)));
+        // What comes behind its first two fields may be a secret of the user's (imapc_password).
+        let no_answer = || {
+            let first: Vec<String> = fields.iter().take(2).map(|field| shown(field)).collect();
+            UserdbError::Away(format!("no answer to the question: {}", first.join(" ")))
+        };
         if field(1) != ID.as_bytes() {
             return Err(no_answer());
         }

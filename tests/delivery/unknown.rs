@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::support::dovecot::{Dovecot, write_users};
@@ -50,6 +51,32 @@ impl Users {
              userdb {{\n  driver = passwd-file\n  args = {file}\n\
                default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%n\n}}\n"
         )
+    }
+}
+
+/// A stand-in for a user database: what it says of whoever is asked for can change.
+struct Answers(Arc<Mutex<String>>);
+
+impl Answers {
+    fn at(socket: &Path) -> Answers {
+        let listener = UnixListener::bind(socket).expect("a socket");
+        let answers = Answers(Arc::default());
+        let answer = Arc::clone(&answers.0);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a client");
+                let asked = stream.read(&mut [0; 4096]).expect("a question");
+                assert!(asked > 0, "it asks at once");
+                let answer = answer.lock().expect("no panic").clone();
+                let said = format!("VERSION\t1\t1\nSPID\t42\n{answer}\n");
+                stream.write_all(said.as_bytes()).expect("a client that listens");
+            }
+        });
+        answers
+    }
+
+    fn say(&self, answer: &str) {
+        answer.clone_into(&mut self.0.lock().expect("no panic"));
     }
 }
 
@@ -117,6 +144,45 @@ fn an_account_that_had_mail_is_never_unknown_for_good_until_it_is_forgotten() {
     assert!(run(&config, &["forget", "--account", "doug"]).status.success());
     ends(&config, "doug@a.example", "4", 67, "5.1.1 unknown recipient doug@a.example");
     site.inbox_has("doug", [from_ann("1")]);
+}
+
+/// The user database may give names a domain, take it away, or leave them as they are asked for.
+#[test]
+fn an_account_that_had_mail_is_known_again_by_whatever_name_it_had() {
+    for (asked, account) in [
+        ("{local}", "doug@a.example"),
+        ("{address}", "doug"),
+        ("{local}", "doug"),
+        ("{address}", "doug@a.example"),
+        ("{local}-{domain}", "doug-a.example"),
+    ] {
+        let site = Site::embedded();
+        let socket = site.root.join("userdb.sock");
+        let answers = Answers::at(&socket);
+        let more = format!("domains = [\"a.example\"]\naccount = \"{asked}\"");
+        let config = by_userdb(&site, "etc", &socket, &more);
+        answers.say(&format!("USER\t1\t{account}\thome=/x"));
+        ends(&config, "doug@a.example", "1", 0, &format!("stored account={account} "));
+        answers.say("NOTFOUND\t1");
+        let says = format!("4.3.5 account={account} has mail on record");
+        ends(&config, "Doug+x@a.example", "2", 75, &says);
+        ends(&config, "ghost@a.example", "3", 67, "5.1.1 unknown recipient ghost@a.example");
+    }
+}
+
+#[test]
+fn what_a_user_database_knows_of_a_user_shows_in_no_error() {
+    let site = Site::embedded();
+    let socket = site.root.join("userdb.sock");
+    let answers = Answers::at(&socket);
+    let config = by_userdb(&site, "etc", &socket, "domains = [\"a.example\"]");
+    for answer in ["USER\t2\tdoug", "USER\t1\t", "USERS\t1\tdoug"] {
+        answers.say(&format!("{answer}\timapc_password=secret\tpass=secret"));
+        let (status, said) = ended(&config, &["doug@a.example"], "1");
+        assert_eq!(status, Some(75), "{said}");
+        assert!(said.starts_with("4.3.0 directory.userdb: "), "{said}");
+        assert!(!said.contains("secret"), "{said}");
+    }
 }
 
 #[test]
