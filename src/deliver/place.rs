@@ -233,7 +233,7 @@ impl<'a> Placing<'a> {
                 Err(error) => return self.failed(index, claim, error.into()),
             }
         }
-        let write = || self.write(slot.as_mut(), in_doubt);
+        let write = || self.write(slot.as_mut(), in_doubt, destination);
         let step = match self.means.timed(&mut phases.append, write) {
             Ok((receipt, how)) => {
                 let how = (how, slot.is_wrapped());
@@ -259,11 +259,21 @@ impl<'a> Placing<'a> {
     /// the lease that was taken after it began (the configuration is refused otherwise), so the
     /// deadline's check of the clock, right before the last bytes, is the check of the lease as
     /// well. Steps `look`, `check`, `last bytes` and `OK` of the model.
-    fn write(&self, slot: &mut dyn Slot, in_doubt: bool) -> Result<(Receipt, How), StoreError> {
+    ///
+    /// A mailbox that is not open to us never will tell: then INBOX is better than a queue, from
+    /// which the mail would be returned.
+    fn write(
+        &self,
+        slot: &mut dyn Slot,
+        in_doubt: bool,
+        destination: &Destination,
+    ) -> Result<(Receipt, How), StoreError> {
         if in_doubt {
             let found = slot.look(self.means.deadline.look_until());
-            let failed =
-                |error| StoreError::NotStored(format!("looking for an earlier copy: {error}"));
+            let failed = |error| match error {
+                refused @ StoreError::Refused(_) if destination.stand_in().is_some() => refused,
+                error => StoreError::NotStored(format!("looking for an earlier copy: {error}")),
+            };
             if let Some(receipt) = found.map_err(failed)? {
                 return Ok((receipt, How::Found));
             }

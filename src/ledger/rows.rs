@@ -113,7 +113,7 @@ pub fn receipt_before_sql(then: &str) -> String {
              SELECT mailbox, uid_validity, uid, file_name, placed_at FROM onedrop_copy
              WHERE account = ?2 AND message_id < ?1
              ORDER BY message_id DESC LIMIT {LOOKED_THROUGH}) recent
-         WHERE mailbox = ?3 AND uid IS NOT NULL
+         WHERE mailbox = ?3 AND uid_validity IS NOT NULL
            AND placed_at < (SELECT {then} FROM onedrop_message m WHERE m.id = ?1)
          ORDER BY uid_validity DESC, uid DESC LIMIT 1"
     )

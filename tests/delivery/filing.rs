@@ -163,6 +163,7 @@ detail = \"mailbox\"
 \"team@mail.axial.net\" = { account = \"post\", mailbox = \"Public/team\" }
 \"closed@mail.axial.net\" = { account = \"post\", mailbox = \"Public/closed\" }
 \"hidden@mail.axial.net\" = { account = \"post\", mailbox = \"Public/hidden\" }
+\"drop@mail.axial.net\" = { account = \"post\", mailbox = \"Public/drop\" }
 ";
 
 #[test]
@@ -190,6 +191,25 @@ fn a_public_mailbox_gets_the_copy_of_an_account_that_may_write_there() {
     stand_in(&site.dovecot, "post", "INBOX", [&message]);
     for mailbox in ["Public/closed", "Public/hidden"] {
         assert_eq!(site.dovecot.count("keeper", mailbox), 0);
+    }
+}
+
+/// Its account may write and not look: what is in doubt there goes to INBOX, for it could not be
+/// looked for at any later time either.
+#[test]
+fn a_mailbox_that_may_not_be_looked_into_gets_copies_but_none_in_doubt() {
+    let (_public, site) = with_public(&[("drop", "li")]);
+    let config = site.config("etc", TEAM);
+    let (message, to) = (from_lisa("drop"), ["-d", "drop@mail.axial.net"]);
+    let said = delivered(&config, &to, &message);
+    assert!(said.starts_with("stored account=post mailbox=Public/drop uid="), "{said}");
+    stand_in(&site.dovecot, "keeper", "Public/drop", [&message]);
+    site.forget_receipts("mailbox = 'Public/drop'");
+    for how in ["stored", "already there"] {
+        let said = delivered(&config, &to, &message);
+        assert!(said.starts_with(&format!("{how} account=post mailbox=INBOX uid=")), "{said}");
+        assert!(said.trim_end().ends_with(" instead_of=Public/drop"), "{said}");
+        stand_in(&site.dovecot, "post", "INBOX", [&message]);
     }
 }
 

@@ -251,6 +251,8 @@ pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
     }
     place("elsewhere", &sent(), uid(100));
     place("another's", &Destination::inbox("zoe"), uid(101));
+    place("not there", &doug, Receipt::Elsewhere("other".to_owned()));
+    place("never there", &Destination::inbox("never"), Receipt::Elsewhere("other".to_owned()));
     place("file", &Destination::inbox("file"), Receipt::Name("n".to_owned()));
     late.push(host.claim(&mail("late"), &doug));
     rig.pass(120);
@@ -265,6 +267,7 @@ pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
     assert_eq!(before(message, &doug), Some(uid(9)));
     assert_eq!(before(message, &sent()), Some(uid(100)));
     assert_eq!(before(message, &Destination::inbox("file")), None);
+    assert_eq!(before(message, &Destination::inbox("never")), None);
     assert_eq!(before(message, &Destination::inbox("nobody")), None);
     assert_eq!(before(first, &doug), None, "it was recorded first");
     rig.pass(120);

@@ -84,6 +84,24 @@ fn two_hundred_mails_to_nobody_hold_nobody_up() {
     assert!(!penalties.contains("127.0.0.1"), "{penalties}");
 }
 
+/// The directory is asked in vain for the first of them; one that it lists needs no question.
+#[test]
+fn where_the_userdb_is_away_those_that_are_listed_get_their_mail() {
+    let site = Site::embedded();
+    let lmtp = site.server(&format!(
+        "[directory]\ndomains = [\"mail.axial.net\"]\nuserdb = \"unix:{}\"\n\
+         accounts = {{ \"scuba@mail.axial.net\" = \"scuba\" }}\n",
+        site.root.join("nowhere").display()
+    ));
+    let mut client = lmtp.client();
+    let to = ["doug", "lisa", "scuba+x", "scuba"].map(at);
+    let to: Vec<&str> = to.iter().map(String::as_str).collect();
+    let replies = client.deliver(ANN, &to, from_ann("one")).expect("replies");
+    let codes: Vec<u16> = replies.iter().map(|reply| reply.code).collect();
+    assert_eq!(codes, [451, 451, 250, 250], "{replies:?}");
+    site.inbox_has("scuba", [from_ann("one")]);
+}
+
 #[test]
 fn who_is_unknown_is_told_at_rcpt_and_others_of_the_message_get_it() {
     let folder = TempRoot::new();

@@ -18,7 +18,7 @@ use super::protocol::Transaction;
 use super::queue_id;
 use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
-use crate::directory::Home;
+use crate::directory::{Home, Known};
 use crate::envelope::Envelope;
 use crate::message::{Bytes, Message, ReceivedClauses};
 use crate::net::lmtp::reply;
@@ -93,9 +93,10 @@ impl Peer for SocketClient<'_> {
         if self.known.contains_key(recipient) {
             return Ok(());
         }
+        let asks = || matches!(self.service.routing.known(recipient), Known::Ask(_));
         let home = match &self.cannot_ask {
-            Some(outcome) => Err(outcome.clone()),
-            None => self.account_of(recipient),
+            Some(outcome) if asks() => Err(outcome.clone()),
+            _ => self.account_of(recipient),
         };
         let home = home.inspect_err(|outcome| self.refuse(transaction, recipient, outcome))?;
         self.known.insert(recipient.to_owned(), home);

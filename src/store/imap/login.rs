@@ -89,7 +89,7 @@ impl Connector {
                 LoginVerdict::Accounts(witness) => {
                     let meaning = match CODES_OF_NOBODY.contains(&no.code.as_str()) {
                         true => StoreError::NoAccount,
-                        false => StoreError::Refused,
+                        false => StoreError::NotStored,
                     };
                     self.witnesses.miss(account);
                     (meaning, format!("but {witness} can log in"))
@@ -237,7 +237,7 @@ impl Connector {
     ) -> Result<ImapSession, ImapError> {
         let ImapSettings { user, password, login, .. } = &self.settings;
         let password = password.expose_secret();
-        let cannot_be_named = |why: String| ImapError::Final(StoreError::Refused, why);
+        let cannot_be_named = |why: String| ImapError::not_stored(why);
         let (identity, name) = match (login, account) {
             (LoginForm::Sasl, account) => (account.unwrap_or(user), user.clone()),
             (LoginForm::Template(template), Some(account)) => {

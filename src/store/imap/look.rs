@@ -18,7 +18,7 @@ use super::session::ImapSession;
 use super::syntax;
 use super::unsearched::{self, OpenedMailbox};
 use crate::message::DedupBy;
-use crate::store::{CopySearch, FoundCopy, Proof, Receipt, Unsearched};
+use crate::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError, Unsearched};
 use crate::trust_search::TrustSearch;
 
 /// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
@@ -208,6 +208,9 @@ fn open_at(
         Err(ImapError::Refused(no)) if no.is_missing_mailbox() => return Ok(None),
         Err(ImapError::Refused(no)) if no.code.is_empty() && !exists(session, mailbox, until)? => {
             return Ok(None);
+        }
+        Err(ImapError::Refused(no)) if no.code == "NOPERM" => {
+            return Err(ImapError::Final(StoreError::Refused, no.text));
         }
         answer => answer?,
     };
