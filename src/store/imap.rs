@@ -216,7 +216,7 @@ impl ImapStore {
             return Ok(found);
         }
         let everywhere = self.run(&destination.account, at_hand, until, |session| {
-            everywhere::find_all(session, &handed, by, until)
+            everywhere::find_all(session, &handed, (by, trust), until)
         });
         let doing = || format!("looking in all mailboxes of account={}", destination.account);
         let everywhere = everywhere.map_err(|error| error.while_doing(&doing()))?;

@@ -1,6 +1,8 @@
 //! A mail server's LMTP that refuses, is silent, closes or lies, and what that means for a copy
 //! that is handed over to it (`store.lmtp`).
 
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::Duration;
 
 use onedrop::deadline::Deadline;
@@ -46,12 +48,22 @@ impl Rig {
     fn hand_over(&self, message: &Message, sender: &str) -> Result<Receipt, StoreError> {
         // Ample, but for an answer that does not come.
         let deadline = Deadline::new(Duration::from_secs(30), Duration::from_millis(500));
+        self.hand_over_to("doug", message, sender, &deadline)
+    }
+
+    fn hand_over_to(
+        &self,
+        account: &str,
+        message: &Message,
+        sender: &str,
+        deadline: &Deadline,
+    ) -> Result<Receipt, StoreError> {
         let handed =
             HandOff { value: [7; 16], epoch: 3, sender, recipient: "Doug+lists@mail.axial.net" };
         let copy = Copy { handed: Some(handed), ..copy_of(message) };
-        let doug = Destination::inbox("doug");
-        assert!(self.store.hands_over(&doug));
-        let slot = self.store.reserve(&doug, copy, Need::Write, &deadline);
+        let inbox = Destination::inbox(account);
+        assert!(self.store.hands_over(&inbox));
+        let slot = self.store.reserve(&inbox, copy, Need::Write, deadline);
         slot.expect("a slot").expect("a slot").append()
     }
 }
@@ -180,6 +192,75 @@ fn a_server_that_takes_no_orcpt_is_not_given_any() {
     let taken = rig.peer.taken();
     assert!(taken.iter().all(|taken| taken.envelope[1] == "RCPT TO:<doug>"), "{taken:?}");
     assert_eq!((taken.len(), rig.peer.connections()), (2, 1));
+}
+
+/// It was about the recipient then: others' mail keeps it, as filters may ask for it.
+#[test]
+fn a_recipient_that_is_refused_without_orcpt_as_well_takes_it_from_no_other() {
+    let rig = Rig::new();
+    for _ in 0..2 {
+        rig.peer.plan("RCPT", Act::say("501 5.1.3 Invalid address"));
+    }
+    let error = rig.hand_over(&letter(LETTER), "ann@x.example").expect_err("refused");
+    assert!(matches!(error, StoreError::NotStored(_)), "{error}");
+    rig.hand_over(&letter(LETTER), "ann@x.example").expect("handed over");
+    let taken = rig.peer.taken();
+    assert!(taken[0].envelope[1].starts_with("RCPT TO:<doug> ORCPT="), "{taken:?}");
+    assert_eq!((taken.len(), rig.peer.connections()), (1, 1));
+}
+
+/// The rest of its answers would be taken for those to the next message.
+#[test]
+fn a_server_that_says_yes_to_something_else_is_left() {
+    for (command, answer) in [
+        ("MAIL", "354 go"),
+        ("RCPT", "220 ready"),
+        ("DATA", "250 2.0.0 <doug> early Saved"),
+        // A message for nobody.
+        ("RCPT", "554 no valid recipients"),
+    ] {
+        let rig = Rig::new();
+        rig.peer.plan(command, Act::say(answer));
+        if answer.starts_with("554") {
+            rig.peer.plan("", Act::say("354 go"));
+        }
+        let error = rig.hand_over(&letter(LETTER), "ann@x.example").expect_err(answer);
+        assert!(error.certainly_not_stored(), "{answer}: {error}");
+        rig.hand_over(&letter(LETTER), "ann@x.example").expect("handed over");
+        let taken = rig.peer.taken();
+        assert_eq!((taken.len(), rig.peer.connections()), (1, 2), "{command}: {answer}");
+        assert_eq!(taken[0].bytes, HANDED.as_bytes());
+    }
+}
+
+/// To one account one at a time, and to others meanwhile.
+#[test]
+fn hand_overs_to_one_account_wait_for_each_other() {
+    const OTHERS: usize = 20;
+    let rig = Rig::new();
+    let met = Arc::new(Barrier::new(2));
+    let deadline = || Deadline::new(Duration::from_secs(60), Duration::from_secs(30));
+    let to = |account| rig.hand_over_to(account, &letter(LETTER), "ann@x.example", &deadline());
+    rig.peer.plan(".", Act::Meet(Arc::clone(&met)));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| to("doug"));
+        while rig.peer.taken().is_empty() && !first.is_finished() {
+            thread::yield_now();
+        }
+        let second = scope.spawn(|| to("doug"));
+        for _ in 0..OTHERS {
+            to("lisa").expect("another account's");
+        }
+        met.wait();
+        for thread in [first, second] {
+            thread.join().expect("a thread").expect("handed over");
+        }
+    });
+    let taken = rig.peer.taken();
+    let accounts = taken.iter().map(|taken| &taken.envelope[1]["RCPT TO:<".len()..][..4]);
+    let lisas = std::iter::repeat_n("lisa", OTHERS);
+    let expected = ["doug"].into_iter().chain(lisas).chain(["doug"]);
+    assert_eq!(accounts.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
 #[test]

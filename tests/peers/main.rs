@@ -12,6 +12,7 @@ mod dovecot_24;
 mod escapes;
 mod hostile;
 mod imap_dialogs;
+mod imap_everywhere;
 mod imap_login;
 mod imap_names;
 mod imap_owner;

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub enum Act {
     Cut,
     /// Says nothing more, and keeps the connection open until the client closes it.
     Hang,
+    /// Waits for the other one there, and then answers as usual.
+    Meet(Arc<Barrier>),
 }
 
 impl Act {
@@ -118,6 +120,10 @@ fn serve(client: &UnixStream, state: &Mutex<State>) -> std::io::Result<()> {
         };
         let (said, ends) = match planned {
             None => (usual.to_owned(), false),
+            Some(Act::Meet(other)) => {
+                other.wait();
+                (usual.to_owned(), false)
+            }
             Some(Act::Say(text)) => (text, false),
             Some(Act::SayAndCut(text)) => (text, true),
             Some(Act::Cut) => (String::new(), true),

@@ -1,24 +1,25 @@
 //! Finding copies that were handed over to the server's own delivery: they lie in whatever mailbox
-//! of the account's personal namespace its owner's filters have chosen. All of these are searched,
+//! of the account's personal namespaces its owner's filters have chosen. All of these are searched,
 //! many in one round trip (200 mailboxes take less than a second). Every hit's first X-Onedrop-Copy
 //! is read and must be the sought value: equal content alone would take the sender's own Sent for
-//! the recipient's copy. A mailbox that vanishes meanwhile holds no copy; one that cannot be opened
-//! for another reason fails the look, as the copy may lie in it.
-//!
-//! What SEARCH does not show is not found: a server whose index of header fields lags may hide a
-//! copy here. [`hits_in`] is the one place that believes it.
+//! the recipient's copy. Where a mailbox vanishes meanwhile, it may have another name now: what is
+//! new is searched as well. One that cannot be opened for another reason fails the look, as the
+//! copy may lie in it, and so does a hit that is gone before it was read. Where SEARCH may not show
+//! what is stored, all that came since is read.
 
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Instant, SystemTime};
 
 use super::error::ImapError;
 use super::fetch;
+use super::listing::TWO_DAYS;
 use super::look;
 use super::names;
 use super::namespace::ListedMailbox;
 use super::search::{hits, searchable_id};
 use super::session::ImapSession;
 use super::syntax;
+use super::unsearched::{self, OpenedMailbox};
 use crate::lock_key::hex;
 use crate::message::{DedupBy, fields};
 use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt, Unsearched};
@@ -26,6 +27,9 @@ use crate::trust_search::TrustSearch;
 
 /// Mailboxes that are searched in one round trip.
 const TOGETHER: usize = 50;
+/// Messages whose fields, or whose dates, are read in one round trip.
+const READ_TOGETHER: usize = 500;
+const DATED_TOGETHER: u32 = 10_000;
 /// What is fetched of our fields.
 const FIELD_BYTES: usize = 4096;
 
@@ -42,18 +46,27 @@ pub struct HandedSearch<'a> {
 pub fn find_all(
     session: &mut ImapSession,
     sought: &[HandedSearch<'_>],
-    by: DedupBy,
+    (by, trust): (DedupBy, TrustSearch),
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
-    let mailboxes = own_mailboxes(session, until)?;
+    let mut mailboxes = own_mailboxes(session, until)?;
     let mut all = Vec::new();
     for one in sought {
-        let mut found = Vec::new();
-        for (mailbox, hits) in hits_in(session, &mailboxes, one, until)? {
-            found.extend(compare(session, &mailbox, hits, one, until)?);
-        }
-        if one.sought.looks_back {
-            find_equal(session, &mailboxes, one, by, until, &mut found)?;
+        let is_trusted = one.sought.unsearched == Unsearched::Nothing
+            || unsearched::is_search_trusted(session, trust, until)?;
+        let (mut found, mut unseen) = (Vec::new(), mailboxes.clone());
+        while !unseen.is_empty() {
+            let mut look = Tour { session, one, is_trusted, until, is_one_gone: false };
+            look.find(&unseen, &mut found)?;
+            if one.sought.looks_back {
+                look.find_equal(&unseen, by, &mut found)?;
+            }
+            if !look.is_one_gone {
+                break;
+            }
+            unseen = own_mailboxes(session, until)?;
+            unseen.retain(|name| !mailboxes.contains(name));
+            mailboxes.extend_from_slice(&unseen);
         }
         let epoch = |one: &FoundCopy| one.handed.as_ref().and_then(|handed| handed.epoch);
         found.sort_by_key(|one| epoch(one).unwrap_or(i64::MAX));
@@ -62,92 +75,183 @@ pub fn find_all(
     Ok(all)
 }
 
-/// What a search for the value shows in each of the mailboxes.
-fn hits_in(
-    session: &mut ImapSession,
-    mailboxes: &[String],
-    one: &HandedSearch<'_>,
+/// A look for one copy in mailbox after mailbox.
+struct Tour<'a> {
+    session: &'a mut ImapSession,
+    one: &'a HandedSearch<'a>,
+    /// SEARCH shows what is stored.
+    is_trusted: bool,
     until: Instant,
-) -> Result<Vec<(String, Vec<u32>)>, ImapError> {
-    let value = hex(&one.value);
-    let since = (!one.sought.looks_back).then(|| syntax::day_before(one.sought.recorded_at));
-    let since = since.map(|since| format!("SINCE {since} ")).unwrap_or_default();
-    search_in(session, mailboxes, &format!("{since}HEADER X-Onedrop-Copy {value}"), until)
+    /// A mailbox was gone when it was to be opened.
+    is_one_gone: bool,
 }
 
-/// The mailboxes in which `criteria` have hits, with these.
-fn search_in(
-    session: &mut ImapSession,
-    mailboxes: &[String],
-    criteria: &str,
-    until: Instant,
-) -> Result<Vec<(String, Vec<u32>)>, ImapError> {
-    let search = format!("UID SEARCH {criteria}");
-    let mut found = Vec::new();
-    for mailboxes in mailboxes.chunks(TOGETHER) {
-        let commands: Vec<String> = mailboxes
-            .iter()
-            .flat_map(|name| [format!("EXAMINE {}", syntax::quote(name)), search.clone()])
-            .collect();
-        let answers = session.run_together(&commands, until)?;
-        for (mailbox, answers) in mailboxes.iter().zip(answers.chunks(2)) {
-            let uids = match answers {
-                [Ok(_), Ok(answer)] => hits(answer).map_err(|why| session.lost(why))?,
-                [Ok(_), Err(no)] => {
-                    let why = format!("searching {mailbox}: {}", no.text);
-                    return Err(ImapError::refused(why));
+impl Tour<'_> {
+    /// What has the sought value.
+    fn find(&mut self, mailboxes: &[String], found: &mut Vec<FoundCopy>) -> Result<(), ImapError> {
+        let hits = match self.is_trusted {
+            true => self.hits_in(mailboxes)?,
+            false => self.all_in(mailboxes)?,
+        };
+        for (mailbox, hits) in hits {
+            found.extend(self.compare(&mailbox, &hits)?);
+        }
+        Ok(())
+    }
+
+    /// What a search for the value shows in each of the mailboxes.
+    fn hits_in(&mut self, mailboxes: &[String]) -> Result<Vec<(String, Vec<u32>)>, ImapError> {
+        let CopySearch { looks_back, recorded_at, .. } = *self.one.sought;
+        let since = (!looks_back).then(|| syntax::day_before(recorded_at));
+        let since = since.map(|since| format!("SINCE {since} ")).unwrap_or_default();
+        let value = hex(&self.one.value);
+        self.search_in(mailboxes, &format!("{since}HEADER X-Onedrop-Copy {value}"))
+    }
+
+    /// The mailboxes in which `criteria` have hits, with these.
+    fn search_in(
+        &mut self,
+        mailboxes: &[String],
+        criteria: &str,
+    ) -> Result<Vec<(String, Vec<u32>)>, ImapError> {
+        let search = format!("UID SEARCH {criteria}");
+        let mut found = Vec::new();
+        for mailboxes in mailboxes.chunks(TOGETHER) {
+            let commands: Vec<String> = mailboxes
+                .iter()
+                .flat_map(|name| [format!("EXAMINE {}", syntax::quote(name)), search.clone()])
+                .collect();
+            let answers = self.session.run_together(&commands, self.until)?;
+            for (mailbox, answers) in mailboxes.iter().zip(answers.chunks(2)) {
+                let uids = match answers {
+                    [Ok(_), Ok(answer)] => hits(answer).map_err(|why| self.session.lost(why))?,
+                    [Ok(_), Err(no)] => {
+                        let why = format!("searching {mailbox}: {}", no.text);
+                        return Err(ImapError::refused(why));
+                    }
+                    // It may be gone, or have been in use.
+                    _ => self.search_alone(mailbox, &search)?,
+                };
+                if !uids.is_empty() {
+                    found.push((mailbox.clone(), uids));
                 }
-                // It may be gone, or have been in use.
-                _ => search_alone(session, mailbox, &search, until)?,
-            };
-            if !uids.is_empty() {
-                found.push((mailbox.clone(), uids));
             }
         }
+        Ok(found)
     }
-    Ok(found)
-}
 
-/// A mailbox that is gone has no hits.
-fn search_alone(
-    session: &mut ImapSession,
-    mailbox: &str,
-    search: &str,
-    until: Instant,
-) -> Result<Vec<u32>, ImapError> {
-    let opened = look::open(session, "EXAMINE", &syntax::quote(mailbox), until);
-    let opened = opened.map_err(|error| error.map(|why| format!("opening {mailbox}: {why}")))?;
-    if opened.is_none() {
-        return Ok(Vec::new());
+    fn search_alone(&mut self, mailbox: &str, search: &str) -> Result<Vec<u32>, ImapError> {
+        if self.open(mailbox)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let answer = self.session.run_large(search, self.until)?;
+        hits(&answer).map_err(|why| self.session.lost(why))
     }
-    let answer = session.run_large(search, until)?;
-    hits(&answer).map_err(|why| session.lost(why))
-}
 
-/// Those of `hits` whose first X-Onedrop-Copy is the sought value.
-fn compare(
-    session: &mut ImapSession,
-    mailbox: &str,
-    hits: Vec<u32>,
-    one: &HandedSearch<'_>,
-    until: Instant,
-) -> Result<Vec<FoundCopy>, ImapError> {
-    let value = hex(&one.value);
-    let Some(validity) = look::open(session, "EXAMINE", &syntax::quote(mailbox), until)? else {
-        return Ok(Vec::new());
-    };
-    let marks = marks(session, &hits, until)?;
-    let is_it = |mark: &Mark| mark.value == value.as_bytes();
-    let found = marks.iter().filter(|(_, mark)| is_it(mark)).map(|(uid, mark)| FoundCopy {
-        receipt: Receipt::Uid { validity, uid: *uid },
-        // By its value, whatever date its delivery or its owner gave it.
-        has_our_date: true,
-        marked_deleted: mark.marked_deleted,
-        is_wrapped: false,
-        proof: Proof::Equal,
-        handed: Some(HandedCopy { mailbox: mailbox.to_owned(), epoch: mark.epoch }),
-    });
-    Ok(found.collect())
+    /// `None` of one that is gone.
+    fn open(&mut self, mailbox: &str) -> Result<Option<OpenedMailbox>, ImapError> {
+        let opened = look::open_at(self.session, "EXAMINE", &syntax::quote(mailbox), self.until);
+        let opened =
+            opened.map_err(|error| error.map(|why| format!("opening {mailbox}: {why}")))?;
+        self.is_one_gone |= opened.is_none();
+        Ok(opened)
+    }
+
+    /// All that may be the copy by its date.
+    fn all_in(&mut self, mailboxes: &[String]) -> Result<Vec<(String, Vec<u32>)>, ImapError> {
+        let CopySearch { looks_back, recorded_at, .. } = *self.one.sought;
+        let earliest = recorded_at.checked_sub(TWO_DAYS);
+        let is_recent =
+            |date: Option<SystemTime>| looks_back || date.is_none_or(|at| Some(at) >= earliest);
+        let mut all = Vec::new();
+        for mailbox in mailboxes {
+            let Some(opened) = self.open(mailbox)? else { continue };
+            let (mut uids, mut last) = (Vec::new(), opened.count);
+            while last > 0 {
+                let first = last.saturating_sub(DATED_TOGETHER - 1).max(1);
+                let command = format!("FETCH {first}:{last} (UID INTERNALDATE)");
+                let answer = self.session.run_large(&command, self.until)?;
+                let recent = fetch::each(answer).filter(|(_, fetched)| is_recent(fetched.date));
+                uids.extend(recent.map(|(uid, _)| uid));
+                last = first - 1;
+            }
+            if !uids.is_empty() {
+                all.push((mailbox.clone(), uids));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Those of `hits` whose first X-Onedrop-Copy is the sought value.
+    fn compare(&mut self, mailbox: &str, hits: &[u32]) -> Result<Vec<FoundCopy>, ImapError> {
+        let value = hex(&self.one.value);
+        let Some(OpenedMailbox { validity, .. }) = self.open(mailbox)? else {
+            return Ok(Vec::new());
+        };
+        let (marks, read) = marks(self.session, hits, self.until)?;
+        // Its owner may just have moved it into a mailbox that was searched before.
+        if self.is_trusted && hits.iter().any(|uid| !read.contains(uid)) {
+            let why = format!("what may be the copy was in {mailbox} and is gone");
+            return Err(ImapError::refused(why));
+        }
+        let is_it = |mark: &Mark| mark.value == value.as_bytes();
+        let found = marks.iter().filter(|(_, mark)| is_it(mark)).map(|(uid, mark)| FoundCopy {
+            receipt: Receipt::Uid { validity, uid: *uid },
+            // By its value, whatever date its delivery or its owner gave it.
+            has_our_date: true,
+            marked_deleted: mark.marked_deleted,
+            is_wrapped: false,
+            proof: Proof::Equal,
+            handed: Some(HandedCopy { mailbox: mailbox.to_owned(), epoch: mark.epoch }),
+        });
+        Ok(found.collect())
+    }
+
+    /// Of a copy whose row may have had another value: the equal ones that were handed over with
+    /// any, and those in INBOX, where an earlier way of delivery wrote them.
+    fn find_equal(
+        &mut self,
+        mailboxes: &[String],
+        by: DedupBy,
+        found: &mut Vec<FoundCopy>,
+    ) -> Result<(), ImapError> {
+        let (sought, until) = (self.one.sought, self.until);
+        let likely: Vec<String> = match searchable_id(sought).filter(|_| self.is_trusted) {
+            Some(id) => {
+                let criteria = format!("HEADER Message-ID {}", syntax::quote(id));
+                let hits = self.search_in(mailboxes, &criteria)?;
+                hits.into_iter().map(|(mailbox, _)| mailbox).collect()
+            }
+            None => mailboxes.to_vec(),
+        };
+        let (trust, unsearched) = match self.is_trusted {
+            true => (TrustSearch::Always, Unsearched::Nothing),
+            false => (TrustSearch::Never, Unsearched::All),
+        };
+        for mailbox in likely {
+            let sought =
+                CopySearch { handed: None, at_most: MOST_EQUAL, unsearched, ..sought.clone() };
+            let name = syntax::quote(&mailbox);
+            let equal = look::find_all(self.session, &name, &[sought], (by, trust), until)?;
+            let equal = equal.into_iter().flatten().collect::<Vec<_>>();
+            let uids = equal.iter().filter_map(uid_of).collect::<Vec<_>>();
+            let (marks, _) = marks(self.session, &uids, until)?;
+            let is_inbox = mailbox.eq_ignore_ascii_case("INBOX");
+            for copy in equal {
+                let mark = uid_of(&copy).and_then(|uid| marks.get(&uid));
+                let is_known = found.iter().any(|other| {
+                    let place = other.handed.as_ref().map(|handed| &handed.mailbox);
+                    place == Some(&mailbox) && other.receipt == copy.receipt
+                });
+                if !is_known && (is_inbox || mark.is_some()) {
+                    let epoch = mark.and_then(|mark| mark.epoch);
+                    let handed = Some(HandedCopy { mailbox: mailbox.clone(), epoch });
+                    found.push(FoundCopy { handed, ..copy });
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Our fields in a message.
@@ -157,23 +261,24 @@ struct Mark {
     marked_deleted: bool,
 }
 
-/// The first of our fields of each message that has them.
+/// The first of our fields of each message that has them, and which messages were read.
 fn marks(
     session: &mut ImapSession,
     uids: &[u32],
     until: Instant,
-) -> Result<BTreeMap<u32, Mark>, ImapError> {
+) -> Result<(BTreeMap<u32, Mark>, BTreeSet<u32>), ImapError> {
     let mut uids = uids.to_vec();
     uids.sort_unstable();
     uids.dedup();
-    let mut marks = BTreeMap::new();
-    for uids in uids.chunks(TOGETHER) {
+    let (mut marks, mut read) = (BTreeMap::new(), BTreeSet::new());
+    for uids in uids.chunks(READ_TOGETHER) {
         let set = syntax::uid_set(uids);
         let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]";
         let command = format!("UID FETCH {set} (FLAGS {names}<0.{FIELD_BYTES}>)");
         let answer = session.run_large(&command, until)?;
         for (uid, fetched) in fetch::each(answer) {
             let Some(header) = &fetched.ids else { continue };
+            read.insert(uid);
             let first = |name: &[u8]| fields(header).find(|field| field.is(name));
             let Some(value) = first(b"x-onedrop-copy") else { continue };
             let epoch = first(b"x-onedrop-try").and_then(|field| {
@@ -184,50 +289,7 @@ fn marks(
             marks.insert(uid, Mark { value, epoch, marked_deleted });
         }
     }
-    Ok(marks)
-}
-
-/// Of a copy whose row may have had another value: the equal ones that were handed over with any,
-/// and those in INBOX, where an earlier way of delivery wrote them.
-fn find_equal(
-    session: &mut ImapSession,
-    mailboxes: &[String],
-    one: &HandedSearch<'_>,
-    by: DedupBy,
-    until: Instant,
-    found: &mut Vec<FoundCopy>,
-) -> Result<(), ImapError> {
-    let likely: Vec<String> = match searchable_id(one.sought) {
-        Some(id) => {
-            let criteria = format!("HEADER Message-ID {}", syntax::quote(id));
-            let hits = search_in(session, mailboxes, &criteria, until)?;
-            hits.into_iter().map(|(mailbox, _)| mailbox).collect()
-        }
-        None => mailboxes.to_vec(),
-    };
-    for mailbox in likely {
-        let unsearched = Unsearched::Nothing;
-        let sought =
-            CopySearch { handed: None, at_most: MOST_EQUAL, unsearched, ..one.sought.clone() };
-        let (name, terms) = (syntax::quote(&mailbox), (by, TrustSearch::Always));
-        let equal = look::find_all(session, &name, &[sought], terms, until)?.remove(0);
-        let uids = equal.iter().filter_map(uid_of).collect::<Vec<_>>();
-        let marks = marks(session, &uids, until)?;
-        let is_inbox = mailbox.eq_ignore_ascii_case("INBOX");
-        for copy in equal {
-            let mark = uid_of(&copy).and_then(|uid| marks.get(&uid));
-            let is_known = found.iter().any(|other| {
-                let place = other.handed.as_ref().map(|handed| &handed.mailbox);
-                place == Some(&mailbox) && other.receipt == copy.receipt
-            });
-            if !is_known && (is_inbox || mark.is_some()) {
-                let epoch = mark.and_then(|mark| mark.epoch);
-                let handed = Some(HandedCopy { mailbox: mailbox.clone(), epoch });
-                found.push(FoundCopy { handed, ..copy });
-            }
-        }
-    }
-    Ok(())
+    Ok((marks, read))
 }
 
 /// Equal messages of one mailbox that are looked at.

@@ -198,7 +198,7 @@ pub fn open(
 }
 
 /// As [`open`].
-fn open_at(
+pub fn open_at(
     session: &mut ImapSession,
     how: &str,
     mailbox: &str,

@@ -11,6 +11,8 @@ pub struct Namespace {
     pub prefix: String,
     /// Stands between the levels of a name; `None`: there are none.
     pub separator: Option<char>,
+    /// What the names of the account's own mailboxes begin with in any of its namespaces.
+    own: Vec<String>,
     /// What the names of mailboxes begin with that are others' or everybody's.
     foreign: Vec<String>,
 }
@@ -38,13 +40,14 @@ pub fn the_one(marked: Vec<String>, plain: String) -> String {
 
 impl Default for Namespace {
     fn default() -> Namespace {
-        Namespace { prefix: String::new(), separator: Some('/'), foreign: Vec::new() }
+        let (own, foreign) = (vec![String::new()], Vec::new());
+        Namespace { prefix: String::new(), separator: Some('/'), own, foreign }
     }
 }
 
 impl Namespace {
-    /// Reads what follows NAMESPACE in a response. Of several personal namespaces the one without a
-    /// prefix counts, else the first.
+    /// Reads what follows NAMESPACE in a response. Of several personal namespaces new mailboxes go
+    /// into the one without a prefix, else into the first.
     pub fn parse(line: &str, literals: &[Vec<u8>]) -> Option<Namespace> {
         let mut tokens = tokens(line, literals)?.into_iter();
         let own = namespaces(&mut tokens)?;
@@ -52,14 +55,17 @@ impl Namespace {
         foreign.extend(namespaces(&mut tokens).unwrap_or_default());
         let (prefix, separator) =
             own.iter().find(|(prefix, _)| prefix.is_empty()).or(own.first())?.clone();
+        let own = own.into_iter().map(|(prefix, _)| prefix).collect();
         let foreign = foreign.into_iter().map(|(prefix, _)| prefix);
-        Some(Namespace { prefix, separator, foreign: foreign.filter(|p| !p.is_empty()).collect() })
+        let foreign = foreign.filter(|prefix| !prefix.is_empty()).collect();
+        Some(Namespace { prefix, separator, own, foreign })
     }
 
     /// Whether `name`, as it travels, is one of the account's own mailboxes.
     pub fn is_own(&self, name: &str) -> bool {
         let is_foreign = self.foreign.iter().any(|prefix| name.starts_with(prefix.as_str()));
-        name.eq_ignore_ascii_case("INBOX") || begins_with(name, &self.prefix) && !is_foreign
+        let is_own = self.own.iter().any(|prefix| begins_with(name, prefix));
+        name.eq_ignore_ascii_case("INBOX") || is_own && !is_foreign
     }
 
     /// What the server calls `mailbox`. A name that has the prefix already is taken as it is.
@@ -209,7 +215,7 @@ mod tests {
 
     fn namespace(prefix: &str, separator: Option<char>, foreign: &[&str]) -> Namespace {
         let foreign = foreign.iter().map(|one| (*one).to_owned()).collect();
-        Namespace { prefix: prefix.to_owned(), separator, foreign }
+        Namespace { prefix: prefix.to_owned(), separator, own: vec![prefix.to_owned()], foreign }
     }
 
     #[test]
@@ -219,7 +225,10 @@ mod tests {
             (r#"(("" "/")) (("~" "/")) NIL"#, namespace("", Some('/'), &["~"])),
             (
                 r#"(("A/" "/")("" "\\" "X" ("y"))) (("Other/" "/")) (("" ".")("P." "."))"#,
-                namespace("", Some('\\'), &["Other/", "P."]),
+                Namespace {
+                    own: vec!["A/".to_owned(), String::new()],
+                    ..namespace("", Some('\\'), &["Other/", "P."])
+                },
             ),
             (r#"(("INBOX." NIL)) NIL (("S" NIL))"#, namespace("INBOX.", None, &["S"])),
             (r#"(({6} ".")) nil nil"#, namespace("INBOX/", Some('.'), &[])),
@@ -267,10 +276,15 @@ mod tests {
         for line in ["", "()", "() \"/\"", "(\\Sent \"/\" x", "x y z", "() \"/\" gr\u{fc}n"] {
             assert_eq!(ListedMailbox::parse(line, &literals()), None, "{line}");
         }
-        let namespace = namespace("INBOX.", Some('.'), &["INBOX.Shared."]);
-        for (name, is_own) in
-            [("inbox", true), ("INBOX.a", true), ("INBOX.Shared.a", false), ("Public.a", false)]
-        {
+        let line = r#"(("INBOX." ".")("Archive." ".")) NIL (("INBOX.Shared." "."))"#;
+        let namespace = Namespace::parse(line, &[]).unwrap();
+        for (name, is_own) in [
+            ("inbox", true),
+            ("INBOX.a", true),
+            ("Archive.2025", true),
+            ("INBOX.Shared.a", false),
+            ("Public.a", false),
+        ] {
             assert_eq!(namespace.is_own(name), is_own, "{name}");
         }
     }

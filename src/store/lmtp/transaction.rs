@@ -126,7 +126,12 @@ impl LmtpSession {
         }
         let secs = deadline.left().as_secs().max(1);
         match self.announce(mail, secs, true) {
-            Err(HandOffError::WithoutOriginal(_)) => self.announce(mail, secs, true)?,
+            Err(HandOffError::WithoutOriginal(_)) => {
+                let again = self.announce(mail, secs, true);
+                // Refused all the same, it may have been about this recipient alone.
+                self.offers.orcpt = matches!(again, Err(HandOffError::Refused(_)));
+                again?;
+            }
             announced => announced?,
         }
         let was_sound = std::mem::replace(&mut self.sound, false);
@@ -189,7 +194,10 @@ impl LmtpSession {
         let were_sound = std::mem::replace(&mut self.sound, false);
         let at_once = if self.offers.pipelining { commands.len() } else { 1 };
         let mut refused: Option<StoreError> = None;
-        let (mut accepts_data, had_orcpt) = (false, self.offers.orcpt);
+        // A server that takes a message for nobody, or says yes to something else, is out of step:
+        // the connection ends, as what it says later would be taken for another answer.
+        let (mut out_of_step, had_orcpt) = (false, self.offers.orcpt);
+        let mut accepts_data = false;
         for group in commands.chunks(at_once) {
             if refused.is_some() {
                 break;
@@ -212,6 +220,7 @@ impl LmtpSession {
                     CommandKind::Data if reply.code == 354 => accepts_data = true,
                     _ if reply.code == command.step.expected() => {}
                     step => {
+                        out_of_step |= reply.code < 400;
                         if refused.is_none() && self.refuses_orcpt(step, mail, reply.code) {
                             self.offers.orcpt = false;
                         }
@@ -221,8 +230,7 @@ impl LmtpSession {
             }
         }
         match refused {
-            // A server that takes a message for nobody is out of step: the connection ends.
-            Some(error) if accepts_data => Err(HandOffError::Refused(error)),
+            Some(error) if accepts_data || out_of_step => Err(HandOffError::Refused(error)),
             Some(error) => {
                 self.sound = were_sound;
                 Err(match had_orcpt && !self.offers.orcpt {

@@ -1,0 +1,196 @@
+//! The look for a handed-over copy in all mailboxes, with a server that renames, hides and forgets
+//! while it is asked.
+
+use onedrop::store::{Copy, CopySearch, FoundCopy, HandOff, Mailboxes, StoreError, Unsearched};
+use onedrop::trust_search::TrustSearch;
+
+use crate::imap_script::{
+    CAPABILITIES, LETTER, ScriptedServer, World, copy_of, inbox, letter, soon,
+};
+
+const VALUE: &str = "07070707070707070707070707070707";
+const OTHER: &str = "08080808080808080808080808080808";
+const FIELDS: &str = "BODY[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]<0>";
+
+/// The copy with [`VALUE`], as a delivery looks for it.
+fn look(world: &World, looks_back: bool) -> Result<Vec<FoundCopy>, StoreError> {
+    let letter = letter(LETTER);
+    let handed = HandOff { value: [7; 16], epoch: 2, sender: "", recipient: "" };
+    let copy = Copy { handed: Some(handed), looks_back, ..copy_of(&letter) };
+    let sought = CopySearch { at_most: 9, unsearched: Unsearched::All, ..copy.sought() };
+    world.store.find(&inbox(), &sought, soon())
+}
+
+/// Mailbox, UID and try of what was found.
+fn places(found: &[FoundCopy]) -> Vec<String> {
+    let place = |one: &FoundCopy| {
+        let handed = one.handed.as_ref().expect("a handed copy");
+        format!("{} {:?} {}", one.to_record(), handed.epoch, one.marked_deleted)
+    };
+    found.iter().map(place).collect()
+}
+
+fn list(server: &mut ScriptedServer, mailboxes: &[&str]) {
+    server.expect("LIST \"\" \"*\"");
+    for mailbox in mailboxes {
+        server.say(format!("* LIST () \"/\" {mailbox}\r\n"));
+    }
+    server.reply("OK listed");
+}
+
+fn examine(server: &mut ScriptedServer, mailbox: &str, count: u32) {
+    server.expect(&format!("EXAMINE \"{mailbox}\""));
+    server.say(format!("* {count} EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n"));
+    server.reply("OK open");
+}
+
+/// EXAMINE and SEARCH, one behind the other, with these hits.
+fn search(server: &mut ScriptedServer, mailbox: &str, hits: &str) {
+    examine(server, mailbox, 9);
+    server.expect(&format!("UID SEARCH SINCE 20-Nov-2026 HEADER X-Onedrop-Copy {VALUE}"));
+    server.say(format!("* SEARCH {hits}\r\n"));
+    server.reply("OK found");
+}
+
+fn no_search(server: &mut ScriptedServer, mailbox: &str) {
+    server.answer(&format!("EXAMINE \"{mailbox}\""), "NO [NONEXISTENT] gone");
+    server.expect(&format!("UID SEARCH SINCE 20-Nov-2026 HEADER X-Onedrop-Copy {VALUE}"));
+    server.reply("BAD no mailbox");
+    // Asked once more.
+    server.answer(&format!("EXAMINE \"{mailbox}\""), "NO [NONEXISTENT] gone");
+}
+
+/// The fields of these messages; what is asked for is in `set`.
+fn read(server: &mut ScriptedServer, set: &str, messages: &[(u32, &str)]) {
+    let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]<0.4096>";
+    server.expect(&format!("UID FETCH {set} (FLAGS {names})"));
+    for (number, (uid, fields)) in messages.iter().enumerate() {
+        server.say(format!(
+            "* {} FETCH (UID {uid} FLAGS () {FIELDS} {{{}}}\r\n{fields})\r\n",
+            number + 1,
+            fields.len()
+        ));
+    }
+    server.reply("OK read");
+}
+
+fn fields(values: &[&str], tries: &str) -> String {
+    let values: String = values.iter().map(|one| format!("X-Onedrop-Copy: {one}\r\n")).collect();
+    format!("{values}{tries}\r\n")
+}
+
+#[test]
+fn only_the_first_value_counts_and_the_first_try_comes_first() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["INBOX", "Lists"]);
+        search(&mut server, "INBOX", "3 4");
+        search(&mut server, "Lists", "5 6");
+        examine(&mut server, "INBOX", 9);
+        let later = fields(&[VALUE], "X-Onedrop-Try: 2\r\nX-Onedrop-Try: 1\r\n");
+        let forged = fields(&[OTHER, VALUE], "X-Onedrop-Try: 1\r\n");
+        read(&mut server, "3:4", &[(3, &later), (4, &forged)]);
+        examine(&mut server, "Lists", 9);
+        let longer = fields(&[&format!("{VALUE}00")], "");
+        read(&mut server, "5:6", &[(5, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n")), (6, &longer)]);
+    });
+    let found = look(&world, false).expect("a look");
+    assert_eq!(places(&found), ["lmtp=Lists/5 Some(1) false", "lmtp=INBOX/3 Some(2) false"]);
+    world.end();
+}
+
+/// As one that its owner has renamed after it was listed.
+#[test]
+fn of_a_mailbox_that_vanishes_the_new_name_is_searched() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["INBOX", "Old", "Ghost"]);
+        search(&mut server, "INBOX", "");
+        server.answer("EXAMINE \"Old\"", "NO [NONEXISTENT] gone");
+        server.expect(&format!("UID SEARCH SINCE 20-Nov-2026 HEADER X-Onedrop-Copy {VALUE}"));
+        server.reply("BAD no mailbox");
+        server.answer("EXAMINE \"Ghost\"", "NO [NONEXISTENT] gone");
+        server.expect(&format!("UID SEARCH SINCE 20-Nov-2026 HEADER X-Onedrop-Copy {VALUE}"));
+        server.reply("BAD no mailbox");
+        // Each asked once more.
+        server.answer("EXAMINE \"Old\"", "NO [NONEXISTENT] gone");
+        server.answer("EXAMINE \"Ghost\"", "NO [NONEXISTENT] gone");
+        list(&mut server, &["INBOX", "New", "Ghost"]);
+        search(&mut server, "New", "5");
+        examine(&mut server, "New", 9);
+        read(&mut server, "5", &[(5, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))]);
+    });
+    assert_eq!(places(&look(&world, false).expect("a look")), ["lmtp=New/5 Some(1) false"]);
+    world.end();
+}
+
+/// One that is listed and cannot be opened for want of being there does not hold up mail.
+#[test]
+fn a_mailbox_that_is_listed_and_is_not_there_has_nothing() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["Ghost"]);
+        no_search(&mut server, "Ghost");
+        list(&mut server, &["Ghost"]);
+    });
+    assert_eq!(places(&look(&world, false).expect("a look")), [""; 0]);
+    world.end();
+}
+
+/// Between the search and the reading: it lies somewhere else by now, as far as anyone knows.
+#[test]
+fn what_was_found_and_is_gone_before_it_was_read_fails_the_look() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["INBOX"]);
+        search(&mut server, "INBOX", "3");
+        examine(&mut server, "INBOX", 9);
+        read(&mut server, "3", &[]);
+    });
+    let error = look(&world, false).expect_err("it may be anywhere");
+    assert!(error.to_string().contains("was in INBOX and is gone"), "{error}");
+    world.end();
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_opened_or_searched_fails_the_look() {
+    for (examined, searched) in
+        [("NO [NOPERM] no", "BAD no mailbox"), ("OK open", "NO [SERVERBUG] index is broken")]
+    {
+        let world = World::new(move |listener| {
+            let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+            list(&mut server, &["INBOX"]);
+            server.expect("EXAMINE \"INBOX\"");
+            server.say("* 9 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n");
+            server.reply(examined);
+            server.expect(&format!("UID SEARCH SINCE 20-Nov-2026 HEADER X-Onedrop-Copy {VALUE}"));
+            server.reply(searched);
+            if examined != "OK open" {
+                server.answer("EXAMINE \"INBOX\"", examined);
+            }
+        });
+        let error = look(&world, false).expect_err(examined);
+        assert!(error.to_string().contains("INBOX"), "{error}");
+        world.end();
+    }
+}
+
+/// A server whose search shows nothing new: all that came since is read.
+#[test]
+fn where_search_is_not_trusted_what_came_since_is_read() {
+    let script = |listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["INBOX", "Lists"]);
+        examine(&mut server, "INBOX", 0);
+        examine(&mut server, "Lists", 2);
+        server.expect("FETCH 1:2 (UID INTERNALDATE)");
+        server.say("* 1 FETCH (UID 4 INTERNALDATE \"01-Oct-2026 00:00:00 +0000\")\r\n");
+        server.say("* 2 FETCH (UID 5 INTERNALDATE \"21-Nov-2026 00:00:01 +0000\")\r\n");
+        server.reply("OK read");
+        examine(&mut server, "Lists", 2);
+        read(&mut server, "5", &[(5, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))]);
+    };
+    let world = World::with(script, |settings| settings.trust_search = TrustSearch::Never);
+    assert_eq!(places(&look(&world, false).expect("a look")), ["lmtp=Lists/5 Some(1) false"]);
+    world.end();
+}
