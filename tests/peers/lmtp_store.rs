@@ -13,7 +13,7 @@ use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Copy, HandOff, Need, Receipt, Store, StoreError};
 
-use crate::imap_script::{copy_of, letter};
+use crate::imap_script::{copy_of, letter, overslept};
 use crate::support::TempRoot;
 use crate::support::lmtp_peer::{Act, LmtpPeer};
 
@@ -306,6 +306,17 @@ fn without_time_for_the_answer_nothing_is_handed_over() {
     let error = slot.expect("a slot").append().expect_err("too late");
     assert!(error.certainly_not_stored(), "{error}");
     assert_eq!(rig.peer.taken(), []);
+}
+
+/// The last look at the clock: the machine slept, which no time-out of a socket sees.
+#[test]
+fn a_process_that_has_slept_sends_no_final_dot() {
+    let rig = Rig::new();
+    let handed = rig.hand_over_to("doug", &letter(LETTER), "ann@x.example", &overslept());
+    let error = handed.expect_err("too late");
+    assert!(error.certainly_not_stored(), "{error}");
+    rig.hand_over(&letter(LETTER), "ann@x.example").expect("handed over");
+    assert_eq!((rig.peer.taken().len(), rig.peer.connections()), (1, 2));
 }
 
 #[test]
