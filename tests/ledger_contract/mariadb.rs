@@ -291,6 +291,87 @@ fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
     assert!(old.in_doubt && old.looks_back, "the ledger has forgotten since");
 }
 
+/// Whatever the server refuses behind the message's row leaves nothing of it.
+#[test]
+fn a_record_that_is_refused_half_way_is_made_anew() {
+    let rig = MariadbRig::new();
+    let host = Host(rig.ledger_with(Limits { used: 1, ..limits(1) }).expect("a ledger"));
+    host.record(&mail("warms"), &[inbox()]);
+    rig.mariadb.sql(
+        "CREATE TRIGGER refuses_once BEFORE INSERT ON onedrop_attempt FOR EACH ROW SET NEW.host =
+             IF((@tries := COALESCE(@tries, 0) + 1) = 1, REPEAT('x', 5000), NEW.host)",
+    );
+    let new = record_now(&host, "refused").expect("a record");
+    assert!(new.is_new, "nothing was left of the first try");
+    let stands = "SELECT CONCAT((SELECT COUNT(*) FROM onedrop_message), ' ',
+                      (SELECT COUNT(*) FROM onedrop_attempt), ' ',
+                      (SELECT COUNT(*) FROM onedrop_copy))";
+    assert_eq!(rig.mariadb.sql(stands), "2 2 2");
+    let claim = claimed(&new.copies[0]);
+    assert_eq!((claim.epoch, claim.in_doubt), (1, false));
+}
+
+/// A message of now, as nearly all are.
+fn record_now(host: &Host, name: &str) -> Result<Recorded, LedgerError> {
+    let (mail_of_now, facts) = (mail(name), Facts::default());
+    let entry = Entry { oldest: Some(SystemTime::now()), ..entry(mail_of_now.identity(), &facts) };
+    host.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE, soon())
+}
+
+/// In one round trip as in two: what was written is found, what was not is written.
+#[test]
+fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
+    let failing = Failing::new();
+    let server = &failing.rig.mariadb;
+    let warm = |name: &str| {
+        let host = failing.rig.through(&failing.proxy);
+        host.record(&mail(&format!("warms-{name}")), &[inbox()]);
+        let before = failing.proxy.answers();
+        record_now(&host, &format!("before-{name}")).expect("a record");
+        assert_eq!(failing.proxy.answers() - before, 1, "one round trip");
+        host
+    };
+    let before = failing.proxy.answers();
+    warm("nothing");
+    let requests = failing.proxy.answers() - before;
+    for (name, stage) in
+        [("answer", Stage::Reply(requests + 1)), ("request", Stage::Request(requests))]
+    {
+        failing.proxy.plan(stage, Fault::Cut);
+        let (host, reached) = (warm(name), failing.proxy.reached());
+        let recorded = record_now(&host, name).expect("a record");
+        assert_eq!(failing.proxy.reached() - reached, 1, "{name}");
+        failing.proxy.heal();
+        let claim = claimed(&recorded.copies[0]);
+        assert_eq!((claim.epoch, claim.in_doubt), (1, false), "{name}");
+        let copies = "SELECT COUNT(*) FROM onedrop_copy WHERE message_id";
+        assert_eq!(server.sql(&format!("{copies} = {}", recorded.message)), "1", "{name}");
+        assert_eq!(host.confirm(&claim, &uid(7)), Confirmed::Recorded);
+    }
+    let prepared = "SELECT variable_value FROM information_schema.global_status
+                    WHERE variable_name = 'PREPARED_STMT_COUNT'";
+    assert_eq!(server.sql(prepared), "0");
+}
+
+/// The same session's next record is of the configuration that counts by then.
+#[test]
+fn a_session_that_has_recorded_before_sees_another_configuration() {
+    let rig = MariadbRig::new();
+    let config = |by: &str| SharedConfig::new([("dedup.by", by.to_owned())]);
+    let of = |by: &str| Host(rig.ledger_of(Some(config(by))));
+    let (old, new) = (of("content"), of("message-id"));
+    old.record(&mail("warms"), &[inbox()]);
+    record_now(&old, "before").expect("a record");
+    new.0.share_config(true, soon()).expect("it is for all now");
+    let refused = record_now(&old, "after");
+    assert!(matches!(refused, Err(LedgerError::OtherConfig(_))), "{refused:?}");
+    assert_eq!(rig.mariadb.sql("SELECT COUNT(*) FROM onedrop_message"), "2");
+    rig.mariadb.sql("UPDATE onedrop_ledger SET version = 99, oldest_program = 99");
+    let refused = record_now(&new, "later");
+    assert!(matches!(refused, Err(LedgerError::Version(_))), "{refused:?}");
+    assert_eq!(rig.mariadb.sql("SELECT COUNT(*) FROM onedrop_message"), "2");
+}
+
 #[test]
 fn the_message_that_is_answered_stands_in_the_view() {
     let rig = MariadbRig::new();

@@ -108,6 +108,8 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
     for (account, is_placed) in [("user7", true), ("nobody", false)] {
         assert_eq!(host.has_placed_copy(account), is_placed);
     }
+    let before = host.0.receipt_before(claim.copy + 20_000, &Destination::inbox("user7"), soon());
+    before.expect("an answer");
     let log = rig.mariadb.data_file("slow.log").split_off(begun);
     assert!(log.contains("WITH wanted AS"), "{log}");
     // id, select_type, table, type, possible_keys, key, ...
@@ -124,6 +126,12 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
         // By the whole of an index, or of the table.
         assert!(!is_large || !["ALL", "index"].contains(&plan[3]), "{plan:?}: {log}");
     }
+    // The server says how before it says what.
+    let (before, _) = log.split_once("AND message_id < ").expect("the receipt before");
+    let before = before.rsplit("# Query_time").next().unwrap_or_default();
+    let recent = before.lines().find(|line| line.contains("\tonedrop_copy\t")).unwrap_or_default();
+    let is_by_account = recent.split('\t').nth(5) == Some("onedrop_copy_account");
+    assert!(is_by_account && !recent.contains("filesort"), "{before}");
     // No statement has read more rows than the day before the window has, of each of two tables.
     let rows = |part: &str| part.split_whitespace().next()?.parse::<u64>().ok();
     let most = log.split("Rows_examined: ").skip(1).filter_map(rows).max();

@@ -155,6 +155,7 @@ fn the_shipped_file_serves_deliveries() {
         "mail_max_userip_connections = 100",
         "restart_request_count = unlimited",
         "result_success = continue",
+        "nodelay = yes",
     ] {
         assert!(shown.lines().any(|shown| shown.trim() == line), "{line}\n{shown}");
     }

@@ -12,6 +12,8 @@ use crate::text;
 pub(super) const NO_TABLE: u16 = 1146;
 /// A row with this key is there.
 const DUPLICATE: u16 = 1062;
+/// A column takes no NULL.
+pub(super) const NO_NULL: u16 = 1048;
 /// Took longer than `max_statement_time`.
 const TOO_LATE: u16 = 1969;
 

@@ -6,9 +6,10 @@
 //! is not older than what the ledger remembers, and that schema and configuration are those that
 //! this session has found to fit before. Where one of them does not hold, the message has no time
 //! (NULL), and its column takes none: the server stops there with nothing written, and the locks
-//! stay for the two steps.
+//! stay for the two steps. Whatever else it refuses is undone before them.
 
 use super::connection::{MariadbSession, Seen, rows_at};
+use super::errors::{NO_NULL, is_refused_with};
 use super::record::{MESSAGE, insert_message, lock_slot};
 use super::statement::{SqlBatch, values};
 use super::{attempts, claims};
@@ -75,7 +76,11 @@ pub(super) fn record(
     let new = claims::insert_first(&mut batch, MESSAGE, destinations, attempt, terms);
     let answers = match connection.write_as_far_as_it_goes(batch) {
         // The two steps find out why, and go on if they may.
-        Err(LedgerError::Refused(_)) => return Ok(None),
+        Err(error) if is_refused_with(&error, NO_NULL) => return Ok(None),
+        Err(LedgerError::Refused(_)) => {
+            connection.rollback()?;
+            return Ok(None);
+        }
         answers => answers?,
     };
     let missing = || LedgerError::Broken("a record without an answer".to_owned());

@@ -167,7 +167,7 @@ impl Judge<'_> {
     }
 
     fn has_likely_size(&self, one: &Candidate) -> bool {
-        is_likely_size(self.sought, self.by, one.size())
+        one.fetched.size.is_none_or(|size| is_likely_size(self.sought, self.by, size))
     }
 
     /// Fetches a candidate to its end and compares it; `None` when it is gone or another message.

@@ -115,8 +115,11 @@ pub fn uids(
         let is_recent = sought.looks_back || fetched.date.is_none_or(|date| Some(date) >= earliest);
         let fits = match (id, &fetched.ids) {
             (None, _) => fetched.size.is_none_or(|size| is_likely_size(sought, by, size)),
-            (Some(id), Some(ids)) if ids.len() < ID_BYTES => fields(ids)
-                .any(|field| field.is(b"message-id") && field.unfolded() == id.as_bytes()),
+            (Some(id), Some(ids)) if ids.len() < ID_BYTES => {
+                let mut ids = fields(ids).filter(|field| field.is(b"message-id")).peekable();
+                // A server may see none where the header is damaged.
+                ids.peek().is_none() || ids.any(|field| field.unfolded() == id.as_bytes())
+            }
             _ => true,
         };
         is_recent && fits
