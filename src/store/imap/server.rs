@@ -63,7 +63,7 @@ fn advice(name: &str) -> Option<&'static str> {
              doubt is not found again; a message with a damaged header is attached to another one",
         )
     } else if is("stalwart") || is("james") {
-        Some("its search may lag behind its mailboxes: a copy in doubt may not be found")
+        Some("its search may lag behind its mailboxes: do not set store.trust_search to always")
     } else {
         None
     }
@@ -100,6 +100,7 @@ mod tests {
         assert!(together(&Capabilities::parse("MULTIAPPEND")).contains(": yes, "));
         assert!(together(&Capabilities::parse("IMAP4rev1")).contains(": no, "));
         assert!(advice("Cyrus IMAPD 3.6.1").is_some_and(|text| text.contains("munge8bit: no")));
+        assert!(advice("Stalwart IMAP4rev2").is_some_and(|text| text.contains("trust_search")));
         assert!(advice("Dovecot").is_none());
     }
 }
