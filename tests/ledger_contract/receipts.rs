@@ -258,6 +258,7 @@ pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
     rig.pass(120);
     // As late as that it may be the next.
     place("now", &doug, uid(12));
+    rig.pass(30);
     let message = host.record(&mail("asked"), &[]).message;
     host.confirm(&late[0], &uid(11));
     place("after", &doug, uid(13));
