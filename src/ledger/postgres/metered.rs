@@ -22,7 +22,7 @@ use tokio_postgres::{Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Bytes that the server may send for one call; answers to this program's statements have fewer.
-const ANSWER_BYTES: usize = 16 * 1024 * 1024;
+const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes that the server may still send.
 #[derive(Clone, Default)]
