@@ -5,14 +5,18 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
+use std::time::Duration;
 
 use crate::support::dovecot::Dovecot;
+use crate::support::imap::Imap;
 use crate::support::letters::from_lisa;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::site::{Site, deliver, run};
+use crate::support::wait_until;
 
 const LISA: &str = "lisa@gmail.com";
+const SOON: Duration = Duration::from_secs(30);
 const KEPT: &str = "no copy yet in account=lisa mailbox=Sent, kept for later: store: ";
 
 /// Access control lists; what a test says of a mailbox stands in its `dovecot-acl`.
@@ -218,6 +222,9 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
         fs::write(file, format!("{}:{{PLAIN}}{password}\n", host.site.dovecot.master_user()))
             .expect("users");
         host.site.dovecot.doveadm(&["reload"]);
+        let (port, user) = (host.site.dovecot.imap_port(), host.site.dovecot.master_user());
+        let holds = || Imap::login_as(port, "lisa", user, password).is_ok();
+        assert!(wait_until(SOON, holds), "the new password");
     };
     master("another");
     let mut client = lmtp.client();

@@ -73,6 +73,8 @@ const STATEMENTS: [&str; 7] = [
 const AT_ONCE: usize = 16;
 /// Points of a sample, for each setting, beside those that are always killed.
 const SAMPLE: usize = 12;
+/// Runs that are recorded before one is killed.
+const RECORDINGS: usize = 3;
 
 #[derive(Debug, Clone)]
 struct Point {
@@ -164,16 +166,25 @@ fn is_named(calls: &[Call], at: usize) -> bool {
 /// The points of one setting in the order of time, and how many of other threads cannot be told
 /// from the first's.
 fn record(setting: &dyn Setting, number: usize, root: &TempRoot) -> (Vec<Point>, usize) {
-    let id = format!("r{number}");
-    setting.prepare(&id);
+    // On a busy machine a run asks more often for what has not come yet: the shortest of several has
+    // the calls that all have.
+    let runs =
+        (0..RECORDINGS).map(|run| record_once(setting, number, &format!("r{number}-{run}"), root));
+    runs.min_by_key(|(points, _)| points.len()).expect("a run")
+}
+
+fn record_once(
+    setting: &dyn Setting,
+    number: usize,
+    id: &str,
+    root: &TempRoot,
+) -> (Vec<Point>, usize) {
+    setting.prepare(id);
     let log = root.join(format!("{id}.trace"));
-    let output = setting.run(&id, traced(None, &log));
+    let output = setting.run(id, traced(None, &log));
     assert!(output.status.success(), "recording {}: {output:?}", setting.name());
     let calls = strace::calls(&String::from_utf8_lossy(&fs::read(&log).expect("trace")));
-    setting
-        .bring_to_an_end(&id)
-        .and_then(|_| setting.judge(&id))
-        .expect("a run that is not killed");
+    setting.bring_to_an_end(id).and_then(|_| setting.judge(id)).expect("a run that is not killed");
     let (mut points, mut hidden): (Vec<Point>, usize) = (Vec::new(), 0);
     let mut counts: HashMap<(u32, &str), usize> = HashMap::new();
     let first = calls.first().expect("a call").thread;
@@ -277,7 +288,14 @@ fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
                     && let Some(point) = points.get(n)
                 {
                     let id = format!("k{n}");
-                    match kill_and_run_again(settings[point.setting], &root, &id, point) {
+                    let kill =
+                        |id: &str| kill_and_run_again(settings[point.setting], &root, id, point);
+                    // An answer comes in one piece or in several, so a call may not come at all.
+                    let ended = match kill(&id) {
+                        Ok(tally) if tally.not_reached > 0 => kill(&format!("{id}b")),
+                        ended => ended,
+                    };
+                    match ended {
                         Ok(tally) => tallies.lock().expect("tallies")[point.setting].add(tally),
                         Err(why) => {
                             let trace =
@@ -434,9 +452,7 @@ fn kill_what_forgets(site: &Combination) {
     let settings = [What::Purge, What::Since, What::Account].map(|what| Forgetting { site, what });
     let settings: Vec<&dyn Setting> =
         settings.iter().map(|setting| -> &dyn Setting { setting }).collect();
-    // To make a ledger in MariaDB takes its time.
-    let sample = if site.mariadb.is_some() { 1 } else { 2 };
-    kill_at_every_step(&settings, Must { sample, all_by_name: false, ..NEED_NOT_MEET });
+    kill_at_every_step(&settings, Must { sample: 2, all_by_name: false, ..NEED_NOT_MEET });
 }
 
 #[test]
