@@ -449,8 +449,12 @@ fn a_transaction_of_a_commands_own_can_assert_its_lock() {
     let busy = host.0.take_lock(&other, soon()).expect("an answer");
     assert!(matches!(busy, onedrop::ledger::LockTry::Busy(_)), "{busy:?}");
     drop(asserted);
-    let taken = host.0.take_lock(&other, soon()).expect("an answer");
-    assert!(matches!(taken, onedrop::ledger::LockTry::Taken { .. }), "{taken:?}");
+    // The server rolls back once it has noticed that its client is gone.
+    let is_taken = || {
+        let taken = host.0.take_lock(&other, soon()).expect("an answer");
+        matches!(taken, onedrop::ledger::LockTry::Taken { .. })
+    };
+    assert!(support::wait_until(Duration::from_secs(30), is_taken));
 }
 
 /// A ledger through a proxy that fails connections at a stage of theirs.
