@@ -116,7 +116,7 @@ CLAIMS = [
         COPIES, "SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1\"", "SET settled_at = NULL WHERE id = ?1\"",
     ),
     ("a second receipt leaves it settled", COPIES, "epoch + 1, settled_at = NULL WHERE id = ?1\"", "epoch + 1 WHERE id = ?1\""),
-    ("a receipt has no epoch", COPIES, "placed_epoch = ?8", "placed_epoch = 0 * ?8"),
+    ("a receipt has no epoch", COPIES, "placed_epoch = ?9", "placed_epoch = 0 * ?9"),
     (
         "kept bytes stay after the receipt",
         COPIES, "onedrop_kept AS k\n         WHERE message_id = (", "onedrop_kept AS k\n         WHERE 0 = (",

@@ -166,8 +166,8 @@ fn is_named(calls: &[Call], at: usize) -> bool {
 /// The points of one setting in the order of time, and how many of other threads cannot be told
 /// from the first's.
 fn record(setting: &dyn Setting, number: usize, root: &TempRoot) -> (Vec<Point>, usize) {
-    // On a busy machine a run asks more often for what has not come yet: the shortest of several has
-    // the calls that all have.
+    // On a busy machine a run asks more often for what has not come yet: the shortest of several
+    // has the calls that all have.
     let runs =
         (0..RECORDINGS).map(|run| record_once(setting, number, &format!("r{number}-{run}"), root));
     runs.min_by_key(|(points, _)| points.len()).expect("a run")
