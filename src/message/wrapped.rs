@@ -29,7 +29,7 @@ pub fn is_damaged(bytes: &[u8]) -> bool {
         let name = field.raw.split(|byte| *byte == b':').next();
         name.is_some_and(|name| name.ends_with(b" ") || name.ends_with(b"\t"))
     };
-    !is_separated || fields(header).any(has_blank)
+    !bytes.is_empty() && (!is_separated || fields(header).any(has_blank))
 }
 
 /// What stands before a message, for it to be wrapped.
@@ -74,11 +74,11 @@ mod tests {
 
     #[test]
     fn a_header_of_fields_that_ends_by_an_empty_line_is_whole() {
-        for whole in ["A: b\r\n\r\n", "A: b\n\nbody", "\r\nbody", "A: b\r\n c\r\n\r\n"] {
+        for whole in ["", "A: b\r\n\r\n", "A: b\n\nbody", "\r\nbody", "A: b\r\n c\r\n\r\n"] {
             assert!(!is_damaged(whole.as_bytes()), "{whole:?}");
         }
         for damaged in
-            ["", "A: b", "A: b\r\n", "text\r\n\r\n", "A: b\nc\nD: e\n\n", "a b: c\n\n", "A : b\n\n"]
+            ["A: b", "A: b\r\n", "text\r\n\r\n", "A: b\nc\nD: e\n\n", "a b: c\n\n", "A : b\n\n"]
         {
             assert!(is_damaged(damaged.as_bytes()), "{damaged:?}");
         }
