@@ -511,6 +511,10 @@ impl<'a> Placing<'a> {
         let (terms, until) = (self.means.terms(), self.insist_until());
         match self.means.ledger.claim(self.recorded.message, &wanted, &owner, terms, until) {
             Ok(states) => states.into_iter().map(Step::Now).collect(),
+            // A deadlock that was ended at this call's cost: another delivery has the rows.
+            Err(LedgerError::Contended) => {
+                wanted.iter().map(|_| Step::Now(CopyState::Busy)).collect()
+            }
             Err(error) => {
                 let held = |one| Failure::Contended(format!("the copy {one}: {error}"));
                 wanted.iter().map(|one| Step::Ended(Err(held(one)))).collect()

@@ -36,10 +36,13 @@ impl Placing<'_> {
         let decided = self.insisting(|until| {
             let open = match turn.take() {
                 Some(open) => open,
-                None => match self.means.ledger.take_turn(claim, self.key(index), until)? {
-                    Turn::Ours { turn, .. } => turn,
-                    Turn::Placed(receipt) => return Ok(CopyState::Placed(receipt)),
-                    Turn::EpochGone => return Ok(CopyState::Busy),
+                None => match self.means.ledger.take_turn(claim, self.key(index), until) {
+                    Ok(Turn::Ours { turn, .. }) => turn,
+                    Ok(Turn::Placed(receipt)) => return Ok(CopyState::Placed(receipt)),
+                    Ok(Turn::EpochGone) => return Ok(CopyState::Busy),
+                    // Another delivery's turn: that is waited for as everywhere.
+                    Err(LedgerError::Contended) => return Ok(CopyState::Claimed(*claim)),
+                    Err(error) => return Err(error),
                 },
             };
             Ok(CopyState::Placed(match open.confirm(&one, until)? {

@@ -169,7 +169,7 @@ fn record(setting: &dyn Setting, number: usize, root: &TempRoot) -> (Vec<Point>,
     // On a busy machine a run asks more often for what has not come yet: the shortest of several
     // has the calls that all have.
     let runs =
-        (0..RECORDINGS).map(|run| record_once(setting, number, &format!("r{number}-{run}"), root));
+        (0..RECORDINGS).map(|run| record_once(setting, number, &format!("r{number}x{run}"), root));
     runs.min_by_key(|(points, _)| points.len()).expect("a run")
 }
 

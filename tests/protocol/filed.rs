@@ -1,6 +1,8 @@
 //! A recipient's mailbox that is not there: its copy goes to INBOX, where the copy of whoever else
 //! means INBOX is the same one; whatever fails, in any order, and if the mailbox is made meanwhile.
 
+use std::time::Duration;
+
 use onedrop::deliver::How;
 use onedrop::directory::Destination;
 
@@ -204,4 +206,16 @@ fn one_that_was_frozen_when_it_found_no_mailbox_does_not_overrule_another() {
     world.expire_leases();
     let ended = world.deliver(&mail("m"), &[lists()]).expect_delivered();
     assert_eq!((ended.hows(), counts(&world)), (vec![How::Found], (1, 0)));
+}
+
+#[test]
+fn a_turn_that_another_delivery_has_is_waited_for_on_the_way_to_inbox_too() {
+    for (patience, is_delivered) in [(Duration::ZERO, false), (Duration::from_secs(30), true)] {
+        let world = World::like_imap();
+        let contended = world.delivery().failing_ledger(1, LedgerFault::Contended);
+        let ended = contended.waiting(patience).run(&mail("m"), &[lists()]);
+        assert_eq!(ended.ledger_calls[..2], ["record", "take_turn"]);
+        assert_eq!(ended.is_delivered(), is_delivered, "{:?}", ended.outcome);
+        assert_eq!(counts(&world), (0, usize::from(is_delivered)));
+    }
 }

@@ -49,6 +49,21 @@ fn a_busy_copy_is_waited_for_and_seen_placed() {
 }
 
 #[test]
+fn a_busy_copy_is_waited_for_though_a_deadlock_ends_a_claim() {
+    let world = World::like_imap();
+    world.record(&mail("m"), &[inbox()], LEASE);
+    let other = world.clone();
+    let delivery = world
+        .delivery()
+        .waiting(Duration::from_secs(30))
+        .failing_ledger(1, LedgerFault::Contended)
+        .before_nth("claim", 2, move || other.expire_leases());
+    let ended = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+    assert_eq!(ended.ledger_calls[..3], ["record", "claim", "claim"]);
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
 fn a_message_that_another_records_right_now_is_waited_for_or_deferred() {
     let world = World::like_imap();
     let other = Arc::new(world.ledger.clone());
