@@ -14,14 +14,14 @@ use crate::support::{TempRoot, run};
 const FORWARDS: &str = "require \"copy\";\nredirect :copy \"far@elsewhere.example\";\n";
 
 /// A message of Ann's, with these fields before it.
-fn with(fields: &str, name: &str) -> String {
+pub fn with(fields: &str, name: &str) -> String {
     format!(
         "{fields}From: ann@elsewhere.example\nTo: scuba@mail.axial.net\nSubject: {name}\n\
          Message-ID: <{name}@x>\n\nthis is {name}\n"
     )
 }
 
-fn copy_is(value: u8) -> String {
+pub fn copy_is(value: u8) -> String {
     format!("X-Onedrop-Copy: {}\nX-Onedrop-Try: 1\n", format!("{value:02x}").repeat(16))
 }
 
@@ -34,7 +34,7 @@ fn hand_over(dovecot: &Dovecot, account: &str, message: &str) -> String {
 }
 
 #[track_caller]
-fn is_taken(reply: &str) {
+pub fn is_taken(reply: &str) {
     assert!(reply.starts_with("250 "), "{reply}");
 }
 

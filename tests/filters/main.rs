@@ -1,6 +1,7 @@
 //! Users' Sieve filters, run by a real Dovecot with Pigeonhole for copies that are handed over by
 //! LMTP: the guard that is shipped for it, and each kind of filter with each kind of failure.
 
+mod dovecot_24;
 mod guard;
 mod stories;
 #[path = "../support/mod.rs"]

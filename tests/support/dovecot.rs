@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::Signal;
 use onedrop::userdb::Userdb;
 
-use super::imap::{Imap, quoted};
+use super::imap::Imap;
 use super::server::{Server, guarded, tail};
 use super::{TempRoot, fixture_text, free_port, run, set_mode, wait_until};
 
@@ -288,28 +288,7 @@ impl Dovecot {
     }
 
     fn fetch(&self, account: &str, mailbox: &str, items: &str) -> Vec<super::imap::Line> {
-        let mut imap = self.session(account);
-        let selected = imap.command(&format!("EXAMINE {}", quoted(mailbox))).expect("EXAMINE");
-        let mut lines = Vec::new();
-        if selected.is_ok() {
-            // Sequence numbers, which are in order of UID; an empty mailbox has no "1:*" that
-            // Dovecot accepts.
-            if !selected.untagged.iter().any(|line| line.text == "* 0 EXISTS") {
-                let fetched = imap.command(&format!("FETCH 1:* ({items})")).expect("FETCH");
-                assert!(fetched.is_ok(), "FETCH {account}/{mailbox}: {}", fetched.tagged);
-                lines = fetched
-                    .untagged
-                    .into_iter()
-                    .filter(|line| line.text.contains(" FETCH ("))
-                    .collect();
-            }
-        } else {
-            let missing = selected.tagged.contains("doesn't exist")
-                || selected.tagged.contains("[NONEXISTENT]");
-            assert!(missing, "EXAMINE {account}/{mailbox}: {}", selected.tagged);
-        }
-        let _ = imap.command("LOGOUT");
-        lines
+        self.session(account).fetch_all(mailbox, items)
     }
 
     /// How many messages there are by the files of a mailbox' Maildir, without asking the server.

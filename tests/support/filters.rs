@@ -74,6 +74,40 @@ impl Filters {
         )
     }
 
+    /// As [`Filters::conf`], of a Dovecot 2.4.
+    pub fn conf_24(&self, guard: Guard) -> String {
+        let shipped = fixture_text("conf/dovecot/onedrop-lmtp-2.4.conf");
+        let path = "/etc/dovecot/onedrop-guard.sieve";
+        let section = format!(
+            "sieve_script onedrop {{\n  type = before\n  driver = file\n  path = {path}\n  \
+             precedence = 1\n}}\n"
+        );
+        let group = "    mode = 0660\n    group = onedrop\n";
+        for part in [&section, group] {
+            assert!(shipped.contains(part), "conf/dovecot/onedrop-lmtp-2.4.conf has no {part}");
+        }
+        let guarded = match guard {
+            Guard::On => section.replace(path, &self.path("guard").display().to_string()),
+            Guard::Off => String::new(),
+        };
+        let shipped = shipped.replace(&section, &guarded).replace(group, "    mode = 0666\n");
+        let script = |name: &str, kind: &str, path: &Path| {
+            format!(
+                "sieve_script {name} {{\n  type = {kind}\n  driver = file\n  path = {}\n  \
+                 precedence = 2\n}}\n",
+                path.display()
+            )
+        };
+        let own = self.root.join("sieve/user-%{user}.sieve");
+        let scripts = [
+            script("first", "before", &self.path("before")),
+            script("own", "personal", &own),
+            script("last", "after", &self.path("after")),
+        ];
+        let sendmail = self.root.join("sendmail");
+        format!("{shipped}sendmail_path = {}\n{}", sendmail.display(), scripts.concat())
+    }
+
     /// The account's own active script from now on.
     pub fn script(&self, account: &str, text: &str) {
         self.write(&format!("user-{account}"), text);

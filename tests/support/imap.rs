@@ -80,6 +80,32 @@ impl Imap {
         self.answer(&tag)
     }
 
+    /// What FETCH says of every message of a mailbox, in order of UID; nothing where there is no
+    /// such mailbox. Ends the session.
+    pub fn fetch_all(&mut self, mailbox: &str, items: &str) -> Vec<Line> {
+        let selected = self.command(&format!("EXAMINE {}", quoted(mailbox))).expect("EXAMINE");
+        let mut lines = Vec::new();
+        if selected.is_ok() {
+            // Sequence numbers, which are in order of UID; an empty mailbox has no "1:*" that
+            // Dovecot accepts.
+            if !selected.untagged.iter().any(|line| line.text == "* 0 EXISTS") {
+                let fetched = self.command(&format!("FETCH 1:* ({items})")).expect("FETCH");
+                assert!(fetched.is_ok(), "FETCH {mailbox}: {}", fetched.tagged);
+                lines = fetched
+                    .untagged
+                    .into_iter()
+                    .filter(|line| line.text.contains(" FETCH ("))
+                    .collect();
+            }
+        } else {
+            let missing = selected.tagged.contains("doesn't exist")
+                || selected.tagged.contains("[NONEXISTENT]");
+            assert!(missing, "EXAMINE {mailbox}: {}", selected.tagged);
+        }
+        let _ = self.command("LOGOUT");
+        lines
+    }
+
     fn next_tag(&mut self) -> String {
         self.tags += 1;
         format!("t{}", self.tags)

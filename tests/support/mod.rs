@@ -14,6 +14,7 @@
 pub mod directory;
 pub mod disk;
 pub mod dovecot;
+pub mod dovecot_24;
 pub mod filters;
 pub mod imap;
 pub mod journal;
