@@ -28,6 +28,7 @@ mod endings;
 mod place;
 mod stand_in;
 mod verdict;
+mod waiting;
 
 pub use endings::fail;
 use place::Placing;

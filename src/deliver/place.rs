@@ -7,13 +7,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::waiting::Waiting;
 use super::{
-    CopyResult, DeliveryRequest, Early, Ending, Failure, How, Means, Patience, Phases, Placed, note,
+    CopyResult, DeliveryRequest, Early, Ending, Failure, How, Means, Phases, Placed, note,
 };
 use crate::directory::Destination;
 use crate::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyState, Due, LedgerError, OpenTurn, RandomValue,
-    Recorded, ToConfirm, Turn,
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, Due, LedgerError, OpenTurn, Recorded,
+    ToConfirm, Turn,
 };
 use crate::lock_key::Hash;
 use crate::outcome::UnknownAccount;
@@ -41,20 +42,13 @@ pub(super) enum StandIn {
     Apart(Destination, Hash),
 }
 
-/// A copy that is to be tried, or waits for another delivery.
-struct Waiting {
-    copy: usize,
-    step: Step,
-    phases: Phases,
-}
-
 /// What the threads of one delivery share.
 pub(super) struct Placing<'a> {
     pub job: &'a DeliveryRequest<'a>,
     pub means: Means<'a>,
     /// Of each destination.
     pub keys: &'a [Hash],
-    attempt: &'a Attempt,
+    pub attempt: &'a Attempt,
     pub recorded: &'a Recorded,
     /// What recording took.
     pub recording: Phases,
@@ -108,7 +102,6 @@ impl<'a> Placing<'a> {
     /// Takes copy after copy, the recipients' own first, and then waits for those that others hold.
     /// Gives back what is claimed and not used.
     pub fn work(&self, mut early: Early<'a>) {
-        let Means { policy, deadline, .. } = self.means;
         let mut waiting = Vec::new();
         loop {
             let copy = self.next.fetch_add(1, Ordering::Relaxed);
@@ -123,33 +116,11 @@ impl<'a> Placing<'a> {
             }
         }
         drop(early);
-        waiting = self.leave_what_is_kept(waiting);
-        let mut patience = Patience::new(policy.wait, deadline);
-        loop {
-            let began = deadline.now();
-            if waiting.is_empty() || !patience.wait() {
-                break;
-            }
-            let waited = deadline.now() - began;
-            for one in &mut waiting {
-                one.phases.waits += 1;
-                one.phases.lock += waited;
-            }
-            let is_busy = |one: &&mut Waiting| matches!(one.step, Step::Now(CopyState::Busy));
-            let busy: Vec<&mut Waiting> = waiting.iter_mut().filter(is_busy).collect();
-            let steps = self.claim_busy(&busy.iter().map(|one| one.copy).collect::<Vec<_>>());
-            busy.into_iter().zip(steps).for_each(|(one, step)| one.step = step);
-            let again = waiting.into_iter().filter_map(|one| self.try_one(one, &mut None));
-            waiting = again.collect();
-        }
-        for one in self.leave_what_is_kept(waiting) {
-            let held = format!("the copy {}", self.destination(one.copy));
-            self.give_up(&one, Failure::Contended(held));
-        }
+        self.wait_for_others(waiting);
     }
 
     /// One try at a copy; comes back with it if it has to wait.
-    fn try_one(&self, one: Waiting, early: &mut Early<'a>) -> Option<Waiting> {
+    pub(super) fn try_one(&self, one: Waiting, early: &mut Early<'a>) -> Option<Waiting> {
         let Waiting { copy, mut step, mut phases } = one;
         if let Step::Now(CopyState::Claimed(claim)) = step {
             let place = || self.place(copy, &claim, early, &mut phases);
@@ -400,36 +371,6 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// A shared copy that another delivery has, and whose bytes are on record, need not be waited
-    /// for: that one failed, and its lease is left over. Returns the others.
-    fn leave_what_is_kept(&self, mut waiting: Vec<Waiting>) -> Vec<Waiting> {
-        let Means { ledger, deadline, .. } = self.means;
-        waiting.retain(|one| {
-            let destination = &self.job.destinations[one.copy];
-            let kept = match destination.shared {
-                true => ledger.kept(self.recorded.message, deadline.end()),
-                false => Ok(None),
-            };
-            let kept = kept.unwrap_or_else(|error| {
-                note(Err(error));
-                None
-            });
-            let Some(why) = kept else { return true };
-            let destination = destination.to_string();
-            self.give_up(one, Failure::KeptForLater { destination, why });
-            false
-        });
-        waiting
-    }
-
-    /// Ends a copy that waits, and gives back its lease, if this delivery has it.
-    fn give_up(&self, one: &Waiting, failure: Failure) {
-        if let Step::Now(CopyState::Claimed(claim)) = &one.step {
-            self.release(claim);
-        }
-        self.end(one.copy, Err(failure), one.phases);
-    }
-
     /// Puts the receipt on record; when another copy is on record by now, takes our own out again.
     /// Step `confirm` of the model.
     fn confirm(
@@ -492,34 +433,9 @@ impl<'a> Placing<'a> {
 
     /// Gives back a lease under which certainly nothing was written, so that the next attempt need
     /// not wait for it.
-    fn release(&self, claim: &Claim) {
+    pub(super) fn release(&self, claim: &Claim) {
         let Means { ledger, deadline, .. } = self.means;
         note(ledger.release(std::slice::from_ref(claim), deadline.end()));
-    }
-
-    /// Claims busy copies again: placed meanwhile, free meanwhile, or still busy. Step `claim_busy`
-    /// of the model.
-    pub fn claim_busy(&self, copies: &[usize]) -> Vec<Step> {
-        let of = |copy: &usize| self.destination(*copy).clone();
-        let wanted: Vec<Destination> = copies.iter().map(of).collect();
-        if wanted.is_empty() {
-            return Vec::new();
-        }
-        // Its leases are another call's than the record's: what that one left in doubt stays
-        // leased.
-        let owner = Attempt { value: RandomValue::default(), ..self.attempt.clone() };
-        let (terms, until) = (self.means.terms(), self.insist_until());
-        match self.means.ledger.claim(self.recorded.message, &wanted, &owner, terms, until) {
-            Ok(states) => states.into_iter().map(Step::Now).collect(),
-            // A deadlock that was ended at this call's cost: another delivery has the rows.
-            Err(LedgerError::Contended) => {
-                wanted.iter().map(|_| Step::Now(CopyState::Busy)).collect()
-            }
-            Err(error) => {
-                let held = |one| Failure::Contended(format!("the copy {one}: {error}"));
-                wanted.iter().map(|one| Step::Ended(Err(held(one)))).collect()
-            }
-        }
     }
 
     fn placed(&self, index: usize, receipt: Receipt, how: How) -> Placed {

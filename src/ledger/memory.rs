@@ -28,6 +28,7 @@ mod locks;
 mod retention;
 mod rows;
 mod settling;
+mod time;
 mod trace;
 mod verify;
 

@@ -8,11 +8,10 @@
 //! Closing keeps the WAL: otherwise each process with one delivery would run a checkpoint.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavior};
@@ -25,7 +24,6 @@ use super::{
 };
 use crate::byte_lock;
 use crate::directory::Destination;
-use crate::durable;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
 use crate::pool::Limits;
@@ -36,6 +34,7 @@ mod attempts;
 mod clock;
 mod copies;
 mod durability;
+mod file;
 mod jobs;
 mod locks;
 mod migrate;
@@ -52,6 +51,7 @@ mod verify;
 pub use account::SqliteAccounts;
 use clock::HostClocks;
 pub use clock::{BootTime, Clocks};
+use file::{beside, turn_to_wal};
 
 /// Frames of the WAL after which a commit copies them into the database. Small, because the first
 /// process that opens the database reads the whole WAL.
@@ -191,25 +191,6 @@ impl SqliteSession {
         Ok(ledger)
     }
 
-    /// Syncs the folder and those above it, unless a process has done so since the WAL was created.
-    /// SQLite would sync the folder in every process; .cargo/config.toml builds it without that.
-    /// The lock file records for which WAL this was done; if a crash loses the record, it is done
-    /// again.
-    fn make_names_durable(&self) -> std::io::Result<()> {
-        let made = identity_of(&beside(&self.path, "-wal"));
-        let mut done = FileIdentity::default();
-        if made.is_some() && self.locks.read_exact_at(&mut done, 0).is_ok() && made == Some(done) {
-            return Ok(());
-        }
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        durable::sync_way_to(folder.unwrap_or(Path::new(".")))?;
-        if let Some(made) = made {
-            // If this fails, the next process syncs again.
-            let _ = self.locks.write_all_at(&made, 0);
-        }
-        Ok(())
-    }
-
     fn is_empty(&self) -> Result<bool, LedgerError> {
         let table: Option<i64> =
             first(&self.connection, "SELECT 1 FROM sqlite_schema LIMIT 1", [])?;
@@ -260,59 +241,6 @@ impl SqliteSession {
         self.connection.execute_batch("PRAGMA synchronous = FULL")?;
         value
     }
-}
-
-/// The name of a file beside the ledger's.
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
-}
-
-/// Inode and time of birth.
-type FileIdentity = [u8; 24];
-
-/// The identity of the file at `path`; `None` if the file system does not record births.
-fn identity_of(path: &Path) -> Option<FileIdentity> {
-    let file = path.metadata().ok()?;
-    let born = file.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    let mut identity = FileIdentity::default();
-    identity[..8].copy_from_slice(&file.ino().to_le_bytes());
-    identity[8..].copy_from_slice(&born.as_nanos().to_le_bytes());
-    Some(identity)
-}
-
-/// Switches to WAL. SQLite does not use its busy time-out here: if several processes open a new
-/// file at once, all but one get an error immediately.
-fn turn_to_wal(connection: &Connection, until: Instant) -> Result<(), LedgerError> {
-    loop {
-        match ask_for_wal(connection) {
-            Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && Instant::now() < until =>
-            {
-                thread::sleep(Duration::from_millis(2));
-            }
-            Ok(mode) if mode == "wal" => return Ok(()),
-            // Processes cannot share memory, as on most network file systems.
-            Ok(mode) => {
-                return Err(LedgerError::Unavailable(format!(
-                    "no WAL on this file system (only {mode})"
-                )));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Requests WAL; returns the mode. SQLite returns the row before it has written the change, so the
-/// statement must be run to its end to see a failure.
-fn ask_for_wal(connection: &Connection) -> rusqlite::Result<String> {
-    let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
-    let mut rows = statement.query([])?;
-    let mode = rows.next()?.map_or(Ok(String::new()), |row| row.get(0))?;
-    while rows.next()?.is_some() {}
-    Ok(mode)
 }
 
 /// The first column of a query's first row.
@@ -478,30 +406,5 @@ impl Session for SqliteSession {
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
         self.lock(lock_key::advisory_key(&lock_key::name_hash(name)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_names_of_a_new_wal_are_made_durable_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.db");
-        let noted = || std::fs::read(beside(&path, "-locks")).unwrap();
-        let until = Instant::now() + Duration::from_secs(10);
-        let open = || {
-            SqliteSession::open_by(&path, until, Arc::new(HostClocks::default()), Arc::default())
-                .unwrap()
-        };
-        drop(open());
-        let first = identity_of(&beside(&path, "-wal"));
-        assert!(first.is_none_or(|made| noted() == made));
-        // Like an administrator's sqlite3 that closes the database last.
-        std::fs::remove_file(beside(&path, "-wal")).unwrap();
-        drop(open());
-        let second = identity_of(&beside(&path, "-wal"));
-        assert!(second != first && second.is_none_or(|made| noted() == made));
     }
 }

@@ -1,4 +1,4 @@
-//! The form of the sources: width of lines, length of module headers, names of types.
+//! The form of the sources: width of lines, length of files and their headers, names of types.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,6 +6,7 @@ use std::path::Path;
 
 const WIDTH: usize = 100;
 const HEADER_LINES: usize = 12;
+const FILE_LINES: usize = 500;
 
 /// Words that named types once and say nothing to a newcomer.
 const UNCLEAR: [&str; 25] = [
@@ -116,6 +117,16 @@ fn module_headers_have_at_most_12_lines() {
         .into_iter()
         .map(|(name, text)| (name, header(&text)))
         .filter(|(name, lines)| *lines > HEADER_LINES && name != "src/lib.rs") // the map
+        .collect();
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+#[test]
+fn a_source_has_at_most_500_lines() {
+    let long: Vec<_> = rust()
+        .into_iter()
+        .map(|(name, text)| (text.lines().count(), name))
+        .filter(|(lines, name)| *lines > FILE_LINES && name.starts_with("src/"))
         .collect();
     assert!(long.is_empty(), "{long:#?}");
 }

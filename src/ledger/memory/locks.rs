@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::MemoryLedger;
-use super::rows::{Rows, SlotRow, wall_clock};
+use super::rows::{Rows, SlotRow};
+use super::time::wall_clock;
 use crate::ledger::LedgerError;
 use crate::ledger::locks::{
     LockClaim, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free,

@@ -210,7 +210,7 @@ impl Rows {
                 message.is_some_and(|one| hashes.contains(&one.identity.id_hash))
             }
             ForgetWhat::Since(since) => {
-                copy.receipt.is_some() && super::rows::wall_clock(copy.placed_at) >= since
+                copy.receipt.is_some() && super::time::wall_clock(copy.placed_at) >= since
             }
             ForgetWhat::Account(account) => copy.destination.account == account,
         };

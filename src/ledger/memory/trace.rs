@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::MemoryLedger;
-use super::rows::{AttemptRow, CopyRow, MessageRow, Rows, wall_clock};
+use super::rows::{AttemptRow, CopyRow, MessageRow, Rows};
+use super::time::wall_clock;
 use crate::clock;
 use crate::ledger::{
     ELSEWHERE, LedgerError, OVERDUE, Records, Trace, TraceAddress, TraceAttempt, TraceCopy,

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::MemoryLedger;
-use super::rows::{CopyRow, Rows, wall_clock};
+use super::rows::{CopyRow, Rows};
+use super::time::wall_clock;
 use crate::directory::Destination;
 use crate::ledger::{Audit, CopyOnRecord, DueTime, LedgerError, Standing, WATCH, Window, rows};
 use crate::receipt::Receipt;

@@ -2,9 +2,11 @@
 
 use std::sync::Mutex;
 
+use super::asking::{jittered, shuffled};
 use super::*;
 use crate::hook::{Call, Hook};
 use crate::ledger::memory::MemoryLedger;
+use crate::ledger::{LockRequest, LockTry};
 use crate::lock::NoRecord;
 
 #[test]
