@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::waiting::Waiting;
 use super::{
     CopyResult, DeliveryRequest, Early, Ending, Failure, How, Means, Phases, Placed, note,
 };
@@ -40,6 +39,13 @@ pub(super) enum StandIn {
     Other(usize),
     /// A mailbox that no other recipient of this delivery has, and its copy's key.
     Apart(Destination, Hash),
+}
+
+/// A copy that is to be tried, or waits for another delivery.
+pub(super) struct Waiting {
+    pub copy: usize,
+    pub step: Step,
+    pub phases: Phases,
 }
 
 /// What the threads of one delivery share.

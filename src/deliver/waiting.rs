@@ -2,17 +2,10 @@
 //! tried where they are free by then. A delivery that waits holds no session that others need. What
 //! it did not get within its patience it gives up, and gives back what it has of it.
 
-use super::place::{Placing, Step};
-use super::{Failure, Means, Patience, Phases, note};
+use super::place::{Placing, Step, Waiting};
+use super::{Failure, Means, Patience, note};
 use crate::directory::Destination;
 use crate::ledger::{Attempt, CopyState, LedgerError, RandomValue};
-
-/// A copy that is to be tried, or waits for another delivery.
-pub(super) struct Waiting {
-    pub copy: usize,
-    pub step: Step,
-    pub phases: Phases,
-}
 
 impl Placing<'_> {
     /// Until each has ended, or there is no more patience.

@@ -1,5 +1,5 @@
-//! A job's and a run's row as columns, and back: times are whole milliseconds, words mean one thing.
-//! What a column says that no program writes is [`LedgerError::Broken`].
+//! A job's and a run's row as columns, and back: times are whole milliseconds, words mean one
+//! thing. What a column says that no program writes is [`LedgerError::Broken`].
 
 use std::borrow::Cow;
 use std::time::SystemTime;

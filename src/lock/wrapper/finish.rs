@@ -1,6 +1,6 @@
-//! The end of a wrapped command: all that is left of it is ended, the lock given back if nothing is,
-//! and what the ledger says of it then counts for the ending. What cannot be ended is named, and
-//! keeps the lock until its lease has run out.
+//! The end of a wrapped command: all that is left of it is ended, the lock given back if nothing
+//! is, and what the ledger says of it then counts for the ending. What cannot be ended is named,
+//! and keeps the lock until its lease has run out.
 
 use std::time::Duration;
 
