@@ -47,25 +47,74 @@ impl Routing {
         self.directory.known(address)
     }
 
-    /// The account of `address`, and the mailbox that is meant; `None` when nobody has it.
+    /// The account of a recipient, and the mailbox that is meant; `None` when nobody has the
+    /// address.
     ///
     /// # Errors
     /// The query or the userdb failed, or answered with what cannot be an account or its mailbox;
-    /// or an account that had mail is unknown now.
+    /// or an address that had mail is unknown now.
     pub fn account_of(
         &self,
         address: &str,
         ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<Option<Home>, Failure> {
-        let asked = match self.known(address) {
+        let known = self.known(address);
+        match self.home_of(known.clone(), ledger, until)? {
+            None => self.unknown_for_good(address, &known, ledger, until).map(|()| None),
+            home => Ok(home),
+        }
+    }
+
+    fn home_of(
+        &self,
+        known: Known,
+        ledger: &dyn AnyLedger,
+        until: Instant,
+    ) -> Result<Option<Home>, Failure> {
+        let asked = match known {
             Known::Home(home) => return Ok(Some(home)),
             Known::Nobody => return Ok(None),
             Known::Ask(asked) => asked,
         };
         match self.account_by_query(&asked, ledger, until)? {
-            None => self.account_by_userdb(&asked, ledger, until),
+            None => self.account_by_userdb(&asked, until),
             home => Ok(home),
+        }
+    }
+
+    /// An address that had mail is never unknown for good: that is a fault of the set-up, or it was
+    /// closed, and an administrator decides.
+    fn unknown_for_good(
+        &self,
+        address: &str,
+        known: &Known,
+        ledger: &dyn AnyLedger,
+        until: Instant,
+    ) -> Result<(), Failure> {
+        let mut addresses = vec![address];
+        let mut why = "the configuration does not know it".to_owned();
+        if let Known::Ask(asked) = known {
+            addresses.extend([asked.given.as_str(), &asked.address]);
+            why = format!("directory.query has no row for {}", asked.address);
+            let mut accounts = vec![asked.address.clone()];
+            if self.userdb.is_some()
+                && let Some(name) = self.directory.name_in_userdb(asked)
+            {
+                why = format!("directory.userdb has no user {name}");
+                accounts.insert(0, name);
+            }
+            for account in accounts {
+                if ledger.has_placed_copy(&account, until)? {
+                    return Err(Failure::AccountGone { account, why });
+                }
+            }
+        }
+        match ledger.account_reached(&addresses, until)? {
+            None => Ok(()),
+            Some(account) => {
+                Err(Failure::AddressGone { address: address.to_owned(), account, why })
+            }
         }
     }
 
@@ -102,27 +151,12 @@ impl Routing {
         Ok(Some(Home { account, mailbox }))
     }
 
-    fn account_by_userdb(
-        &self,
-        asked: &Asked,
-        ledger: &dyn AnyLedger,
-        until: Instant,
-    ) -> Result<Option<Home>, Failure> {
+    fn account_by_userdb(&self, asked: &Asked, until: Instant) -> Result<Option<Home>, Failure> {
         let Some(userdb) = &self.userdb else { return Ok(None) };
         let Some(name) = self.directory.name_in_userdb(asked) else { return Ok(None) };
-        if let Some(account) = userdb.user(&name, until)? {
-            let account = fit("directory.userdb", account, &name)?;
-            return Ok(Some(Home { account, mailbox: asked.mailbox.clone() }));
-        }
-        // It may give users a domain, or take it away.
-        let local = asked.address.rsplit_once('@').map_or("", |(local, _)| local);
-        for account in [&name, asked.address.as_str(), local] {
-            if ledger.has_placed_copy(account, until)? {
-                let why = format!("directory.userdb has no user {name}");
-                return Err(Failure::AccountGone { account: account.to_owned(), why });
-            }
-        }
-        Ok(None)
+        let Some(account) = userdb.user(&name, until)? else { return Ok(None) };
+        let account = fit("directory.userdb", account, &name)?;
+        Ok(Some(Home { account, mailbox: asked.mailbox.clone() }))
     }
 
     /// The recipients' mailboxes: that of the first rule (`[[file]]`) that applies to the message,
@@ -186,10 +220,9 @@ impl Routing {
         ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<Option<String>, Failure> {
-        match self.account_of(address, ledger, until) {
+        match self.home_of(self.known(address), ledger, until) {
             Err(
                 failure @ (Failure::Setup(_)
-                | Failure::AccountGone { .. }
                 | Failure::Userdb(UserdbError::NotNow(_))
                 | Failure::Ledger(LedgerError::Refused(_) | LedgerError::TookTooLong(_))
                 | Failure::Directory(

@@ -296,17 +296,31 @@ impl<'a> Placing<'a> {
         Step::Ended(Err(failure))
     }
 
-    /// The store has no such account. One that had mail is a fault of the set-up, or was closed:
-    /// an administrator decides.
+    /// The store has no such account. One that had mail, or whose address had, is a fault of the
+    /// set-up, or was closed: an administrator decides.
     fn unknown_account(&self, destination: &Destination, why: String) -> Failure {
         let Means { policy, ledger, deadline, .. } = self.means;
         let account = destination.account.clone();
         match ledger.has_placed_copy(&account, deadline.end()) {
-            Ok(true) => Failure::AccountGone { account, why },
-            Ok(false) if policy.unknown_account == UnknownAccount::Reject => {
-                Failure::NoSuchAccount { account, why }
+            Ok(true) => return Failure::AccountGone { account, why },
+            Ok(false) if policy.unknown_account == UnknownAccount::Reject => {}
+            Ok(false) => return StoreError::NoAccount(why).into(),
+            Err(error) => {
+                note(Err(error));
+                return StoreError::NoAccount(why).into();
             }
-            Ok(false) => StoreError::NoAccount(why).into(),
+        }
+        let is_its = |own: &Option<Destination>| {
+            own.as_ref().is_some_and(|own| own.account == destination.account)
+        };
+        let recipients = self.job.envelope.recipients.iter().zip(self.job.own);
+        let addresses: Vec<&str> =
+            recipients.filter(|(_, own)| is_its(own)).map(|(one, _)| one.as_str()).collect();
+        match ledger.account_reached(&addresses, deadline.end()) {
+            Ok(None) => Failure::NoSuchAccount { account, why },
+            Ok(Some(account)) => {
+                Failure::AddressGone { address: addresses.join(", "), account, why }
+            }
             Err(error) => {
                 note(Err(error));
                 StoreError::NoAccount(why).into()

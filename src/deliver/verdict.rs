@@ -48,6 +48,13 @@ pub enum Failure {
          onedrop forget --account {account}"
     )]
     AccountGone { account: String, why: String },
+    /// An address that had mail, and is unknown now.
+    #[error(
+        "{address} (account={account}) has mail on record and is unknown now: {why}; if the address \
+         is closed for good, let Postfix refuse it; if the account is: onedrop forget --account \
+         {account}"
+    )]
+    AddressGone { address: String, account: String, why: String },
     /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
     /// mail waits for that.
     #[error("no copy yet in {destination}, kept for later: {why}")]
@@ -88,6 +95,7 @@ impl Failure {
             Failure::Store(StoreError::Setup(_))
             | Failure::Userdb(UserdbError::Setup(_))
             | Failure::AccountGone { .. }
+            | Failure::AddressGone { .. }
             | Failure::Setup(_)
             | Failure::NoRecipient => Outcome::TempFail(Status::OUR_SETUP, text),
             Failure::Ledger(error) | Failure::Directory(error) => {
@@ -115,7 +123,12 @@ impl Failure {
     /// Whether it is about this recipient alone: others of the same message may be asked about, and
     /// delivered to.
     pub fn is_of_one_recipient(&self) -> bool {
-        matches!(self, Failure::AccountGone { .. } | Failure::Userdb(UserdbError::NotNow(_)))
+        matches!(
+            self,
+            Failure::AccountGone { .. }
+                | Failure::AddressGone { .. }
+                | Failure::Userdb(UserdbError::NotNow(_))
+        )
     }
 }
 

@@ -285,6 +285,14 @@ impl Ledger for MemoryLedger {
         })
     }
 
+    fn account_reached(
+        &self,
+        addresses: &[&str],
+        _until: Instant,
+    ) -> Result<Option<String>, LedgerError> {
+        self.call("account_reached", || Ok(self.rows().account_reached(addresses)))
+    }
+
     fn keep_until_due(
         &self,
         message: i64,

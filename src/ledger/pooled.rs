@@ -215,6 +215,14 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         self.call(until, |session| session.has_placed_copy(account))
     }
 
+    fn account_reached(
+        &self,
+        addresses: &[&str],
+        until: Instant,
+    ) -> Result<Option<String>, LedgerError> {
+        self.call(until, |session| session.account_reached(addresses))
+    }
+
     fn keep_until_due(
         &self,
         message: i64,

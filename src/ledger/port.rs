@@ -115,6 +115,15 @@ pub trait Ledger: Send + Sync {
     /// what is on record for others.
     fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError>;
 
+    /// The account that mail to one of these addresses, in whatever case, has reached: by an
+    /// attempt on record that delivered, and a recipient's copy that is placed. What it costs does
+    /// not grow with what is on record for others, nor with refusals of these.
+    fn account_reached(
+        &self,
+        addresses: &[&str],
+        until: Instant,
+    ) -> Result<Option<String>, LedgerError>;
+
     /// A receipt in this mailbox that was on record before the message was, and so before anybody
     /// leased a copy of it: of those that are found soon, the one with the highest UID. `None`:
     /// none was found.

@@ -97,6 +97,8 @@ pub trait Session: Send {
 
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError>;
 
+    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError>;
+
     fn receipt_before(
         &mut self,
         message: i64,

@@ -339,6 +339,10 @@ impl Session for SqliteSession {
         Ok(first::<i64>(&self.connection, copies::A_PLACED_ONE, [account])?.is_some())
     }
 
+    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError> {
+        attempts::reached(&self.connection, addresses)
+    }
+
     fn receipt_before(
         &mut self,
         message: i64,

@@ -133,6 +133,15 @@ fn two_that_mean_inbox_and_a_missing_mailbox_race_for_one_copy() {
 
 /// A public namespace whose mailboxes are these, with what the account `post` may do there.
 fn with_public(mailboxes: &[(&str, &str)]) -> (TempRoot, Site) {
+    with_public_beside(mailboxes, "", '/')
+}
+
+/// The same, beside personal mailboxes whose names begin with `prefix`.
+fn with_public_beside(
+    mailboxes: &[(&str, &str)],
+    prefix: &str,
+    separator: char,
+) -> (TempRoot, Site) {
     let root = TempRoot::new();
     root.dir_for("public", MAIL_USER, 0o755);
     for (name, rights) in mailboxes {
@@ -149,8 +158,9 @@ fn with_public(mailboxes: &[(&str, &str)]) -> (TempRoot, Site) {
     let at = root.join("public").display().to_string();
     let dovecot = Dovecot::start_with(&format!(
         "mail_plugins = $mail_plugins acl\nplugin {{\n  acl = vfile\n  acl_user = %u\n}}\n\
-         namespace public {{\n  type = public\n  separator = /\n  prefix = Public/\n  \
-         location = maildir:{at}\n  subscriptions = no\n}}\n"
+         namespace inbox {{\n  prefix = {prefix}\n  separator = {separator}\n}}\n\
+         namespace public {{\n  type = public\n  separator = {separator}\n  \
+         prefix = Public{separator}\n  location = maildir:{at}\n  subscriptions = no\n}}\n"
     ));
     (root, Site::with(dovecot))
 }
@@ -192,6 +202,37 @@ fn a_public_mailbox_gets_the_copy_of_an_account_that_may_write_there() {
     for mailbox in ["Public/closed", "Public/hidden"] {
         assert_eq!(site.dovecot.count("keeper", mailbox), 0);
     }
+}
+
+#[test]
+fn a_public_mailbox_is_found_beside_personal_ones_with_a_prefix() {
+    let (_public, site) = with_public_beside(&[("team", "lri"), ("closed", "lr")], "INBOX.", '.');
+    let more = "\"boss@mail.axial.net\" = { account = \"post\", mailbox = \"Public.team\" }\n\
+                \"own@mail.axial.net\" = { account = \"post\", mailbox = \"lists\" }\n";
+    let config = site.config("etc", &format!("{TEAM}{more}"));
+    assert!(site.dovecot.session("post").command("CREATE INBOX.lists").is_ok());
+    let to = |name: &str, message: &[u8]| {
+        delivered(&config, &["-d", &format!("{name}@mail.axial.net")], message)
+    };
+    let messages = ["team", "boss", "own", "closed"].map(from_lisa);
+    for (name, message, mailbox) in [
+        ("team", &messages[0], "mailbox=Public/team"),
+        ("boss", &messages[1], "mailbox=Public.team"),
+        ("own", &messages[2], "mailbox=lists"),
+    ] {
+        let said = to(name, message);
+        assert!(said.starts_with(&format!("stored account=post {mailbox} uid=")), "{said}");
+    }
+    stand_in(&site.dovecot, "post", "Public.team", [&messages[0], &messages[1]]);
+    stand_in(&site.dovecot, "post", "INBOX.lists", [&messages[2]]);
+    site.forget_receipts("mailbox = 'Public/team'");
+    assert!(to("team", &messages[0]).starts_with("found account=post mailbox=Public/team uid="));
+    let said = to("closed", &messages[3]);
+    assert!(said.contains("instead_of=Public/closed"), "{said}");
+    stand_in(&site.dovecot, "post", "INBOX", [&messages[3]]);
+    let verified = run(&config, &["verify", "--since", "1h"]);
+    assert!(verified.status.success(), "{verified:?}");
+    stand_in(&site.dovecot, "post", "Public.team", [&messages[0], &messages[1]]);
 }
 
 /// Its account may write and not look: what is in doubt there goes to INBOX, for it could not be

@@ -128,7 +128,7 @@ fn an_account_that_had_mail_is_never_unknown_for_good_until_it_is_forgotten() {
     ends(&config, "doug@a.example", "1", 0, "stored account=doug");
     users.are(&["scuba"]);
     dovecot.wait_until_unknown("doug");
-    let says = "4.3.5 account=doug has mail on record and is unknown now";
+    let says = "4.3.5 doug@a.example (account=doug) has mail on record and is unknown now: directory.userdb";
     ends(&config, "doug@a.example", "2", 75, says);
     // It keeps no mail from another recipient of the same message, nor the message from its
     // sender for good.
@@ -164,10 +164,68 @@ fn an_account_that_had_mail_is_known_again_by_whatever_name_it_had() {
         answers.say(&format!("USER\t1\t{account}\thome=/x"));
         ends(&config, "doug@a.example", "1", 0, &format!("stored account={account} "));
         answers.say("NOTFOUND\t1");
-        let says = format!("4.3.5 account={account} has mail on record");
-        ends(&config, "Doug+x@a.example", "2", 75, &says);
+        ends(&config, "Doug+x@a.example", "2", 75, "has mail on record and is unknown now");
+        ends(&config, "Doug+x@a.example", "2", 75, &format!("account={account}"));
         ends(&config, "ghost@a.example", "3", 67, "5.1.1 unknown recipient ghost@a.example");
     }
+}
+
+/// Whatever names accounts, and whatever the account was: the address had mail.
+#[test]
+fn an_address_that_had_mail_is_never_unknown_for_good() {
+    let site = Site::embedded();
+    let query = "query = \"SELECT login FROM users WHERE lower(address) = $1\"";
+    let config = |name: &str, more: &str| {
+        site.config(name, &format!("[directory]\naccount = \"{{address}}\"\n{more}\n"))
+    };
+    let by_query = config("query", &format!("domains = [\"a.example\"]\n{query}"));
+    assert!(run(&by_query, &["migrate"]).status.success());
+    let users = site.sqlite();
+    let table = "CREATE TABLE users (address TEXT PRIMARY KEY, login TEXT);
+                 INSERT INTO users VALUES ('info@a.example', 'team'), ('Doug@a.example', 'doug')";
+    users.execute_batch(table).expect("users");
+    let gone = "has mail on record and is unknown now";
+    ends(&by_query, "Info+x@a.example", "1", 0, "stored account=team");
+    ends(&by_query, "doug@a.example", "2", 0, "stored account=doug");
+    users.execute_batch("DELETE FROM users").expect("nobody");
+    let says = format!(
+        "4.3.5 INFO+x@a.example (account=team) {gone}: directory.query has no row for \
+         info@a.example; if the address is closed for good, let Postfix refuse it"
+    );
+    ends(&by_query, "INFO+x@a.example", "3", 75, &says);
+    ends(
+        &by_query,
+        "doug+y@a.example",
+        "3",
+        75,
+        &format!("doug+y@a.example (account=doug) {gone}"),
+    );
+    for ghost in ["ghost@a.example", "info@b.example", "team@a.example", "fo+x@a.example"] {
+        ends(&by_query, ghost, "4", 67, &format!("5.1.1 unknown recipient {ghost}"));
+        // Refused mail is no mail.
+        ends(&by_query, ghost, "4", 67, "5.1.1");
+    }
+    // An address that the configuration does not know any more.
+    let emptied = config("emptied", "domains = [\"b.example\"]\naccounts = { \"x@y\" = \"x\" }");
+    ends(&emptied, "info+x@a.example", "5", 75, "does not know it");
+    ends(&emptied, "ghost@a.example", "5", 67, "5.1.1");
+    // A user database that gives accounts another name, and then has no user.
+    let socket = site.root.join("userdb.sock");
+    let answers = Answers::at(&socket);
+    let more = "domains = [\"a.example\", \"b.example\"]\naccount = \"{address}\"";
+    let by_userdb = by_userdb(&site, "userdb", &socket, more);
+    answers.say("USER\t1\tfront\thome=/x");
+    ends(&by_userdb, "sales@a.example", "6", 0, "stored account=front");
+    answers.say("USER\t1\tdoug\thome=/x");
+    ends(&by_userdb, "other@a.example", "7", 0, "stored account=doug");
+    answers.say("NOTFOUND\t1");
+    let says = format!("sales@a.example (account=front) {gone}: directory.userdb has no user");
+    ends(&by_userdb, "sales@a.example", "8", 75, &says);
+    // The account of that name is another address's.
+    ends(&by_userdb, "doug@b.example", "9", 67, "5.1.1 unknown recipient doug@b.example");
+    assert!(run(&by_query, &["forget", "--account", "team"]).status.success());
+    ends(&by_query, "info@a.example", "10", 67, "5.1.1");
+    assert_eq!(site.inbox("team").len() + site.inbox("front").len(), 2);
 }
 
 #[test]

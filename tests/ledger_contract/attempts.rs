@@ -1,5 +1,7 @@
 //! Attempts: every try is on record with its end.
 
+use onedrop::ledger::ForgetWhat;
+
 use super::*;
 
 pub fn an_attempts_end_is_on_record(rig: &dyn Rig) {
@@ -106,4 +108,61 @@ pub fn an_attempt_that_is_gone_keeps_no_other_from_its_end(rig: &dyn Rig) {
     let trace = host.trace_one("gone@example.org");
     assert_eq!(trace.attempts.len(), 1);
     assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));
+}
+
+pub fn an_address_is_known_by_the_copies_that_its_attempts_delivered(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let doug = "doug@mail.axial.net";
+    let reached = |address: &str| host.account_reached(&[address]);
+    let claim = claimed(&host.record(&mail("first"), &[inbox()]).copies[0]);
+    assert_eq!(reached(doug), None, "leased");
+    // The end of the attempt says no more than that it stored the copy.
+    let recorded = host.record(&mail("first"), &[inbox()]);
+    let text = format!("stored {} {}", inbox(), uid(7));
+    let end = AttemptEnd { text, ..delivered() };
+    let facts = CopyFacts::default();
+    let (receipt, end) = (uid(7), Some((recorded.attempt, &end)));
+    let confirmed = ToConfirm { claim, receipt: &receipt, facts, end };
+    assert_eq!(host.0.confirm(&confirmed, soon()).expect("a receipt"), Confirmed::Recorded);
+    for (address, account) in [
+        (doug, Some("doug")),
+        ("DOUG@mail.Axial.net", Some("doug")),
+        ("oug@mail.axial.net", None),
+        ("doug@", None),
+        ("", None),
+        ("d\0", None),
+    ] {
+        assert_eq!(reached(address).as_deref(), account, "{address:?}");
+    }
+    let both = ["ghost@mail.axial.net", doug];
+    assert_eq!(host.account_reached(&both).as_deref(), Some("doug"));
+    assert_eq!(host.account_reached(&[]), None);
+    // Of a message to several, each end tells of its own copies: not of others', nor of a sender's.
+    let (zoe, yan) = (Destination::inbox("zoe"), Destination::inbox("yan"));
+    let of_all = [zoe.clone(), yan.clone(), sent()];
+    for (copy, number) in host.record(&mail("crowd"), &of_all).copies.iter().zip(1..) {
+        assert_eq!(host.confirm(&claimed(copy), &uid(number)), Confirmed::Recorded);
+    }
+    let to = |name: &str| Attempt { recipient: format!("{name}@x.example"), ..attempt("mx1") };
+    let ended = |outcome, text: String| AttemptEnd { outcome, text, ..delivered() };
+    let author = format!("stored {} {}", sent(), uid(3));
+    host.note(
+        &mail("crowd"),
+        &[
+            (to("Info"), ended("delivered", format!("already there {zoe} {}; {author}", uid(1)))),
+            (to("late"), ended("tempfail", format!("already there {zoe} {}", uid(1)))),
+            (to("author"), ended("delivered", author)),
+            (to("other"), ended("delivered", format!("stored {} {}", inbox(), uid(9)))),
+        ],
+    );
+    for (name, account) in
+        [("info", Some("zoe")), ("late", None), ("author", None), ("other", None)]
+    {
+        assert_eq!(reached(&format!("{name}@x.example")).as_deref(), account, "{name}");
+    }
+    host.forget(ForgetWhat::Account("zoe"), false);
+    assert_eq!(reached("info@x.example"), None, "forgotten");
+    assert_eq!(reached(doug).as_deref(), Some("doug"));
+    host.forget(ForgetWhat::Message("first@example.org"), false);
+    assert_eq!(reached(doug), None, "not placed any more");
 }

@@ -122,6 +122,10 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
         ("settle", call(|own, ledger, until| ledger.settle(&own.placed, &uid(9), until).map(drop))),
         ("latest_copies", call(|_, ledger, until| ledger.latest_copies(1, until).map(drop))),
         ("has_placed_copy", call(|_, ledger, until| ledger.has_placed_copy("a", until).map(drop))),
+        (
+            "account_reached",
+            call(|_, ledger, until| ledger.account_reached(&["a@b"], until).map(drop)),
+        ),
         ("is_proven", way_call(|way, ledger, until| ledger.is_proven(way, until).map(drop))),
         ("note_proof", way_call(|way, ledger, until| ledger.note_proof(way, true, "mx1", until))),
         ("schema_version", call(|_, ledger, until| ledger.schema_version(until).map(drop))),

@@ -286,6 +286,10 @@ impl Host {
         self.0.has_placed_copy(account, soon()).expect("an answer")
     }
 
+    pub fn account_reached(&self, addresses: &[&str]) -> Option<String> {
+        self.0.account_reached(addresses, soon()).expect("an answer")
+    }
+
     /// All copies to verify, those of an account in pages of `limit`.
     pub fn copies_by(&self, window: &Window, limit: u32) -> Vec<CopyOnRecord> {
         let (mut copies, mut account) = (Vec::new(), None::<String>);

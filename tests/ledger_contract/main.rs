@@ -130,6 +130,7 @@ macro_rules! ledger_contract {
                     each_recipient_of_one_run_has_an_attempt_of_its_own,
                     the_attempt_on_record_and_the_others_end_in_one_call,
                     an_attempt_that_is_gone_keeps_no_other_from_its_end,
+                    an_address_is_known_by_the_copies_that_its_attempts_delivered,
                 }
                 trace {
                     a_message_is_found_by_what_an_administrator_knows,

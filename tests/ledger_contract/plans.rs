@@ -15,7 +15,12 @@ INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
 SELECT (jsonb_populate_record(c, jsonb_build_object('id', c.id + n, 'message_id', c.message_id + n,
     'account', 'user' || n % 50, 'uid', n))).*
 FROM onedrop_copy c, generate_series(1, 20000) n;
-VACUUM (ANALYZE) onedrop_message, onedrop_copy, onedrop_unsettled, onedrop_kept;";
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, outcome)
+SELECT CASE WHEN n < 5000 THEN m.id + n END, m.id_hash,
+       CASE WHEN n < 5000 THEN 'user' || n % 50 ELSE 'ghost' END || '@x.example', '', 'mx1', n,
+       CASE WHEN n < 5000 THEN 'tempfail' ELSE 'permfail' END
+FROM onedrop_message m, generate_series(1, 20000) n WHERE m.message_id LIKE 'model@%' OR m.id = 1;
+VACUUM (ANALYZE) onedrop_message, onedrop_copy, onedrop_attempt, onedrop_unsettled, onedrop_kept;";
 
 #[test]
 fn verify_reads_the_window_by_indexes() {
@@ -47,6 +52,15 @@ fn verify_reads_the_window_by_indexes() {
     for table in ["onedrop_message", "onedrop_copy"] {
         assert!(!log.contains(&format!("Seq Scan on {table} ")), "{table}: {log}");
     }
+    // An address that is refused again and again costs no more than another.
+    let begun = rig.postgres.whole_log().len();
+    assert_eq!(host.account_reached(&["ghost@x.example", "ghost@x"]), None);
+    assert_eq!(host.account_reached(&["user7@x.example"]), None);
+    let plan = rig.postgres.whole_log().split_off(begun);
+    assert_eq!(plan.matches("onedrop_attempt_recipient").count(), 2, "{plan}");
+    let removed = plan.split("Rows Removed by Filter: ").skip(1);
+    let removed = removed.filter_map(|rest| rest.lines().next()?.parse::<u64>().ok()).max();
+    assert!(!plan.contains("Seq Scan") && removed.is_none_or(|most| most < 200), "{plan}");
     let begun = rig.postgres.whole_log().len();
     let before = host.0.receipt_before(claim.copy + 20_000, &Destination::inbox("user7"), soon());
     before.expect("an answer");
@@ -76,7 +90,11 @@ INSERT INTO onedrop_copy (id, value, message_id, account, mailbox, shared, epoch
 SELECT c.id + seq, RANDOM_BYTES(16), c.message_id + seq, CONCAT('user', seq % 50), c.mailbox,
        c.shared, c.epoch, c.owner, FALSE, FALSE, c.placed_at, 1, 1, seq
 FROM onedrop_copy c, seq_1_to_20000 WHERE c.mailbox = 'INBOX';
-ANALYZE TABLE onedrop_message, onedrop_copy, onedrop_unsettled, onedrop_kept";
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, started_at,
+                             outcome)
+SELECT NULL, UNHEX(SHA2(seq, 256)), 'ghost@x.example', '', 'mx1', seq, UTC_TIMESTAMP(6), 'permfail'
+FROM seq_1_to_20000;
+ANALYZE TABLE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_unsettled, onedrop_kept";
 
 #[test]
 fn verify_reads_the_window_by_indexes_on_mariadb() {
@@ -108,6 +126,8 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
     for (account, is_placed) in [("user7", true), ("nobody", false)] {
         assert_eq!(host.has_placed_copy(account), is_placed);
     }
+    // An address that is refused again and again costs no more than another.
+    assert_eq!(host.account_reached(&["ghost@x.example", "ghost@x"]), None);
     let before = host.0.receipt_before(claim.copy + 20_000, &Destination::inbox("user7"), soon());
     before.expect("an answer");
     let log = rig.mariadb.data_file("slow.log").split_off(begun);
@@ -118,7 +138,8 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
         .filter_map(|line| Some(line.strip_prefix("# explain: ")?.split('\t').collect()))
         .collect();
     assert!(plans.len() > 20, "{log}");
-    for key in ["onedrop_message_recorded_at", "onedrop_copy_account"] {
+    for key in ["onedrop_message_recorded_at", "onedrop_copy_account", "onedrop_attempt_recipient"]
+    {
         assert!(plans.iter().any(|plan| plan.get(5) == Some(&key)), "{key}: {log}");
     }
     for plan in plans.iter().filter(|plan| plan.len() > 5) {

@@ -37,7 +37,7 @@ impl Host {
         }
     }
 
-    fn forget(&self, what: ForgetWhat<'_>, dry_run: bool) -> Vec<(Destination, bool)> {
+    pub fn forget(&self, what: ForgetWhat<'_>, dry_run: bool) -> Vec<(Destination, bool)> {
         let how = BatchTerms { limit: 2, dry_run };
         let (mut copies, mut after) = (Vec::new(), 0);
         loop {

@@ -197,6 +197,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::Userdb(UserdbError::NotNow(text())),
         Failure::NoSuchAccount { account: text(), why: text() },
         Failure::AccountGone { account: text(), why: text() },
+        Failure::AddressGone { address: text(), account: text(), why: text() },
         Failure::Contended(text()),
         Failure::Deadline { secs: 60, doing: text() },
         Failure::KeptForLater { destination: text(), why: text() },
@@ -243,6 +244,7 @@ fn is_known(failure: &Failure) {
         | Failure::Userdb(UserdbError::Away(_) | UserdbError::Setup(_) | UserdbError::NotNow(_))
         | Failure::NoSuchAccount { .. }
         | Failure::AccountGone { .. }
+        | Failure::AddressGone { .. }
         | Failure::UnknownRecipient(_)
         | Failure::TooLarge { .. }
         | Failure::NoRecipient

@@ -123,6 +123,14 @@ impl Ledger for DeliverysLedger {
         self.ledger.has_placed_copy(account, until)
     }
 
+    fn account_reached(
+        &self,
+        addresses: &[&str],
+        until: Instant,
+    ) -> Result<Option<String>, LedgerError> {
+        self.ledger.account_reached(addresses, until)
+    }
+
     fn keep_until_due(
         &self,
         message: i64,

@@ -1,8 +1,9 @@
 //! Attempts: statements for a transaction.
 
-use super::statement::{SqlBatch, Value};
+use super::connection::{MariadbSession, first};
+use super::statement::{SqlBatch, Value, values};
 use crate::ledger::trace::PLAIN_STATUS;
-use crate::ledger::{Attempt, AttemptEnd, rows};
+use crate::ledger::{Attempt, AttemptEnd, LedgerError, rows};
 use crate::message::Identity;
 use crate::receipt::Receipt;
 use crate::text;
@@ -112,9 +113,8 @@ fn columns(message: &str) -> String {
 
 /// Arguments and environment variables may hold any text.
 fn of(by: &Attempt) -> [Value<'_>; 5] {
-    let recipient = by.recipient.to_lowercase();
     [
-        Value::from(text::within(&recipient, INDEXED).into_owned()),
+        Value::from(as_recorded(&by.recipient)),
         Value::from(text::within(&by.sender, INDEXED)),
         Value::from(text::within(&by.queue_id, INDEXED)),
         Value::from(text::within(&by.host, INDEXED)),
@@ -129,6 +129,38 @@ fn of_end(ended: &AttemptEnd) -> [Value<'_>; 4] {
         Value::from(text::within(&ended.status, LONGEST)),
         Value::from(text::within(&ended.text, LONGEST)),
     ]
+}
+
+/// Of a recipient. The text of an attempt that delivered names the accounts of its copies, or
+/// `copy_id` does.
+const REACHED: &str = "SELECT account FROM (
+    SELECT (SELECT c.account FROM onedrop_copy c
+            WHERE c.message_id = a.message_id AND NOT c.shared AND c.placed_at IS NOT NULL
+              AND (c.id = a.copy_id
+                   OR LOCATE(CONCAT('account=', CONVERT(c.account USING utf8mb4), ' '),
+                             a.detail) > 0)
+            LIMIT 1) AS account
+    FROM onedrop_attempt a
+    WHERE a.recipient = ?1 AND a.message_id IS NOT NULL AND a.outcome = 'delivered'
+) reached WHERE account IS NOT NULL LIMIT 1";
+
+/// [`Ledger::account_reached`](crate::ledger::Ledger::account_reached).
+pub(super) fn reached(
+    session: &mut MariadbSession,
+    addresses: &[&str],
+) -> Result<Option<String>, LedgerError> {
+    for address in addresses {
+        let recipient = as_recorded(address);
+        let account = first(&session.query(REACHED, values![recipient])?)?;
+        if account.is_some() {
+            return Ok(account);
+        }
+    }
+    Ok(None)
+}
+
+fn as_recorded(recipient: &str) -> String {
+    text::within(&recipient.to_lowercase(), INDEXED).into_owned()
 }
 
 #[cfg(test)]

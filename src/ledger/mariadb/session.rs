@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::{MariadbSession, first, rows_at};
 use super::statement::{SqlBatch, values};
-use super::{claims, kept, newly, receipts, record, schema};
+use super::{attempts, claims, kept, newly, receipts, record, schema};
 use crate::directory::Destination;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Committed, CopyState, Due, LeaseTerms, LedgerError, PlannedStep,
@@ -103,6 +103,10 @@ impl Session for MariadbSession {
         let sql = "SELECT 1 FROM onedrop_copy WHERE account = ?1 AND placed_at IS NOT NULL
                    ORDER BY account, message_id LIMIT 1";
         Ok(!self.query(sql, values![account.as_bytes()])?.is_empty())
+    }
+
+    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError> {
+        attempts::reached(self, addresses)
     }
 
     fn receipt_before(

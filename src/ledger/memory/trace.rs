@@ -167,6 +167,24 @@ impl CopyRow {
     }
 }
 
+impl Rows {
+    /// [`Ledger::account_reached`](crate::ledger::Ledger::account_reached).
+    pub fn account_reached(&self, addresses: &[&str]) -> Option<String> {
+        let names: Vec<String> = addresses.iter().map(|one| one.to_lowercase()).collect();
+        let of_one = |row: &AttemptRow| {
+            let text = &row.end.as_ref().filter(|end| end.outcome == "delivered")?.text;
+            let copies = self.copies.values().filter(|copy| Some(copy.message) == row.message);
+            let mut placed =
+                copies.filter(|copy| !copy.destination.shared && copy.receipt.is_some());
+            let account = &placed
+                .find(|copy| text.contains(&format!("account={} ", copy.destination.account)))?;
+            Some(account.destination.account.clone())
+        };
+        let is_named = |row: &&AttemptRow| names.contains(&row.attempt.recipient.to_lowercase());
+        self.attempts.values().filter(is_named).find_map(of_one)
+    }
+}
+
 impl AttemptRow {
     fn trace(&self) -> TraceAttempt {
         TraceAttempt {

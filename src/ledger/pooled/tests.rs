@@ -88,6 +88,10 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
+    fn account_reached(&mut self, _: &[&str]) -> Result<Option<String>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
     fn keep_until_due(
         &mut self,
         _: i64,

@@ -86,6 +86,19 @@ INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3
 FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL
 ON CONFLICT (message_id) DO UPDATE SET why = onedrop_kept.why";
 
+/// Of recipients $1. The text of an attempt that delivered names the accounts of its copies.
+const REACHED: &str = "
+SELECT account FROM (
+    SELECT (SELECT c.account FROM onedrop_copy c
+            WHERE c.message_id = a.message_id AND NOT c.shared AND c.placed_at IS NOT NULL
+              AND (c.attempt_id = a.id OR a.outcome = 'delivered'
+                   AND position('account=' || c.account || ' ' IN a.detail) > 0)
+            LIMIT 1) AS account
+    FROM onedrop_attempt a
+    WHERE lower(a.recipient) = ANY (ARRAY(SELECT lower(one) FROM unnest($1::text[]) one))
+      AND a.message_id IS NOT NULL
+) reached WHERE account IS NOT NULL LIMIT 1";
+
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = least($2, 2147483647), outcome = $3, status = $4,
        detail = $5
@@ -183,6 +196,13 @@ impl Session for Connection {
             return Ok(false); // text in Postgres cannot hold it
         }
         Ok(!self.query(Statement::new(sql).with(account, Type::TEXT))?.is_empty())
+    }
+
+    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError> {
+        let recipients: Vec<_> =
+            addresses.iter().map(|one| text::within(one, columns::INDEXED)).collect();
+        let rows = self.query(Statement::new(REACHED).with(recipients, Type::TEXT_ARRAY))?;
+        rows.first().map(|row| row.cell(0)).transpose()
     }
 
     fn receipt_before(

@@ -50,3 +50,27 @@ pub(super) fn end(tx: &Connection, attempt: i64, end: &AttemptEnd) -> Result<(),
     )?;
     Ok(())
 }
+
+/// Of a recipient. The text of an attempt that delivered names the accounts of its copies.
+pub(super) const REACHED: &str = "SELECT account FROM (
+    SELECT (SELECT c.account FROM onedrop_copy c
+            WHERE c.message_id = a.message_id AND NOT c.shared AND c.placed_at IS NOT NULL
+              AND (c.attempt_id = a.id OR a.outcome = 'delivered'
+                   AND instr(a.detail, 'account=' || c.account || ' ') > 0)
+            LIMIT 1) AS account
+    FROM onedrop_attempt a WHERE a.recipient = ?1 AND a.message_id IS NOT NULL
+) WHERE account IS NOT NULL LIMIT 1";
+
+/// [`Ledger::account_reached`](crate::ledger::Ledger::account_reached).
+pub(super) fn reached(
+    connection: &Connection,
+    addresses: &[&str],
+) -> Result<Option<String>, LedgerError> {
+    for address in addresses {
+        let account = super::first(connection, REACHED, [address.to_lowercase()])?;
+        if account.is_some() {
+            return Ok(account);
+        }
+    }
+    Ok(None)
+}

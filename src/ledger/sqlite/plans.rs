@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{SqliteLedger, copies, settling, verify};
+use super::{SqliteLedger, attempts, copies, settling, verify};
 use crate::ledger::Schema;
 use crate::pool::Limits;
 
@@ -58,6 +58,14 @@ fn whether_an_account_has_a_copy_is_told_by_its_part_of_an_index() {
     let folder = tempfile::tempdir().expect("a folder");
     let steps = steps_by_indexes(&ledger(folder.path()), copies::A_PLACED_ONE);
     assert_eq!(steps, ["SEARCH onedrop_copy USING INDEX onedrop_copy_account (account=?)"]);
+}
+
+#[test]
+fn what_has_reached_an_address_is_told_by_its_part_of_an_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), attempts::REACHED);
+    let index = "SEARCH a USING INDEX onedrop_attempt_recipient (recipient=?)";
+    assert!(steps.iter().any(|step| step == index), "{steps:#?}");
 }
 
 #[test]

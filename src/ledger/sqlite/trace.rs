@@ -33,7 +33,8 @@ impl Records for SqliteLedger {
 const NAMED: &str = "(substr(id_hash, 1, 8) IN (substr(?1, 1, 8), substr(?2, 1, 8))
         AND id_hash IN (?1, ?2)
     OR id IN (SELECT message_id FROM onedrop_attempt WHERE queue_id = ?3 AND queue_id <> '')
-    OR id IN (SELECT message_id FROM onedrop_attempt WHERE recipient = ?4)
+    OR id IN (SELECT message_id FROM onedrop_attempt
+              WHERE recipient = ?4 AND message_id IS NOT NULL)
     OR id IN (SELECT message_id FROM onedrop_copy WHERE account IN (?3, ?4)))
     AND recorded_at >= ?5";
 

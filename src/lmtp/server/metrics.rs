@@ -71,7 +71,7 @@ impl Default for Metrics {
         of.register("onedrop_in_doubt", help, metrics.in_doubt.clone());
         let help = "Messages under another message's Message-ID";
         of.register("onedrop_collisions", help, metrics.collisions.clone());
-        let help = "Recipients whose account has mail on record, and is unknown now";
+        let help = "Recipients who have mail on record, and are unknown now";
         of.register("onedrop_accounts_gone", help, metrics.accounts_gone.clone());
         let help = "Waits for another delivery's lock or lease";
         of.register("onedrop_contention_waits", help, metrics.contention_waits.clone());
@@ -100,7 +100,7 @@ impl Metrics {
     pub fn count_failure(&self, failure: &Failure) {
         match failure {
             Failure::Store(StoreError::InDoubt(_)) => self.in_doubt.inc(),
-            Failure::AccountGone { .. } => self.accounts_gone.inc(),
+            Failure::AccountGone { .. } | Failure::AddressGone { .. } => self.accounts_gone.inc(),
             _ => 0,
         };
     }

@@ -93,7 +93,7 @@ impl Peer for SocketClient<'_> {
         if self.known.contains_key(recipient) {
             return Ok(());
         }
-        let asks = || matches!(self.service.routing.known(recipient), Known::Ask(_));
+        let asks = || !matches!(self.service.routing.known(recipient), Known::Home(_));
         let home = match &self.cannot_ask {
             Some(outcome) if asks() => Err(outcome.clone()),
             _ => self.account_of(recipient),

@@ -15,6 +15,9 @@ pub struct Namespace {
     own: Vec<String>,
     /// What the names of mailboxes begin with that are others' or everybody's.
     foreign: Vec<String>,
+    /// Of each namespace that `prefix` is not of, and that begins a level of names: its prefix and
+    /// separator, the longest first.
+    others: Vec<(String, char)>,
 }
 
 /// A mailbox as LIST shows it.
@@ -40,8 +43,8 @@ pub fn the_one(marked: Vec<String>, plain: String) -> String {
 
 impl Default for Namespace {
     fn default() -> Namespace {
-        let (own, foreign) = (vec![String::new()], Vec::new());
-        Namespace { prefix: String::new(), separator: Some('/'), own, foreign }
+        let (own, foreign, others) = (vec![String::new()], Vec::new(), Vec::new());
+        Namespace { prefix: String::new(), separator: Some('/'), own, foreign, others }
     }
 }
 
@@ -55,10 +58,17 @@ impl Namespace {
         foreign.extend(namespaces(&mut tokens).unwrap_or_default());
         let (prefix, separator) =
             own.iter().find(|(prefix, _)| prefix.is_empty()).or(own.first())?.clone();
+        let mut others: Vec<(String, char)> = own
+            .iter()
+            .chain(&foreign)
+            .filter_map(|(one, separator)| Some((one.clone(), (*separator)?)))
+            .filter(|(one, separator)| one.ends_with(*separator) && *one != prefix)
+            .collect();
+        others.sort_by_key(|(one, _)| std::cmp::Reverse(one.len()));
         let own = own.into_iter().map(|(prefix, _)| prefix).collect();
         let foreign = foreign.into_iter().map(|(prefix, _)| prefix);
         let foreign = foreign.filter(|prefix| !prefix.is_empty()).collect();
-        Some(Namespace { prefix, separator, own, foreign })
+        Some(Namespace { prefix, separator, own, foreign, others })
     }
 
     /// Whether `name`, as it travels, is one of the account's own mailboxes.
@@ -68,23 +78,42 @@ impl Namespace {
         name.eq_ignore_ascii_case("INBOX") || is_own && !is_foreign
     }
 
-    /// What the server calls `mailbox`. A name that has the prefix already is taken as it is.
+    /// What the server calls `mailbox`: one of the account's own, unless its first level is the
+    /// prefix of another namespace, as the server writes it or with `/`. A name that has its prefix
+    /// already, as the server writes it, is taken as it is.
     pub fn name(&self, mailbox: &str) -> Result<String, String> {
         let encoded = modified_utf7(mailbox);
+        for (prefix, separator) in &self.others {
+            let with_slashes = prefix.replace(*separator, "/");
+            if *separator != '/' && begins_with(&encoded, prefix) {
+                return Ok(encoded);
+            }
+            if begins_with(&encoded, &with_slashes) {
+                return within(prefix, Some(*separator), &encoded[with_slashes.len()..], mailbox);
+            }
+        }
         if !self.prefix.is_empty() && begins_with(&encoded, &self.prefix) {
             return Ok(encoded);
         }
-        let Namespace { prefix, separator, .. } = self;
-        match separator {
-            None | Some('/') => Ok(format!("{prefix}{encoded}")),
-            Some(separator) if mailbox.contains(*separator) => Err(format!(
-                "no mailbox on this server can be called {mailbox:?}: it puts {separator:?} \
-                 between the levels of a name (write / there)"
-            )),
-            Some(separator) => {
-                Ok(format!("{prefix}{}", encoded.replace('/', &separator.to_string())))
-            }
-        }
+        within(&self.prefix, self.separator, &encoded, mailbox)
+    }
+}
+
+/// A name in a namespace: `/` stands between the levels of `rest`, which is what `mailbox` is
+/// called there.
+fn within(
+    prefix: &str,
+    separator: Option<char>,
+    rest: &str,
+    mailbox: &str,
+) -> Result<String, String> {
+    match separator {
+        None | Some('/') => Ok(format!("{prefix}{rest}")),
+        Some(separator) if rest.contains(separator) => Err(format!(
+            "no mailbox on this server can be called {mailbox:?}: it puts {separator:?} between \
+             the levels of a name (write / there)"
+        )),
+        Some(separator) => Ok(format!("{prefix}{}", rest.replace('/', &separator.to_string()))),
     }
 }
 
@@ -214,8 +243,12 @@ mod tests {
     }
 
     fn namespace(prefix: &str, separator: Option<char>, foreign: &[&str]) -> Namespace {
-        let foreign = foreign.iter().map(|one| (*one).to_owned()).collect();
-        Namespace { prefix: prefix.to_owned(), separator, own: vec![prefix.to_owned()], foreign }
+        let foreign: Vec<String> = foreign.iter().map(|one| (*one).to_owned()).collect();
+        let level = |one: &String| Some((one.clone(), one.chars().last()?));
+        let is_level = |(_, last): &(String, char)| !last.is_alphanumeric() && *last != '~';
+        let others = foreign.iter().filter_map(level).filter(is_level).collect();
+        let own = vec![prefix.to_owned()];
+        Namespace { prefix: prefix.to_owned(), separator, own, foreign, others }
     }
 
     #[test]
@@ -227,6 +260,9 @@ mod tests {
                 r#"(("A/" "/")("" "\\" "X" ("y"))) (("Other/" "/")) (("" ".")("P." "."))"#,
                 Namespace {
                     own: vec!["A/".to_owned(), String::new()],
+                    others: [("Other/", '/'), ("A/", '/'), ("P.", '.')]
+                        .map(|(prefix, separator)| (prefix.to_owned(), separator))
+                        .to_vec(),
                     ..namespace("", Some('\\'), &["Other/", "P."])
                 },
             ),
@@ -258,6 +294,40 @@ mod tests {
         assert!(why.contains("\"lists.rust\"") && why.contains("write /"), "{why}");
         assert_eq!(namespace("", None, &[]).name("a/b.c").as_deref(), Ok("a/b.c"));
         assert_eq!(Namespace::default().name("a/b.c").as_deref(), Ok("a/b.c"));
+    }
+
+    #[test]
+    fn a_mailbox_of_another_namespace_is_named_as_the_account_does_or_with_slashes() {
+        let line =
+            r#"(("INBOX." ".")("Archive." ".")) (("Other Users." ".")) (("Public." ".")("~" "/"))"#;
+        let with_prefix = Namespace::parse(line, &[]).unwrap();
+        for (mailbox, expected) in [
+            ("Public/team", "Public.team"),
+            ("Public/team/2026", "Public.team.2026"),
+            ("Public.team", "Public.team"),
+            ("Public/Grüße", "Public.Gr&APwA3w-e"),
+            ("Other Users/doug/a", "Other Users.doug.a"),
+            ("Archive/2026", "Archive.2026"),
+            ("INBOX.Public.a", "INBOX.Public.a"),
+            ("INBOX/Public", "INBOX.INBOX.Public"),
+            ("Public", "INBOX.Public"),
+            ("public/a", "INBOX.public.a"),
+            ("Publications/a", "INBOX.Publications.a"),
+            ("~doug", "INBOX.~doug"),
+        ] {
+            assert_eq!(with_prefix.name(mailbox).as_deref(), Ok(expected), "{mailbox}");
+        }
+        let why = with_prefix.name("Public/lists.rust").unwrap_err();
+        assert!(why.contains("\"Public/lists.rust\"") && why.contains("write /"), "{why}");
+        let plain = Namespace::parse(r#"(("" "/")) NIL (("Public/" "/"))"#, &[]).unwrap();
+        for mailbox in ["Public/team", "Public/a.b", "Sent", "a.b"] {
+            assert_eq!(plain.name(mailbox).as_deref(), Ok(mailbox));
+        }
+        let nested = Namespace::parse(r#"(("INBOX." ".")) NIL (("INBOX.Shared." "."))"#, &[]);
+        let nested = nested.unwrap();
+        for mailbox in ["INBOX/Shared/a", "INBOX.Shared.a"] {
+            assert_eq!(nested.name(mailbox).as_deref(), Ok("INBOX.Shared.a"));
+        }
     }
 
     #[test]

@@ -124,7 +124,7 @@ CREATE TABLE IF NOT EXISTS onedrop_attempt (
     KEY onedrop_attempt_message (message_id),
     KEY onedrop_attempt_id_hash (id_hash),
     KEY onedrop_attempt_queue_id (queue_id(64)),
-    KEY onedrop_attempt_recipient (recipient(128)),
+    KEY onedrop_attempt_recipient (recipient(128), message_id),
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'attempts to deliver';

@@ -240,7 +240,8 @@ CREATE TABLE onedrop_attempt (
 ) WITH (fillfactor = 95);
 CREATE INDEX onedrop_attempt_message_id ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id);
-CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient));
+CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient))
+    WHERE message_id IS NOT NULL;
 CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
 
 COMMENT ON TABLE onedrop_attempt

@@ -137,7 +137,8 @@ CREATE TABLE onedrop_attempt (
 );
 CREATE INDEX onedrop_attempt_message ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id) WHERE queue_id <> '';
-CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (recipient);
+CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (recipient)
+    WHERE message_id IS NOT NULL;
 CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
 
 -- Attempts with their ends, also where the row of the copy tells it.
