@@ -128,7 +128,7 @@ fn an_account_that_had_mail_is_never_unknown_for_good_until_it_is_forgotten() {
     ends(&config, "doug@a.example", "1", 0, "stored account=doug");
     users.are(&["scuba"]);
     dovecot.wait_until_unknown("doug");
-    let says = "4.3.5 doug@a.example (account=doug) has mail on record and is unknown now: directory.userdb";
+    let says = "4.3.5 doug@a.example (account=doug) has mail on record and is unknown now";
     ends(&config, "doug@a.example", "2", 75, says);
     // It keeps no mail from another recipient of the same message, nor the message from its
     // sender for good.
