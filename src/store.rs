@@ -139,8 +139,8 @@ pub struct CopySearch<'a> {
     pub since: Option<SystemTime>,
     /// How many copies to find, beside the one on record.
     pub at_most: usize,
-    /// What to compare where nothing is found, and another program's index may not show all that is
-    /// there.
+    /// What to compare where nothing is found, or all is sought (`needs_proof`, `by_id`), and
+    /// another program's index may not show all that is there.
     pub unsearched: Unsearched<'a>,
 }
 

@@ -42,6 +42,7 @@ pub const LEDGER_TIME: Duration = Duration::from_secs(300);
 const STORE_TIME_EACH: Duration = Duration::from_millis(50);
 /// Rows that a worker holds in memory, and copies that are looked for in a mailbox together.
 const PAGE: u32 = 2_000;
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Copies of one message in one mailbox that a run deals with.
 const MOST_COPIES: usize = 100;
 
@@ -166,8 +167,10 @@ impl<'a, 'p> Verification<'a, 'p> {
             let copies: Vec<&CopyOnRecord> = copies.into_iter().map(|(_, copy)| copy).collect();
             let Some(first) = copies.first() else { continue };
             let keys: Vec<Hash> = copies.iter().map(|copy| copy_key(copy)).collect();
-            let sought: Vec<CopySearch<'_>> = (copies.iter().zip(&keys))
-                .map(|(copy, key)| search(copy, key, on_record(copy), self.is_handed(copy)))
+            let before: Vec<_> =
+                copies.iter().map(|copy| self.receipt_before(copy, Some(Duration::ZERO))).collect();
+            let sought: Vec<CopySearch<'_>> = (copies.iter().zip(&keys).zip(&before))
+                .map(|((copy, key), before)| self.search(copy, key, on_record(copy), before))
                 .collect();
             let until = self.plan.store_until_for(copies.len());
             match self.store.find_all(&first.destination, &sought, until) {
@@ -279,9 +282,40 @@ impl<'a, 'p> Verification<'a, 'p> {
         copy: &CopyOnRecord,
         on_record: Option<&Receipt>,
     ) -> Result<Vec<FoundCopy>, StoreError> {
-        let until = self.plan.store_until();
-        let handed = self.is_handed(copy);
-        self.store.find(&copy.destination, &search(copy, &copy_key(copy), on_record, handed), until)
+        let (key, before) = (copy_key(copy), self.receipt_before(copy, Some(Duration::ZERO)));
+        let sought = self.search(copy, &key, on_record, &before);
+        self.store.find(&copy.destination, &sought, self.plan.store_until())
+    }
+
+    /// What is sought of a copy, if a receipt of its mailbox was on record `before` it.
+    fn search<'c>(
+        &self,
+        copy: &'c CopyOnRecord,
+        key: &'c Hash,
+        on_record: Option<&'c Receipt>,
+        before: &'c Option<Receipt>,
+    ) -> CopySearch<'c> {
+        CopySearch {
+            key,
+            identity: &copy.identity,
+            recorded_at: copy.recorded_at,
+            looks_back: copy.looks_back,
+            handed: self.is_handed(copy).then(|| copy.value.array()),
+            // The ledger does not know how many line ends became CRLF.
+            size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
+            // Nor how many Message-ID fields there are: where it matters, the search must not stop
+            // at one that may be blind.
+            has_several_ids: false,
+            needs_proof: needs_proof(copy),
+            on_record,
+            by_id: false,
+            since: None,
+            at_most: MOST_COPIES,
+            unsearched: match needs_proof(copy) {
+                true => unsearched(before),
+                false => Unsearched::Nothing,
+            },
+        }
     }
 
     /// Whether it was handed over, or may have been: then it lies in any mailbox of its account.
@@ -301,10 +335,40 @@ impl<'a, 'p> Verification<'a, 'p> {
         on_record: Option<&Receipt>,
         since: Option<SystemTime>,
     ) -> Result<Vec<FoundCopy>, StoreError> {
-        let key = copy_key(copy);
-        let search = search(copy, &key, on_record, false);
-        let sought = CopySearch { by_id: true, since, needs_proof: false, ..search };
+        let earlier = since.map(|since| copy.recorded_at.duration_since(since).unwrap_or_default());
+        let (key, before) = (copy_key(copy), self.receipt_before(copy, earlier));
+        let search = self.search(copy, &key, on_record, &before);
+        let unsearched = unsearched(&before);
+        let sought = CopySearch {
+            by_id: true,
+            since,
+            needs_proof: false,
+            handed: None,
+            unsearched,
+            ..search
+        };
         self.store.find(&copy.destination, &sought, self.plan.store_until())
+    }
+
+    /// A receipt of the copy's mailbox that was on record so much `earlier` than its message: what
+    /// is below its UID need not be read where the server's search may not show all. `None`: none
+    /// is known, or none will do.
+    fn receipt_before(&self, copy: &CopyOnRecord, earlier: Option<Duration>) -> Option<Receipt> {
+        let is_numbered = !self.store.append_is_idempotent() && !self.is_handed(copy);
+        let is_read = needs_proof(copy) || copy.is_left_to_settle();
+        if !is_numbered || copy.looks_back || !is_read {
+            return None;
+        }
+        // Whole days, so that the ledger's statements are few.
+        let days = earlier?.as_secs().div_ceil(DAY.as_secs());
+        let earlier = DAY.saturating_mul(u32::try_from(days).unwrap_or(u32::MAX));
+        let until = self.plan.ledger_until();
+        let found = self.ledger.receipt_before(copy.message, &copy.destination, earlier, until);
+        // Without it more is read; a ledger that is away shows at the next call.
+        found.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no receipt before the copy is known");
+            None
+        })
     }
 
     /// Another delivery has the copy.
@@ -363,30 +427,13 @@ fn on_record(copy: &CopyOnRecord) -> Option<&Receipt> {
     }
 }
 
-fn search<'a>(
-    copy: &'a CopyOnRecord,
-    key: &'a Hash,
-    on_record: Option<&'a Receipt>,
-    handed: bool,
-) -> CopySearch<'a> {
-    CopySearch {
-        key,
-        identity: &copy.identity,
-        recorded_at: copy.recorded_at,
-        looks_back: copy.looks_back,
-        handed: handed.then(|| copy.value.array()),
-        // The ledger does not know how many line ends became CRLF.
-        size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
-        // Nor how many Message-ID fields there are: where it matters, the search must not stop at
-        // one that may be blind.
-        has_several_ids: false,
-        needs_proof: needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. }),
-        on_record,
-        by_id: false,
-        since: None,
-        at_most: MOST_COPIES,
-        unsearched: Unsearched::Nothing,
-    }
+/// Whether all copies of it are to be found.
+fn needs_proof(copy: &CopyOnRecord) -> bool {
+    needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. })
+}
+
+fn unsearched(before: &Option<Receipt>) -> Unsearched<'_> {
+    before.as_ref().map_or(Unsearched::All, Unsearched::After)
 }
 
 fn copy_key(copy: &CopyOnRecord) -> Hash {

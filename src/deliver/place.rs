@@ -31,6 +31,9 @@ pub(super) enum Step {
     Ended(CopyResult),
     /// What the copy's row says. Unless it is placed, this delivery waits and tries again.
     Now(CopyState),
+    /// Leased to this delivery, which waits as well: the mail server has another one to the account
+    /// under way, and says so.
+    Refused(Claim, String),
 }
 
 /// What has the copy of a mailbox that is not there.
@@ -128,7 +131,7 @@ impl<'a> Placing<'a> {
     /// One try at a copy; comes back with it if it has to wait.
     pub(super) fn try_one(&self, one: Waiting, early: &mut Early<'a>) -> Option<Waiting> {
         let Waiting { copy, mut step, mut phases } = one;
-        if let Step::Now(CopyState::Claimed(claim)) = step {
+        if let Step::Now(CopyState::Claimed(claim)) | Step::Refused(claim, _) = step {
             let place = || self.place(copy, &claim, early, &mut phases);
             // A panic is a failure of this copy and of no other.
             step = catch_unwind(AssertUnwindSafe(place))
@@ -145,7 +148,7 @@ impl<'a> Placing<'a> {
             Step::Now(CopyState::Placed(receipt)) => {
                 Ok(self.placed(copy, receipt, How::AlreadyThere))
             }
-            Step::Now(CopyState::Claimed(_) | CopyState::Busy) => {
+            Step::Now(CopyState::Claimed(_) | CopyState::Busy) | Step::Refused(..) => {
                 return Some(Waiting { copy, step, phases });
             }
         };
@@ -175,7 +178,10 @@ impl<'a> Placing<'a> {
         // Of use for a look in one mailbox that numbers what comes.
         let is_numbered = handed.is_none() && !store.append_is_idempotent();
         let before = match claim.in_doubt && !claim.looks_back && is_numbered {
-            true => ledger.receipt_before(self.recorded.message, destination, deadline.end()),
+            true => {
+                let (message, until) = (self.recorded.message, deadline.end());
+                ledger.receipt_before(message, destination, Duration::ZERO, until)
+            }
             false => Ok(None),
         };
         // Without it the look reads more; a ledger that is away shows at the turn.
@@ -221,7 +227,7 @@ impl<'a> Placing<'a> {
             // The server delivers to one account at a time: certainly nothing was written.
             Err(StoreError::Contended(why)) => {
                 tracing::debug!(%why, "waiting for another delivery");
-                Step::Now(CopyState::Claimed(*claim))
+                Step::Refused(*claim, why)
             }
             // Still with the slot: nobody can write there as long as it is held, where leases are
             // joined.

@@ -6,6 +6,7 @@ use super::place::{Placing, Step, Waiting};
 use super::{Failure, Means, Patience, note};
 use crate::directory::Destination;
 use crate::ledger::{Attempt, CopyState, LedgerError, RandomValue};
+use crate::store::StoreError;
 
 impl Placing<'_> {
     /// Until each has ended, or there is no more patience.
@@ -31,8 +32,11 @@ impl Placing<'_> {
             waiting = again.collect();
         }
         for one in self.leave_what_is_kept(waiting) {
-            let held = format!("the copy {}", self.destination(one.copy));
-            self.give_up(&one, Failure::Contended(held));
+            let failure = match &one.step {
+                Step::Refused(_, why) => StoreError::Contended(why.clone()).into(),
+                _ => Failure::Contended(format!("the copy {}", self.destination(one.copy))),
+            };
+            self.give_up(&one, failure);
         }
     }
 
@@ -60,7 +64,7 @@ impl Placing<'_> {
 
     /// Ends a copy that waits, and gives back its lease, if this delivery has it.
     fn give_up(&self, one: &Waiting, failure: Failure) {
-        if let Step::Now(CopyState::Claimed(claim)) = &one.step {
+        if let Step::Now(CopyState::Claimed(claim)) | Step::Refused(claim, _) = &one.step {
             self.release(claim);
         }
         self.end(one.copy, Err(failure), one.phases);

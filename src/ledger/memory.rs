@@ -310,9 +310,10 @@ impl Ledger for MemoryLedger {
         &self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
         _until: Instant,
     ) -> Result<Option<Receipt>, LedgerError> {
-        self.call("receipt_before", || self.rows().receipt_before(message, destination))
+        self.call("receipt_before", || self.rows().receipt_before(message, destination, earlier))
     }
 
     fn finish(

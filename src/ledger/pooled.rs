@@ -238,9 +238,10 @@ impl<S: Session + 'static> Ledger for PooledLedger<S> {
         &self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
         until: Instant,
     ) -> Result<Option<Receipt>, LedgerError> {
-        self.call(until, |session| session.receipt_before(message, destination))
+        self.call(until, |session| session.receipt_before(message, destination, earlier))
     }
 
     fn finish(

@@ -125,12 +125,13 @@ pub trait Ledger: Send + Sync {
     ) -> Result<Option<String>, LedgerError>;
 
     /// A receipt in this mailbox that was on record before the message was, and so before anybody
-    /// leased a copy of it: of those that are found soon, the one with the highest UID. `None`:
-    /// none was found.
+    /// leased a copy of it, and by so much `earlier` (whole seconds): of those that are found soon,
+    /// the one with the highest UID. `None`: none was found.
     fn receipt_before(
         &self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
         until: Instant,
     ) -> Result<Option<Receipt>, LedgerError>;
 

@@ -104,6 +104,12 @@ pub const LOOKED_THROUGH: u32 = 1000;
 /// And it must have been there for so long: servers' clocks differ.
 pub const THERE_BEFORE: Duration = Duration::from_secs(60);
 
+/// How many seconds before a message a receipt must have been on record that was there so much
+/// `earlier`.
+pub fn secs_before(earlier: Duration) -> u64 {
+    earlier.saturating_add(THERE_BEFORE).as_secs()
+}
+
 /// Finds a receipt that was there before message ?1, in the account ?2 and the mailbox ?3; the
 /// account's copies come by their index. `then`: SQL for the time when the message was recorded,
 /// less [`THERE_BEFORE`].

@@ -103,6 +103,7 @@ pub trait Session: Send {
         &mut self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError>;
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;

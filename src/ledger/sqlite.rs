@@ -347,8 +347,9 @@ impl Session for SqliteSession {
         &mut self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
-        copies::receipt_before(&self.connection, message, destination)
+        copies::receipt_before(&self.connection, message, destination, earlier)
     }
 
     fn keep_until_due(

@@ -59,6 +59,16 @@ pub fn inner(bytes: &[u8]) -> Option<&[u8]> {
     (header == wrapper(message)).then_some(message)
 }
 
+/// Whether the copy that begins with `start` is a wrapper that was handed over: it stands behind
+/// the field that is the last of those before it, which begins with `last`.
+pub fn is_handed_wrapper(start: &[u8], last: &str) -> bool {
+    let behind = |at: usize| {
+        let rest = &start[at..];
+        memchr::memchr(b'\n', rest).is_some_and(|end| inner(&rest[end + 1..]).is_some())
+    };
+    memchr::memmem::find(start, last.as_bytes()).is_some_and(behind)
+}
+
 /// Whether a message that begins with `start` may be a wrapper.
 pub fn may_be_wrapper(start: &[u8]) -> bool {
     memchr::memmem::find(start, SUBJECT.as_bytes()).is_some()
@@ -99,6 +109,22 @@ mod tests {
             assert!(wrapped.starts_with(b"From: MAILER-DAEMON\r\nSubject: "));
             assert_eq!(inner(&wrapped), Some(odd));
         }
+    }
+
+    #[test]
+    fn one_that_was_handed_over_stands_behind_our_fields() {
+        let wrapped = [&wrapper(DAMAGED)[..], DAMAGED].concat();
+        let last = "X-Onedrop-Try: ";
+        let handed = |copy: &[u8]| {
+            let before = &b"Return-Path: <>\r\nX-Onedrop-Copy: 0\r\nX-Onedrop-Try: 12\r\n"[..];
+            is_handed_wrapper(&[before, copy].concat(), last)
+        };
+        assert!(handed(&wrapped));
+        let attached = [&b"X-Onedrop-Try: 1\r\n"[..], &wrapped].concat();
+        for other in [&[&b"A: b\r\n"[..], &wrapped].concat(), &attached, DAMAGED, b""] {
+            assert!(!handed(other), "{:?}", String::from_utf8_lossy(other));
+        }
+        assert!(!is_handed_wrapper(&wrapped, last));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
 use crate::store::{HandOff, Need, Receipt, Slot, Store, StoreError, Way, WitnessNames};
 
-use account_turns::AccountTurns;
+use account_turns::{AccountTurn, AccountTurns};
 use session::LmtpSession;
 use transaction::{HandOffError, HandedMail};
 
@@ -120,6 +120,18 @@ impl LmtpStore {
         }
     }
 
+    /// Waits until no other delivery to the account is under way here.
+    fn account_turn<'a>(
+        &'a self,
+        destination: &'a Destination,
+        deadline: &Deadline,
+    ) -> Result<AccountTurn<'a>, StoreError> {
+        let account = &destination.account;
+        self.turns.take(account, deadline.last_bytes()).ok_or_else(|| {
+            StoreError::NotStored(format!("other deliveries to account={account} take too long"))
+        })
+    }
+
     fn connect(&self, until: Instant) -> Result<LmtpSession, StoreError> {
         let session = LmtpSession::connect(&self.settings, &self.tls, until);
         session.map_err(|why| StoreError::NotStored(format!("{}: {why}", self.settings.place)))
@@ -170,13 +182,19 @@ impl Store for LmtpStore {
         let Some(handed) = copy.handed else {
             return self.inner.reserve(destination, copy, need, deadline);
         };
-        let look = match need {
+        let (look, turn) = match need {
             Need::Early => return Ok(None),
-            Need::Write => None,
-            Need::Look => self.inner.reserve(destination, copy, Need::Look, deadline)?,
+            Need::Write => (None, None),
+            Need::Look => {
+                // Before a session for mailboxes and the ledger's turn: both would be held while
+                // another delivery to the account takes its time.
+                let turn = self.account_turn(destination, deadline)?;
+                let look = self.inner.reserve(destination, copy, Need::Look, deadline)?;
+                (look, Some(turn))
+            }
         };
         let (store, is_wrapped) = (self, false);
-        let slot = LmtpSlot { store, destination, copy, handed, deadline, look, is_wrapped };
+        let slot = LmtpSlot { store, destination, copy, handed, deadline, look, turn, is_wrapped };
         Ok(Some(Box::new(slot)))
     }
 
@@ -276,6 +294,8 @@ struct LmtpSlot<'a> {
     deadline: &'a Deadline,
     /// The IMAP store's, for the look.
     look: Option<Box<dyn Slot + 'a>>,
+    /// Of one in doubt.
+    turn: Option<AccountTurn<'a>>,
     is_wrapped: bool,
 }
 
@@ -286,7 +306,11 @@ impl Slot for LmtpSlot<'_> {
             self.look = store.inner.reserve(destination, copy, Need::Look, deadline)?;
         }
         match &mut self.look {
-            Some(slot) => slot.look(until),
+            Some(slot) => {
+                let found = slot.look(until);
+                self.is_wrapped = slot.is_wrapped();
+                found
+            }
             None => Err(StoreError::NotStored("its mailboxes are in use".to_owned())),
         }
     }
@@ -297,9 +321,10 @@ impl Slot for LmtpSlot<'_> {
         self.look = None;
         let account = &destination.account;
         let mail = HandedMail::new(account, [copy.head, copy.bytes], &handed)?;
-        let Some(_turn) = store.turns.take(account, deadline.last_bytes()) else {
-            let why = format!("other deliveries to account={account} take too long");
-            return Err(StoreError::NotStored(why));
+        // Over with this call: others need not wait for the record of what comes of it.
+        let _turn = match self.turn.take() {
+            Some(turn) => turn,
+            None => store.account_turn(destination, deadline)?,
         };
         let mut answer = store.hand_over(&mail, deadline)?;
         if matches!(answer, Err(HandOffError::Content(_))) && message::is_damaged(copy.bytes) {

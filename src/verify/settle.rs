@@ -12,7 +12,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::difference::{Level, News, Tally, Topic};
-use super::{Plan, Unverified, Verification};
+use super::{DAY, Plan, Unverified, Verification};
 use crate::clock;
 use crate::ledger::{
     AnyLedger, Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms,
@@ -57,8 +57,6 @@ fn next_look(ago: Duration) -> Option<Duration> {
     let left = LAST_LOOK.checked_sub(ago).filter(|left| !left.is_zero())?;
     Some(ago.clamp(SHORTEST_GAP, LONGEST_GAP).min(left))
 }
-
-const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// What is told of a copy that another run took while this one looked.
 const MEANWHILE: &str = "settled meanwhile";

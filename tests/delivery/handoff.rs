@@ -163,6 +163,25 @@ fn a_refusal_ends_as_the_same_by_imap_does() {
     }
 }
 
+/// It is not another delivery of this message that is waited for, and the server says why.
+#[test]
+fn a_server_that_is_busy_with_the_account_has_the_last_word() {
+    let site = Site::with_servers();
+    let peer = peer(&site);
+    let config = config(&site, "etc", peer.socket(), "[lock]\nwait_secs = 0\n");
+    let busy = "451 4.3.0 <doug> Too many concurrent deliveries for user";
+    peer.plan("RCPT", Act::say(busy));
+    let (status, said) = to_doug(&config, "busy");
+    assert!(status == Some(75) && said.starts_with("4.3.0 store: contended: "), "{said}");
+    assert!(said.contains(busy) && said.contains(&site.root.display().to_string()), "{said}");
+    let trace = run(&config, &["trace", "doug"]);
+    let trace = String::from_utf8_lossy(&trace.stdout).into_owned();
+    assert!(trace.contains(busy), "{trace}");
+    // Its lease is given back.
+    let (status, said) = to_doug(&config, "busy");
+    assert_eq!(status, Some(0), "{said}");
+}
+
 /// Two tries of one copy stand, as after a server that executed a hand-off later than the bounds.
 #[test]
 fn verify_takes_out_the_later_try_and_nothing_of_the_first() {

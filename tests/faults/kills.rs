@@ -414,6 +414,31 @@ fn a_delivery_handed_over_by_lmtp_killed_at_any_step_is_filtered_once() {
 }
 
 #[test]
+fn a_delivery_to_mariadb_and_lmtp_killed_at_any_step_is_filtered_once() {
+    // The hand-off's steps are those of the other ledger.
+    let kinds: &[Kind] = match std::env::var_os("ONEDROP_FULL") {
+        Some(_) => &[Kind::Small, Kind::InDoubt, Kind::InDoubtWithCopies],
+        None => &[Kind::InDoubtWithCopies],
+    };
+    kill_deliveries(&Combination::mariadb_and_lmtp(), kinds);
+}
+
+/// Of copies that were handed over: a later try's is taken out, and one in doubt is found.
+#[test]
+fn a_repair_of_handed_copies_killed_at_any_step_leaves_one_copy() {
+    kill_at_every_step(&[&Repair(&Combination::handing_over())], MUST_MEET_BOTH);
+}
+
+/// The copy for Sent, beside recipients' own ones that were handed over.
+#[test]
+fn settle_beside_handed_copies_killed_at_any_step_leaves_one_copy() {
+    // See below.
+    let is_whole = std::env::var_os("ONEDROP_FULL").is_some();
+    let must = Must { be_found_by_a_look: is_whole, ..MUST_MEET_BOTH };
+    kill_at_every_step(&[&Settle(&Combination::sqlite_and_lmtp())], must);
+}
+
+#[test]
 fn a_delivery_to_mariadb_and_maildir_killed_at_any_step_leaves_one_copy() {
     kill_deliveries(&Combination::mariadb_and_maildir(), &[Kind::Small, Kind::InDoubtWithCopies]);
 }

@@ -2,6 +2,8 @@
 //! in a ledger of which the window is a small part: by indexes, as the server's own log of plans
 //! says (auto_explain; the slow query log).
 
+use std::time::Duration;
+
 use super::*;
 
 /// Of the messages, 40 are of the last hour.
@@ -62,7 +64,12 @@ fn verify_reads_the_window_by_indexes() {
     let removed = removed.filter_map(|rest| rest.lines().next()?.parse::<u64>().ok()).max();
     assert!(!plan.contains("Seq Scan") && removed.is_none_or(|most| most < 200), "{plan}");
     let begun = rig.postgres.whole_log().len();
-    let before = host.0.receipt_before(claim.copy + 20_000, &Destination::inbox("user7"), soon());
+    let before = host.0.receipt_before(
+        claim.copy + 20_000,
+        &Destination::inbox("user7"),
+        Duration::ZERO,
+        soon(),
+    );
     before.expect("an answer");
     let plan = rig.postgres.whole_log().split_off(begun);
     assert!(
@@ -128,7 +135,12 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
     }
     // An address that is refused again and again costs no more than another.
     assert_eq!(host.account_reached(&["ghost@x.example", "ghost@x"]), None);
-    let before = host.0.receipt_before(claim.copy + 20_000, &Destination::inbox("user7"), soon());
+    let before = host.0.receipt_before(
+        claim.copy + 20_000,
+        &Destination::inbox("user7"),
+        Duration::ZERO,
+        soon(),
+    );
     before.expect("an answer");
     let log = rig.mariadb.data_file("slow.log").split_off(begun);
     assert!(log.contains("WITH wanted AS"), "{log}");

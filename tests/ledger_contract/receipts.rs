@@ -1,5 +1,7 @@
 //! Receipts: the first one on record wins.
 
+use std::time::Duration;
+
 use super::*;
 
 pub fn receipts_come_back_as_they_were(rig: &dyn Rig) {
@@ -263,9 +265,14 @@ pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
     host.confirm(&late[0], &uid(11));
     place("after", &doug, uid(13));
     let before = |message: i64, destination: &Destination| {
-        host.0.receipt_before(message, destination, soon()).expect("an answer")
+        host.0.receipt_before(message, destination, Duration::ZERO, soon()).expect("an answer")
     };
     assert_eq!(before(message, &doug), Some(uid(9)));
+    let earlier = |secs| {
+        let earlier = Duration::from_secs(secs);
+        host.0.receipt_before(message, &doug, earlier, soon()).expect("an answer")
+    };
+    assert_eq!((earlier(60), earlier(120)), (Some(uid(9)), None), "two minutes and a half before");
     assert_eq!(before(message, &sent()), Some(uid(100)));
     assert_eq!(before(message, &Destination::inbox("file")), None);
     assert_eq!(before(message, &Destination::inbox("never")), None);

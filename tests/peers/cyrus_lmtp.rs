@@ -75,11 +75,13 @@ fn a_lost_answer_of_cyrus_is_settled_by_a_look_wherever_the_copy_was_filed() {
 fn what_cyrus_refuses_by_lmtp_is_handed_over_attached() {
     let cyrus = Cyrus::start(&["lisa"]);
     let mail = site(&cyrus, &cyrus.lmtp_socket());
-    for (id, odd) in [("a", "no colon\n\nbody"), ("b", "To: x\n\nbo\0dy")] {
+    let letters = [("a", "no colon\n\nbody"), ("b", "To: x\n\nbo\0dy")].map(|(id, odd)| {
         // Cyrus adds a Date where there is none.
         let date = "Date: Mon, 23 Nov 2026 07:00:00 +0000";
-        let letter = format!("Return-Path: <ann@a>\nMessage-ID: <{id}@odd>\n{date}\n{odd}\n");
-        let args = ["deliver", "-f", "ann@a", "-d", "lisa@b.example"];
+        format!("Return-Path: <ann@a>\nMessage-ID: <{id}@odd>\n{date}\n{odd}\n")
+    });
+    let args = ["deliver", "-f", "ann@a", "-d", "lisa@b.example"];
+    for letter in &letters {
         let first = mail.run(&args, letter.as_bytes());
         assert!(first.0 == 0 && first.1.contains("handed over account=lisa"), "{first:?}");
     }
@@ -91,6 +93,18 @@ fn what_cyrus_refuses_by_lmtp_is_handed_over_attached() {
     }
     let shown = String::from_utf8_lossy(other);
     assert!(other.ends_with(b"To: x\r\n\r\nbo\x80dy\r\n"), "{shown}");
-    let traced = mail.run(&["trace", "a@odd"], b"");
-    assert!(traced.1.contains("attached to a message of ours"), "{}", traced.1);
+    let is_attached = || {
+        let traced = mail.run(&["trace", "a@odd"], b"");
+        assert!(traced.1.contains("attached to a message of ours"), "{}", traced.1);
+    };
+    is_attached();
+    // So is what a look finds after a crash before the receipt.
+    let crashed = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, wrapped = 0,
+                   in_doubt = 1, leased_until = 1";
+    assert_eq!(mail.execute(crashed), 2);
+    let again = mail.run(&args, letters[0].as_bytes());
+    assert!(again.0 == 0 && again.1.contains("found account=lisa"), "{again:?}");
+    is_attached();
+    let verified = mail.run(&["verify", "--all"], b"");
+    assert!(verified.1.contains("b@odd") && !verified.1.contains("a@odd"), "{verified:?}");
 }

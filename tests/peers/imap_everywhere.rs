@@ -10,7 +10,7 @@ use crate::imap_script::{
 
 const VALUE: &str = "07070707070707070707070707070707";
 const OTHER: &str = "08080808080808080808080808080808";
-const FIELDS: &str = "BODY[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]<0>";
+const FIELDS: &str = "BODY[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY SUBJECT)]<0>";
 
 /// The copy with [`VALUE`], as a delivery looks for it.
 fn look(world: &World, looks_back: bool) -> Result<Vec<FoundCopy>, StoreError> {
@@ -62,7 +62,7 @@ fn no_search(server: &mut ScriptedServer, mailbox: &str) {
 
 /// The fields of these messages; what is asked for is in `set`.
 fn read(server: &mut ScriptedServer, set: &str, messages: &[(u32, &str)]) {
-    let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]<0.4096>";
+    let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY SUBJECT)]<0.4096>";
     server.expect(&format!("UID FETCH {set} (FLAGS {names})"));
     for (number, (uid, fields)) in messages.iter().enumerate() {
         server.say(format!(

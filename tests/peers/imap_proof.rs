@@ -47,9 +47,12 @@ impl Mail {
 
     /// As if the time of all leases had come.
     pub fn expire_leases(&self) {
-        let ledger = self.site.sqlite();
-        let sql = "UPDATE onedrop_copy SET leased_until = leased_until - 1e6";
-        ledger.execute(sql, []).expect("leases");
+        self.execute("UPDATE onedrop_copy SET leased_until = leased_until - 1e6");
+    }
+
+    /// How many rows of the ledger this changes.
+    pub fn execute(&self, sql: &str) -> usize {
+        self.site.sqlite().execute(sql, []).expect("SQL")
     }
 
     /// Exit status and output.

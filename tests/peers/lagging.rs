@@ -2,9 +2,12 @@
 //! since the server began. A copy that was stored and whose answer was lost must be found there
 //! nonetheless.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
@@ -12,13 +15,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::support::letters::from_ann;
-use crate::support::set_mode;
-use crate::support::site::{Site, deliver};
+use crate::support::site::{Files, Site, deliver, delivered, run};
+use crate::support::{self, set_mode};
 
-/// Of the only account that has one.
 #[derive(Default)]
-struct Inbox {
-    mails: Vec<Stored>,
+struct Mailboxes {
+    /// By account and mailbox.
+    mails: BTreeMap<(String, String), Vec<Stored>>,
     /// The next APPEND is stored, and its connection ends instead of an answer.
     loses_an_answer: bool,
     /// Commands, without their tags.
@@ -31,7 +34,7 @@ struct Stored {
 }
 
 #[derive(Clone, Default)]
-struct LaggingServer(Arc<Mutex<Inbox>>);
+struct LaggingServer(Arc<Mutex<Mailboxes>>);
 
 impl LaggingServer {
     /// Serves on a port of its own for as long as the test lives.
@@ -50,22 +53,35 @@ impl LaggingServer {
         (server, port)
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+    fn mailboxes(&self) -> MutexGuard<'_, Mailboxes> {
         self.0.lock().expect("the mails")
     }
 
+    /// How many messages have this name.
     fn count(&self, name: &str) -> usize {
         let text = format!("Message-ID: <{name}@x>");
-        let inbox = self.inbox();
+        let mailboxes = self.mailboxes();
         let lines = |mail: &Stored| String::from_utf8_lossy(&mail.bytes).contains(&text);
-        inbox.mails.iter().filter(|mail| lines(mail)).count()
+        mailboxes.mails.values().flatten().filter(|mail| lines(mail)).count()
+    }
+
+    /// Commands since the last call.
+    fn heard(&self) -> Vec<String> {
+        std::mem::take(&mut self.mailboxes().heard)
+    }
+
+    fn save(&self, account: &str, mailbox: &str, bytes: &[u8], date: &str) {
+        let (date, bytes) = (date.to_owned(), bytes.to_vec());
+        let at = (account.to_owned(), mailbox.to_owned());
+        self.mailboxes().mails.entry(at).or_default().push(Stored { date, bytes });
     }
 
     fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
         let mut input = BufReader::new(stream.try_clone()?);
         let can = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS ID";
         write!(stream, "* OK [CAPABILITY {can}] ready\r\n")?;
-        let mut user = String::new();
+        let (mut user, mut opened) = (String::new(), String::new());
+        let named = |word: &str| word.trim_matches('"').to_owned();
         loop {
             let mut line = String::new();
             if input.read_line(&mut line)? == 0 {
@@ -74,7 +90,7 @@ impl LaggingServer {
             let line = line.trim_end();
             let (tag, command) = line.split_once(' ').unwrap_or((line, ""));
             let words: Vec<&str> = command.split(' ').collect();
-            self.inbox().heard.push(command.to_owned());
+            self.mailboxes().heard.push(command.to_owned());
             let mut answer = "OK done".to_owned();
             match words[..] {
                 ["AUTHENTICATE", "PLAIN", token] => {
@@ -83,30 +99,35 @@ impl LaggingServer {
                     answer = format!("OK [CAPABILITY {can}] in");
                 }
                 ["ID", ..] => write!(stream, "* ID (\"name\" \"Lagging\")\r\n")?,
-                ["EXAMINE" | "SELECT", _] => {
-                    // Another's is empty, and numbered in another way.
-                    let count = if user == "doug" { self.inbox().mails.len() } else { 0 };
+                ["EXAMINE" | "SELECT", mailbox] => {
+                    opened = named(mailbox);
+                    let at = (user.clone(), opened.clone());
+                    let count = self.mailboxes().mails.get(&at).map_or(0, Vec::len);
+                    // Another's is numbered in another way.
                     let validity = if user == "doug" { 7 } else { 8 };
                     write!(stream, "* {count} EXISTS\r\n* OK [UIDVALIDITY {validity}] fine\r\n")?;
                     write!(stream, "* OK [UIDNEXT {}] fine\r\n", count + 1)?;
                 }
                 ["UID", "SEARCH", ..] => write!(stream, "* SEARCH\r\n")?,
                 ["FETCH", range, ..] | ["UID", "FETCH", range, ..] => {
-                    self.fetch(&mut stream, range, command)?;
+                    let at = (user.clone(), opened.clone());
+                    self.fetch(&mut stream, &at, range, command)?;
                 }
-                ["APPEND", ..] => {
+                ["APPEND", mailbox, ..] => {
                     let (date, size) = command.rsplit_once(" {").expect("a literal");
                     let date = date.split('"').rev().nth(1).unwrap_or_default().to_owned();
                     let size = size.trim_end_matches("+}").parse().expect("LITERAL+");
                     let mut bytes = vec![0; size];
                     input.read_exact(&mut bytes)?;
                     input.read_exact(&mut [0; 2])?;
-                    let mut inbox = self.inbox();
-                    inbox.mails.push(Stored { date, bytes });
-                    if std::mem::take(&mut inbox.loses_an_answer) {
+                    self.save(&user, &named(mailbox), &bytes, &date);
+                    let mut mailboxes = self.mailboxes();
+                    if std::mem::take(&mut mailboxes.loses_an_answer) {
                         return Ok(());
                     }
-                    answer = format!("OK [APPENDUID 7 {}] done", inbox.mails.len());
+                    let validity = if user == "doug" { 7 } else { 8 };
+                    let number = mailboxes.mails[&(user.clone(), named(mailbox))].len();
+                    answer = format!("OK [APPENDUID {validity} {number}] done");
                 }
                 ["LOGOUT"] => return Ok(()),
                 _ => answer = "BAD what?".to_owned(),
@@ -116,12 +137,24 @@ impl LaggingServer {
     }
 
     /// UIDs are numbers from 1 on, without gaps.
-    fn fetch(&self, stream: &mut TcpStream, range: &str, items: &str) -> std::io::Result<()> {
-        let (first, last) = range.split_once(':').unwrap_or((range, range));
-        let [first, last] = [first, last].map(|number| number.parse::<usize>().expect("a number"));
-        for number in first..=last {
-            let inbox = self.inbox();
-            let Some(Stored { date, bytes }) = inbox.mails.get(number - 1) else { continue };
+    fn fetch(
+        &self,
+        stream: &mut TcpStream,
+        at: &(String, String),
+        set: &str,
+        items: &str,
+    ) -> std::io::Result<()> {
+        let number = |text: &str| text.parse::<usize>().expect("a number");
+        let numbers = set.split(',').flat_map(|range| {
+            let (first, last) = range.split_once(':').unwrap_or((range, range));
+            number(first)..=number(last)
+        });
+        for number in numbers {
+            let mailboxes = self.mailboxes();
+            let mails = mailboxes.mails.get(at);
+            let Some(Stored { date, bytes }) = mails.and_then(|mails| mails.get(number - 1)) else {
+                continue;
+            };
             let size = bytes.len();
             write!(stream, "* {number} FETCH (UID {number} FLAGS () INTERNALDATE \"{date}\"")?;
             write!(stream, " RFC822.SIZE {size}")?;
@@ -140,22 +173,115 @@ impl LaggingServer {
     }
 }
 
+const PASSWORD: &str = "secret";
+
+/// A site whose mail is on such a server.
+fn site(port: u16, more: &str, trust: &str) -> (Site<Files>, PathBuf) {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let config = site.config(
+        "etc",
+        &format!(
+            "[directory]\ndomains = [\"mail.axial.net\"]\n[lock]\nwait_secs = 0\n{more}\
+             [store]\nurl = \"imap://127.0.0.1:{port}\"\ntrust_search = \"{trust}\"\n\
+             password_file = \"$DIR/store.password\"\n"
+        ),
+    );
+    let password = config.with_file_name("store.password");
+    fs::write(&password, PASSWORD).expect("a password");
+    set_mode(&password, 0o600);
+    (site, config)
+}
+
+/// What a command of ours says.
+fn says(config: &Path, args: &[&str]) -> String {
+    let output = run(config, args);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn in_the_past(site: &Site<Files>, days: u32) {
+    let ago = days * 86_400;
+    let sql = format!("UPDATE onedrop_copy SET placed_at = placed_at - {ago}");
+    site.sqlite().execute(&sql, []).expect("an earlier time");
+}
+
+/// The mail program's own copy stands in Sent when the copy that Onedrop would write is due.
+#[test]
+fn settle_sees_the_mail_programs_own_copy_that_a_search_does_not_show() {
+    for (trusted, copies) in [("auto", 1), ("always", 2)] {
+        let (server, port) = LaggingServer::start();
+        let more = "[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mail.axial.net\"\n\
+                    after = \"1ms\"\n";
+        let (site, config) = site(port, more, trusted);
+        let date = support::run(Command::new("date").arg("-R"));
+        let letter = |name: &str| {
+            format!(
+                "From: doug@mail.axial.net\nTo: scuba@mail.axial.net\nDate: {date}\
+                 Message-ID: <{name}@x>\nSubject: s\n\nthis is {name}\n"
+            )
+        };
+        let send = |name: &str| {
+            let args = ["-d", "scuba@mail.axial.net", "--sasl-username", "doug"];
+            delivered(&config, &args, letter(name).as_bytes());
+        };
+        for earlier in ["one", "two"] {
+            send(earlier);
+        }
+        let said = says(&config, &["settle"]);
+        assert_eq!((server.count("one"), server.count("two")), (2, 2), "{said}");
+        in_the_past(&site, 30);
+        send("sent");
+        let own = format!("Bcc: boss@x\r\n{}", letter("sent").replace('\n', "\r\n"));
+        server.save("doug", "Sent", own.as_bytes(), "23-Nov-2026 07:00:00 +0000");
+        server.heard();
+        let said = says(&config, &["settle"]);
+        let in_sent = server.count("sent") - 1;
+        assert_eq!(in_sent, copies, "{trusted}: {said}");
+        assert_eq!(said.contains("is the mail program's own"), copies == 1, "{trusted}: {said}");
+        // What is below the receipts on record is not read.
+        let heard = server.heard();
+        let read = heard.iter().filter(|command| command.contains("BODY.PEEK[]"));
+        let read: Vec<&str> = read.filter_map(|command| command.split(' ').nth(2)).collect();
+        let expected: &[&str] = if copies == 1 { &["3"] } else { &[] };
+        assert!(read.iter().all(|uid| expected.contains(uid)), "{trusted}: {heard:?}");
+    }
+}
+
+/// A second copy, of a delivery that was late, and one whose answer was lost.
+#[test]
+fn verify_sees_copies_that_a_search_does_not_show() {
+    for (trusted, sees) in [("auto", true), ("always", false)] {
+        let (server, port) = LaggingServer::start();
+        let (site, config) = site(port, "", trusted);
+        let to = ["-d", "doug@mail.axial.net"];
+        delivered(&config, &to, from_ann("earlier").as_bytes());
+        in_the_past(&site, 1);
+        delivered(&config, &to, from_ann("twice").as_bytes());
+        let Stored { date, bytes } = {
+            let mailboxes = server.mailboxes();
+            let inbox = &mailboxes.mails[&("doug".to_owned(), "INBOX".to_owned())];
+            Stored { date: inbox[1].date.clone(), bytes: inbox[1].bytes.clone() }
+        };
+        server.save("doug", "INBOX", &bytes, &date);
+        let again = "UPDATE onedrop_copy SET epoch = 2, leased_until = NULL WHERE uid = 2";
+        assert_eq!(site.sqlite().execute(again, []).expect("a second lease"), 1);
+        server.mailboxes().loses_an_answer = true;
+        assert_eq!(deliver(&config, &to, from_ann("lost").as_bytes()).status.code(), Some(75));
+        let expired = "UPDATE onedrop_copy SET leased_until = leased_until - 1e6";
+        site.sqlite().execute(expired, []).expect("a lease that ran out");
+        let said = says(&config, &["verify"]);
+        assert_eq!(said.contains("uid=3 is one too many"), sees, "{trusted}: {said}");
+        assert_eq!(said.contains("a copy is there as uid=4"), sees, "{trusted}: {said}");
+        assert_eq!(said.contains("may hide another copy"), !sees, "{trusted}: {said}");
+        assert_eq!(said.contains("no copy found"), !sees, "{trusted}: {said}");
+    }
+}
+
 #[test]
 fn a_search_that_lags_makes_no_second_copy_unless_it_is_trusted() {
     for (trust, copies) in [("auto", 1), ("never", 1), ("always", 2)] {
         let (server, port) = LaggingServer::start();
-        let site = Site::embedded();
-        site.remember_for_ever();
-        let config = site.config(
-            "etc",
-            &format!(
-                "[store]\nurl = \"imap://127.0.0.1:{port}\"\ntrust_search = \"{trust}\"\n\
-                 password_file = \"$DIR/store.password\"\n[lock]\nwait_secs = 0\n"
-            ),
-        );
-        let password = config.with_file_name("store.password");
-        fs::write(&password, "secret").expect("a password");
-        set_mode(&password, 0o600);
+        let (site, config) = site(port, "", trust);
         let deliver = |name: &str| {
             let output =
                 deliver(&config, &["-d", "doug@mail.axial.net"], from_ann(name).as_bytes());
@@ -167,15 +293,15 @@ fn a_search_that_lags_makes_no_second_copy_unless_it_is_trusted() {
         }
         let ago = "UPDATE onedrop_copy SET placed_at = placed_at - 3600";
         site.sqlite().execute(ago, []).expect("an earlier time");
-        server.inbox().loses_an_answer = true;
+        server.mailboxes().loses_an_answer = true;
         let lost = deliver("lost");
         assert_eq!((lost.0, server.count("lost")), (Some(75), 1), "{lost:?}");
         let expired = "UPDATE onedrop_copy SET leased_until = leased_until - 1e6";
         site.sqlite().execute(expired, []).expect("a lease that ran out");
-        server.inbox().heard.clear();
+        server.heard();
         let again = deliver("lost");
         assert_eq!((again.0, server.count("lost")), (Some(0), copies), "{trust}: {again:?}");
-        let heard = server.inbox().heard.clone();
+        let heard = server.heard();
         // What is below the receipts on record is not read.
         let opened: Vec<&String> =
             heard.iter().filter(|command| command.contains("BODY.PEEK[]")).collect();

@@ -259,6 +259,41 @@ fn hand_overs_to_one_account_wait_for_each_other() {
     assert_eq!(accounts.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
+/// And nobody holds anything else meanwhile: neither the ledger's turn, which is taken behind the
+/// slot, nor a session for mailboxes.
+#[test]
+fn one_in_doubt_waits_for_its_accounts_turn_before_all_else() {
+    let rig = Rig::new();
+    let met = Arc::new(Barrier::new(2));
+    let message = letter(LETTER);
+    let inbox = Destination::inbox("doug");
+    let handed = HandOff { value: [7; 16], epoch: 4, sender: "", recipient: "doug@x.example" };
+    let copy = Copy { handed: Some(handed), ..copy_of(&message) };
+    let look = |secs| {
+        let deadline = Deadline::new(Duration::from_secs(secs), Duration::from_millis(1));
+        let slot = rig.store.reserve(&inbox, copy, Need::Look, &deadline);
+        slot.map(|slot| slot.expect("a slot").look(deadline.look_until()).expect("a look"))
+    };
+    rig.peer.plan(".", Act::Meet(Arc::clone(&met)));
+    let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(30));
+    let first = || rig.hand_over_to("doug", &message, "ann@x.example", &deadline);
+    thread::scope(|scope| {
+        let first = scope.spawn(first);
+        while rig.peer.taken().is_empty() && !first.is_finished() {
+            thread::yield_now();
+        }
+        let late = look(1).expect_err("another delivery to the account is under way");
+        assert!(late.to_string().contains("other deliveries to account=doug"), "{late}");
+        met.wait();
+        first.join().expect("a thread").expect("handed over");
+    });
+    // A slot keeps the turn until it is used or given up.
+    for _ in 0..2 {
+        assert_eq!(look(30).expect("a slot"), None);
+    }
+    rig.hand_over(&message, "ann@x.example").expect("handed over");
+}
+
 #[test]
 fn what_the_server_offers_is_used() {
     let rig = Rig::new();

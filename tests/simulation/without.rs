@@ -146,9 +146,10 @@ impl Ledger for DeliverysLedger {
         &self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
         until: Instant,
     ) -> Result<Option<Receipt>, LedgerError> {
-        self.call(|| self.ledger.receipt_before(message, destination, until))
+        self.call(|| self.ledger.receipt_before(message, destination, earlier, until))
     }
 
     fn finish(

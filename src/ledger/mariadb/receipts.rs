@@ -143,8 +143,9 @@ pub(super) fn before(
     connection: &mut MariadbSession,
     message: i64,
     destination: &Destination,
+    earlier: Duration,
 ) -> Result<Option<Receipt>, LedgerError> {
-    let secs = rows::THERE_BEFORE.as_secs();
+    let secs = rows::secs_before(earlier);
     let sql = rows::receipt_before_sql(&format!("m.recorded_at - INTERVAL {secs} SECOND"));
     let values = values![message, &*destination.account, &*destination.mailbox];
     connection.query(&sql, values)?.first().map(|row| rows::receipt(row, 0)).transpose()

@@ -113,8 +113,9 @@ impl Session for MariadbSession {
         &mut self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
-        receipts::before(self, message, destination)
+        receipts::before(self, message, destination, earlier)
     }
 
     fn keep_until_due(

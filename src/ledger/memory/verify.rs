@@ -1,7 +1,7 @@
 //! What `onedrop verify` asks of a ledger in memory.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows};
@@ -16,8 +16,10 @@ impl Rows {
         &mut self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
-        let then = self.message(message)?.recorded_at.checked_sub(rows::THERE_BEFORE);
+        let recorded_at = self.message(message)?.recorded_at;
+        let then = recorded_at.checked_sub(earlier.saturating_add(rows::THERE_BEFORE));
         let there_before = self.copies.values().filter(|row| {
             row.message < message
                 && row.destination.is_same_mailbox(destination)

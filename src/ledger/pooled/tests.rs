@@ -102,7 +102,12 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
-    fn receipt_before(&mut self, _: i64, _: &Destination) -> Result<Option<Receipt>, LedgerError> {
+    fn receipt_before(
+        &mut self,
+        _: i64,
+        _: &Destination,
+        _: Duration,
+    ) -> Result<Option<Receipt>, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

@@ -209,8 +209,9 @@ impl Session for Connection {
         &mut self,
         message: i64,
         destination: &Destination,
+        earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
-        let secs = rows::THERE_BEFORE.as_secs();
+        let secs = rows::secs_before(earlier);
         let then = format!("m.recorded_at - interval '{secs} seconds'");
         let sql = rows::receipt_before_sql(&then).replace('?', "$");
         let statement = Statement::new(sql)

@@ -308,18 +308,19 @@ pub(super) fn kept(connection: &Connection, message: i64) -> Result<Option<Strin
     super::first(connection, "SELECT why FROM onedrop_kept WHERE message_id = ?1", [message])
 }
 
-pub(super) fn receipt_before_sql() -> String {
-    rows::receipt_before_sql(&format!("m.recorded_at - {}", rows::THERE_BEFORE.as_secs()))
+pub(super) fn receipt_before_sql(earlier: Duration) -> String {
+    rows::receipt_before_sql(&format!("m.recorded_at - {}", rows::secs_before(earlier)))
 }
 
 pub(super) fn receipt_before(
     connection: &Connection,
     message: i64,
     destination: &Destination,
+    earlier: Duration,
 ) -> Result<Option<Receipt>, LedgerError> {
     let params = params![message, destination.account, destination.mailbox];
-    let found =
-        super::read(connection, &receipt_before_sql(), params, |row| rows::receipt(row, 0))?;
+    let sql = receipt_before_sql(earlier);
+    let found = super::read(connection, &sql, params, |row| rows::receipt(row, 0))?;
     Ok(found.into_iter().next())
 }
 

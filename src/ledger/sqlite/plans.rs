@@ -71,7 +71,8 @@ fn what_has_reached_an_address_is_told_by_its_part_of_an_index() {
 #[test]
 fn a_receipt_before_is_found_by_the_accounts_index() {
     let folder = tempfile::tempdir().expect("a folder");
-    let steps = steps_by_indexes(&ledger(folder.path()), &copies::receipt_before_sql());
+    let steps =
+        steps_by_indexes(&ledger(folder.path()), &copies::receipt_before_sql(Duration::ZERO));
     let index = "onedrop_copy_account (account=? AND message_id<?)";
     assert!(steps.iter().any(|step| step.contains(index)), "{steps:#?}");
     let sorted = steps.iter().filter(|step| step.contains("TEMP B-TREE")).count();

@@ -21,7 +21,7 @@ use super::session::ImapSession;
 use super::syntax;
 use super::unsearched::{self, OpenedMailbox};
 use crate::lock_key::hex;
-use crate::message::{DedupBy, fields};
+use crate::message::{self, DedupBy, fields};
 use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt, Unsearched};
 use crate::trust_search::TrustSearch;
 
@@ -30,8 +30,10 @@ const TOGETHER: usize = 50;
 /// Messages whose fields, or whose dates, are read in one round trip.
 const READ_TOGETHER: usize = 500;
 const DATED_TOGETHER: u32 = 10_000;
-/// What is fetched of our fields.
+/// What is fetched of our fields and the subject.
 const FIELD_BYTES: usize = 4096;
+/// And of a copy that may be a wrapper: its header and that of the message inside.
+const WRAPPER_BYTES: usize = 1024 * 1024;
 
 /// A copy that is sought by the value of its row.
 pub struct HandedSearch<'a> {
@@ -194,17 +196,26 @@ impl Tour<'_> {
             let why = format!("what may be the copy was in {mailbox} and is gone");
             return Err(ImapError::refused(why));
         }
-        let is_it = |mark: &Mark| mark.value == value.as_bytes();
-        let found = marks.iter().filter(|(_, mark)| is_it(mark)).map(|(uid, mark)| FoundCopy {
-            receipt: Receipt::Uid { validity, uid: *uid },
-            // By its value, whatever date its delivery or its owner gave it.
-            has_our_date: true,
-            marked_deleted: mark.marked_deleted,
-            is_wrapped: false,
-            proof: Proof::Equal,
-            handed: Some(HandedCopy { mailbox: mailbox.to_owned(), epoch: mark.epoch }),
-        });
-        Ok(found.collect())
+        let mut found = Vec::new();
+        for (uid, mark) in marks.iter().filter(|(_, mark)| mark.value == value.as_bytes()) {
+            found.push(FoundCopy {
+                receipt: Receipt::Uid { validity, uid: *uid },
+                // By its value, whatever date its delivery or its owner gave it.
+                has_our_date: true,
+                marked_deleted: mark.marked_deleted,
+                is_wrapped: mark.may_be_wrapper && self.is_wrapper(*uid)?,
+                proof: Proof::Equal,
+                handed: Some(HandedCopy { mailbox: mailbox.to_owned(), epoch: mark.epoch }),
+            });
+        }
+        Ok(found)
+    }
+
+    fn is_wrapper(&mut self, uid: u32) -> Result<bool, ImapError> {
+        let command = format!("UID FETCH {uid} (BODY.PEEK[]<0.{WRAPPER_BYTES}>)");
+        let answer = self.session.run_large(&command, self.until)?;
+        let start = fetch::all_of(answer, uid).find_map(|fetched| fetched.body);
+        Ok(start.is_some_and(|start| message::is_handed_wrapper(&start, "X-Onedrop-Try:")))
     }
 
     /// Of a copy whose row may have had another value: the equal ones that were handed over with
@@ -259,6 +270,8 @@ struct Mark {
     value: Vec<u8>,
     epoch: Option<i64>,
     marked_deleted: bool,
+    /// Its subject is that of a wrapper of ours.
+    may_be_wrapper: bool,
 }
 
 /// The first of our fields of each message that has them, and which messages were read.
@@ -273,7 +286,7 @@ fn marks(
     let (mut marks, mut read) = (BTreeMap::new(), BTreeSet::new());
     for uids in uids.chunks(READ_TOGETHER) {
         let set = syntax::uid_set(uids);
-        let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]";
+        let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY SUBJECT)]";
         let command = format!("UID FETCH {set} (FLAGS {names}<0.{FIELD_BYTES}>)");
         let answer = session.run_large(&command, until)?;
         for (uid, fetched) in fetch::each(answer) {
@@ -286,7 +299,8 @@ fn marks(
                 text.split_ascii_whitespace().next()?.parse().ok()
             });
             let (value, marked_deleted) = (value.unfolded(), fetched.is_deleted == Some(true));
-            marks.insert(uid, Mark { value, epoch, marked_deleted });
+            let may_be_wrapper = message::may_be_wrapper(header);
+            marks.insert(uid, Mark { value, epoch, marked_deleted, may_be_wrapper });
         }
     }
     Ok((marks, read))

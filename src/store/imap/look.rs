@@ -47,9 +47,15 @@ pub fn find_all(
         let fetched = on_record.and_then(|uid| Some((uid, recorded.get(&uid)?.clone())));
         let (seen, found) = (BTreeSet::new(), Vec::new());
         let mut look = Look { session, sought, by, until, on_record, seen, found };
-        look.find(shown, fetched)?;
-        if look.found.is_empty() && sought.unsearched != Unsearched::Nothing {
+        look.find(shown, fetched.as_ref().map(|(uid, _)| *uid))?;
+        // One that a search shows is enough, unless all are sought.
+        let is_enough = !look.found.is_empty() && !sought.needs_proof && !sought.by_id;
+        if !is_enough && sought.unsearched != Unsearched::Nothing {
             look.find_unsearched(mailbox, validity, trust)?;
+        }
+        if let Some((uid, fetched)) = fetched {
+            let proof = look.proof(uid)?;
+            look.found.push((uid, fetched, proof));
         }
         let mut found = look.found;
         found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
@@ -100,25 +106,16 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// Finds all there is, among the hits of a listing that has `shown` what has its Message-ID, or
-    /// else by a search; `recorded` is what is on record, if it is there.
-    fn find(
-        &mut self,
-        shown: Option<Vec<u32>>,
-        recorded: Option<(u32, Fetched)>,
-    ) -> Result<(), ImapError> {
+    /// else by a search, but for the copy on record, which has the UID `recorded`, if it is there.
+    fn find(&mut self, shown: Option<Vec<u32>>, recorded: Option<u32>) -> Result<(), ImapError> {
         let id = searchable_id(self.sought);
         match shown {
             Some(hits) => self.compare(hits)?,
             None => self.search(id)?,
         }
-        let is_shown =
-            recorded.as_ref().map_or(!self.found.is_empty(), |(uid, _)| self.seen.contains(uid));
+        let is_shown = recorded.map_or(!self.found.is_empty(), |uid| self.seen.contains(&uid));
         if id.is_some() && self.sought.needs_proof && !is_shown {
             self.search(None)?;
-        }
-        if let Some((uid, fetched)) = recorded {
-            let proof = self.proof(uid)?;
-            self.found.push((uid, fetched, proof));
         }
         Ok(())
     }

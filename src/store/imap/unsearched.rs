@@ -110,9 +110,11 @@ pub fn uids(
         Some(_) => (id_fields(ID_BYTES), TOGETHER as u32),
         None => ("RFC822.SIZE".to_owned(), MOST),
     };
+    // A mail program dates its copy as it likes.
+    let has_any_date = sought.looks_back || sought.by_id;
     let may_be = |fetched: &Fetched| {
         let earliest = sought.recorded_at.checked_sub(TWO_DAYS);
-        let is_recent = sought.looks_back || fetched.date.is_none_or(|date| Some(date) >= earliest);
+        let is_recent = has_any_date || fetched.date.is_none_or(|date| Some(date) >= earliest);
         let fits = match (id, &fetched.ids) {
             (None, _) => fetched.size.is_none_or(|size| is_likely_size(sought, by, size)),
             (Some(id), Some(ids)) if ids.len() < ID_BYTES => {

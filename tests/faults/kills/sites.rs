@@ -118,10 +118,20 @@ impl Combination {
 
     /// Each with a ledger of its own.
     pub fn sqlite_and_imap() -> Combination {
-        let (site, dovecot) = (Site::embedded(), Dovecot::start_high_performance());
+        Combination::with_sqlite(Dovecot::start_high_performance(), None)
+    }
+
+    /// As `handing_over`, each with a ledger of its own.
+    pub fn sqlite_and_lmtp() -> Combination {
+        let (dovecot, filters) = forwarding();
+        Combination::with_sqlite(dovecot, Some(filters))
+    }
+
+    fn with_sqlite(dovecot: Dovecot, filters: Option<Filters>) -> Combination {
+        let site = Site::embedded();
         set_mode(&site.root.write("password", dovecot.password()), 0o600);
         let dovecot = Some(dovecot);
-        Combination { site, postgres: None, mariadb: None, dovecot, filters: None, session: None }
+        Combination { site, postgres: None, mariadb: None, dovecot, filters, session: None }
     }
 
     pub fn postgres_and_maildir() -> Combination {
@@ -135,12 +145,14 @@ impl Combination {
     /// As `servers`, with a Dovecot that forwards a copy of each message it is handed by LMTP,
     /// under the guard alone: Pigeonhole's own memory of what it has forwarded is off.
     pub fn handing_over() -> Combination {
-        let filters = Filters::new();
-        filters.before(&format!("require \"copy\";\nredirect :copy \"{FAR}\";\n"));
-        let conf = filters.conf(Guard::On);
-        let forgetful = "plugin {\n  sieve_redirect_duplicate_period = 0\n}\n";
-        let dovecot = Dovecot::start_high_performance_with(&format!("{conf}{forgetful}"));
+        let (dovecot, filters) = forwarding();
         Combination::with_postgres(Some(dovecot), Some(filters))
+    }
+
+    /// As `handing_over`, with the ledger on a MariaDB.
+    pub fn mariadb_and_lmtp() -> Combination {
+        let (dovecot, filters) = forwarding();
+        Combination::with_mariadb(Some(dovecot), Some(filters))
     }
 
     fn with_postgres(dovecot: Option<Dovecot>, filters: Option<Filters>) -> Combination {
@@ -163,22 +175,21 @@ impl Combination {
     }
 
     pub fn mariadb_and_maildir() -> Combination {
-        Combination::with_mariadb(None)
+        Combination::with_mariadb(None, None)
     }
 
     pub fn mariadb_and_imap() -> Combination {
-        Combination::with_mariadb(Some(Dovecot::start_high_performance()))
+        Combination::with_mariadb(Some(Dovecot::start_high_performance()), None)
     }
 
-    fn with_mariadb(dovecot: Option<Dovecot>) -> Combination {
+    fn with_mariadb(dovecot: Option<Dovecot>, filters: Option<Filters>) -> Combination {
         let (site, mariadb) = (Site::embedded(), Mariadb::start());
         set_mode(&site.root.write("ledger.password", mariadb.password()), 0o600);
         if let Some(dovecot) = &dovecot {
             set_mode(&site.root.write("password", dovecot.password()), 0o600);
         }
         let mariadb = Some(mariadb);
-        let (filters, session) = (None, None);
-        let all = Combination { site, postgres: None, mariadb, dovecot, filters, session };
+        let all = Combination { site, postgres: None, mariadb, dovecot, filters, session: None };
         let output = run(&all.config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
         all.postgres.iter().for_each(Postgres::remember_for_ever);
@@ -275,11 +286,16 @@ impl Combination {
         self.site.config(name, &text)
     }
 
+    /// Where a Dovecot that filters remembers what it has filtered.
+    pub fn make_home(&self, account: &str) {
+        if let (Some(dovecot), Some(_)) = (&self.dovecot, &self.filters) {
+            dovecot.make_home(account);
+        }
+    }
+
     /// Makes it so that delivery `id` finds what its kind says.
     pub fn prepare(&self, id: &str, kind: Kind) {
-        if let (Some(dovecot), Some(_)) = (&self.dovecot, &self.filters) {
-            kind.copies(id).iter().for_each(|(account, _)| dovecot.make_home(account));
-        }
+        kind.copies(id).iter().for_each(|(account, _)| self.make_home(account));
         if !kind.is_in_doubt() {
             return;
         }
@@ -434,11 +450,7 @@ impl Combination {
                 return Err(format!("{account}/{mailbox}: {} copies", there.len()));
             }
             let was_handed = self.filters.is_some() && *mailbox == "INBOX";
-            let is_it = match was_handed {
-                true => is_handed(&there[0], &wanted),
-                false => there[0] == wanted,
-            };
-            if !is_it {
+            if !self.is_copy(mailbox, &there[0], message) {
                 return Err(format!("{account}/{mailbox}: not the message's bytes"));
             }
             let receipt = self
@@ -477,6 +489,15 @@ impl Combination {
         if beside.is_empty() { Ok(()) } else { Err(format!("beside the ledger: {beside:?}")) }
     }
 
+    /// Whether this stands in the mailbox for the message.
+    pub fn is_copy(&self, mailbox: &str, copy: &[u8], message: &[u8]) -> bool {
+        let wanted = self.stored(message);
+        match self.filters.is_some() && mailbox == "INBOX" {
+            true => is_handed(copy, &wanted),
+            false => copy == wanted,
+        }
+    }
+
     /// The account's filter has sent the message on once.
     fn was_forwarded_once(&self, account: &str, message: &[u8]) -> Result<(), String> {
         let text = String::from_utf8_lossy(message);
@@ -509,6 +530,15 @@ impl Combination {
             ["new", "cur"].iter().flat_map(|sub| files(&folder.join(sub))).collect();
         names.concat().split(':').next().unwrap_or_default().to_owned()
     }
+}
+
+/// A Dovecot that forwards a copy of each message that it is handed by LMTP, under the guard alone.
+fn forwarding() -> (Dovecot, Filters) {
+    let filters = Filters::new();
+    filters.before(&format!("require \"copy\";\nredirect :copy \"{FAR}\";\n"));
+    let conf = filters.conf(Guard::On);
+    let forgetful = "plugin {\n  sieve_redirect_duplicate_period = 0\n}\n";
+    (Dovecot::start_high_performance_with(&format!("{conf}{forgetful}")), filters)
 }
 
 /// Whether this is the message behind what Dovecot's LMTP and we put before it.
