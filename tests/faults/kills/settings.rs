@@ -126,7 +126,7 @@ impl Setting for Repair<'_> {
     fn prepare(&self, id: &str) {
         self.0.make_home(&Repair::account(id));
         let (config, account, double) =
-            (self.0.config(id), Repair::account(id), Repair::letter("double", id));
+            (self.0.patient_config(id), Repair::account(id), Repair::letter("double", id));
         let recipient = format!("{account}@mail.axial.net");
         delivered(&config, &["-d", &recipient], &double);
         if let (Some(dovecot), Some(_)) = (&self.0.dovecot, &self.0.filters) {
@@ -257,7 +257,14 @@ impl Settle<'_> {
 
     /// Copies for Sent are due at once.
     fn config(&self, id: &str) -> PathBuf {
-        let config = self.0.config(id);
+        Settle::of(self.0.config(id))
+    }
+
+    fn patient_config(&self, id: &str) -> PathBuf {
+        Settle::of(self.0.patient_config(id))
+    }
+
+    fn of(config: PathBuf) -> PathBuf {
         let text = fs::read_to_string(&config).expect("configuration");
         let text = text.replace("[sent]\n", "[sent]\nafter = \"1ms\"\n");
         fs::write(&config, text).expect("configuration");
@@ -300,7 +307,7 @@ impl Settle<'_> {
 
     fn deliver(&self, name: &str, id: &str) {
         self.0.make_home(&format!("to-{id}"));
-        let (config, account) = (self.config(id), Settle::account(id));
+        let (config, account) = (self.patient_config(id), Settle::account(id));
         let to = format!("to-{id}@mail.axial.net");
         delivered(&config, &["-d", &to, "--sasl-username", &account], &Settle::letter(name, id));
     }
@@ -313,7 +320,7 @@ impl Setting for Settle<'_> {
 
     fn prepare(&self, id: &str) {
         self.deliver("late", id);
-        let written = run(&self.config(id), &["settle"]);
+        let written = run(&self.patient_config(id), &["settle"]);
         assert!(written.status.success() && !written.stdout.is_empty(), "{written:?}");
         self.save("late", id);
         self.save("own", id);

@@ -20,6 +20,9 @@ use crate::support::{fixture_text, maildir_copies, set_mode, wait_until};
 const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\n\
                      answer_secs = 2\n\
                      [lmtp]\nside_by_side = 1\n";
+/// For what comes before the kill, on a busy machine.
+const PATIENT: &str = "[lock]\nwait_secs = 1\nlease_secs = 50\n[limits]\ndeadline_secs = 40\n\
+                       answer_secs = 20\n[lmtp]\nside_by_side = 1\n";
 /// Where a filtering Dovecot forwards all mail to.
 const FAR: &str = "far@elsewhere.example";
 const HERE: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \
@@ -225,11 +228,19 @@ impl Combination {
 
     /// Delivery `id`'s configuration.
     pub fn config(&self, id: &str) -> PathBuf {
-        let store = match &self.dovecot {
+        self.config_with(id, id, &self.store(id), TIMES)
+    }
+
+    /// The same, for deliveries that are to succeed however long it takes.
+    pub fn patient_config(&self, id: &str) -> PathBuf {
+        self.config_with(&format!("{id}/patient"), id, &self.store(id), PATIENT)
+    }
+
+    fn store(&self, id: &str) -> String {
+        match &self.dovecot {
             Some(dovecot) => self.imap(dovecot, dovecot.imap_port()),
             None => format!("url = \"maildir://{}\"", self.mail_root(id).display()),
-        };
-        self.config_with(id, id, &store)
+        }
     }
 
     fn imap(&self, dovecot: &Dovecot, port: u16) -> String {
@@ -270,7 +281,7 @@ impl Combination {
         )
     }
 
-    fn config_with(&self, name: &str, id: &str, store: &str) -> PathBuf {
+    fn config_with(&self, name: &str, id: &str, store: &str, times: &str) -> PathBuf {
         let (ledger, more) = match (&self.postgres, &self.mariadb) {
             (Some(postgres), _) => (postgres.url_socket(), String::new()),
             (None, Some(mariadb)) => {
@@ -282,7 +293,7 @@ impl Combination {
                 (format!("sqlite://{}/ledger/ledger.db", folder.display()), String::new())
             }
         };
-        let text = format!("[ledger]\nurl = \"{ledger}\"\n{more}[store]\n{store}\n{HERE}{TIMES}");
+        let text = format!("[ledger]\nurl = \"{ledger}\"\n{more}[store]\n{store}\n{HERE}{times}");
         self.site.config(name, &text)
     }
 
@@ -302,9 +313,10 @@ impl Combination {
         // A store that nobody serves, or none: what is written there is gone.
         let (config, status) = match (&self.dovecot, kind) {
             (Some(dovecot), Kind::InDoubt) => {
-                (self.config_with(&format!("{id}/nobody"), id, &self.imap(dovecot, 1)), 75)
+                let store = self.imap(dovecot, 1);
+                (self.config_with(&format!("{id}/nobody"), id, &store, TIMES), 75)
             }
-            _ => (self.config(id), 0),
+            _ => (self.patient_config(id), 0),
         };
         let arguments = kind.arguments(id);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
