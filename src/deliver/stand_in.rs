@@ -2,7 +2,7 @@
 //! Its own row says so for good, by the receipt [`Receipt::Elsewhere`], before INBOX is claimed:
 //! the first receipt wins, so no delivery that comes later, or was late, leaves a copy in the
 //! mailbox that was meant. In INBOX the row is that of all who mean INBOX: one copy, by the rules
-//! of any other. `tests/model` does not have this: `tests/protocol/filed.rs` fails it at each call.
+//! of any other. Changes here need the same change in `tests/model/elsewhere.rs`.
 
 use std::sync::OnceLock;
 
