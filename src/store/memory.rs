@@ -87,6 +87,13 @@ pub struct MemoryStore {
     hook: Arc<dyn Hook<StoreError>>,
 }
 
+/// An append, and whether it makes its mailbox if that is not there.
+struct UnderWay {
+    place: Place,
+    makes: bool,
+    stored: Stored,
+}
+
 /// Account and mailbox.
 type Place = (String, String);
 
@@ -97,9 +104,9 @@ struct Shared {
     locked: BTreeSet<Hash>,
     next_uid: u32,
     /// Appends whose last bytes are out and that have not taken effect.
-    under_way: BTreeMap<u64, (Place, Stored)>,
-    /// Those that have, and whose senders do not know yet.
-    done: BTreeMap<u64, Receipt>,
+    under_way: BTreeMap<u64, UnderWay>,
+    /// Those that have, and whose senders do not know yet; `None`: the mailbox was gone.
+    done: BTreeMap<u64, Option<Receipt>>,
     next_append: u64,
 }
 
@@ -175,10 +182,14 @@ impl MemoryStore {
     /// Lets such an append take effect, if it has not.
     pub fn take_effect(&self, number: u64) {
         let mut shared = self.shared();
-        if let Some((place, copy)) = shared.under_way.remove(&number) {
+        if let Some(UnderWay { place, makes, stored }) = shared.under_way.remove(&number) {
+            if !makes && !shared.mailboxes.contains_key(&place) {
+                shared.done.insert(number, None);
+                return;
+            }
             shared.next_uid += 1;
-            let stored = Stored { uid: shared.next_uid, ..copy };
-            shared.done.insert(number, self.receipt(&stored));
+            let stored = Stored { uid: shared.next_uid, ..stored };
+            shared.done.insert(number, Some(self.receipt(&stored)));
             let mailbox = shared.mailboxes.entry(place).or_default();
             if !self.idempotent || mailbox.iter().all(|there| there.file() != stored.file()) {
                 mailbox.push(stored);
@@ -301,7 +312,8 @@ impl Shared {
             identity: copy.identity.clone(),
         };
         self.next_append += 1;
-        self.under_way.insert(self.next_append, (place(destination), stored));
+        let (place, makes) = (place(destination), destination.stand_in().is_none());
+        self.under_way.insert(self.next_append, UnderWay { place, makes, stored });
         self.next_append
     }
 }
@@ -398,8 +410,12 @@ impl Slot for MemorySlot<'_> {
         let receipt = store.shared().done.remove(&number);
         store.hook.after(&call)?;
         match receipt {
-            Some(_) if !store.has_uidplus => Ok(Receipt::Unnamed),
-            Some(receipt) => Ok(receipt),
+            Some(None) if store.idempotent => {
+                Err(StoreError::NotStored(format!("{destination} is gone")))
+            }
+            Some(None) => Err(StoreError::Refused(format!("{destination} is gone"))),
+            Some(Some(_)) if !store.has_uidplus => Ok(Receipt::Unnamed),
+            Some(Some(receipt)) => Ok(receipt),
             None => Err(StoreError::InDoubt("its sender gave it up".to_owned())),
         }
     }

@@ -3,10 +3,11 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use onedrop::directory::Destination;
-use onedrop::ledger::{Audit, Standing, Window};
+use onedrop::ledger::{Audit, Proofs, Standing, Window};
+use onedrop::store::Receipt;
 use onedrop::store::memory::Stored;
 
-use crate::plan::LEASE;
+use crate::plan::{Kind, LEASE};
 use crate::world::{MAIL, World, head};
 
 /// The longest gap between two looks of settle at what it watches.
@@ -26,11 +27,15 @@ pub fn judge(world: &World) -> Doubles {
     let unsettled = world.destinations().iter().map(|one| doubles(world, one)).sum();
     for destination in world.destinations() {
         bytes_are_right(world, &destination);
+        if world.plan.kind == Kind::Filed && !destination.shared {
+            continue;
+        }
         // What the mail program has saved beside ours is settled below.
         if world.plan.kind.is_inside() && !(world.plan.saves.is_some() && destination.shared) {
             has_one(world, &destination);
         }
     }
+    filed_as_on_record(world);
     world.expunge();
     // The second look comes after the last lease. What an owner took is looked for a week.
     for wait in [LEASE * 4, LEASE * 4, LONGEST_GAP, OUT_OF_SIGHT] {
@@ -48,12 +53,49 @@ pub fn judge(world: &World) -> Doubles {
             other => world.wrong(format!("verify: {other:?}")),
         }
     }
+    filed_as_on_record(world);
     for destination in world.destinations() {
         bytes_are_right(world, &destination);
-        agrees(world, &destination);
+        match on_record(world, &destination) {
+            Some(Receipt::Elsewhere(_)) => nothing_is_left(world, &destination),
+            None if world.plan.kind == Kind::Filed && !destination.shared => {}
+            _ => agrees(world, &destination),
+        }
     }
     let settled = world.destinations().iter().map(|one| doubles(world, one)).sum();
     Doubles { unsettled, settled }
+}
+
+fn on_record(world: &World, destination: &Destination) -> Option<Receipt> {
+    let copies = world.ledger.latest_copies(100, world.clock(None).now()).expect("rows");
+    let is_it = |(one, _): &(Destination, Receipt)| one.is_same_mailbox(destination);
+    copies.into_iter().find(is_it).map(|(_, receipt)| receipt)
+}
+
+/// Each mailbox that is meant has its copy, or its row says that INBOX has it.
+fn filed_as_on_record(world: &World) {
+    let (mut in_inbox, mut is_wrong) = (world.plan.filed.contains(&"INBOX"), Vec::new());
+    let meant = world.destinations().into_iter().filter(|one| one.stand_in().is_some());
+    for destination in meant {
+        let count = world.standing(&destination).len();
+        let is_taken = !world.taken(&destination).is_empty();
+        let is_right = match on_record(world, &destination) {
+            Some(Receipt::Elsewhere(_)) => {
+                in_inbox = true;
+                count == 0
+            }
+            Some(_) => count == 1 || count == 0 && is_taken,
+            None => false,
+        };
+        if !is_right {
+            is_wrong.push(format!("{count} copies in {destination}"));
+        }
+    }
+    let count = world.standing(&Destination::inbox("r0")).len();
+    if !world.plan.filed.is_empty() && count != usize::from(in_inbox) {
+        is_wrong.push(format!("{count} copies in INBOX"));
+    }
+    is_wrong.into_iter().for_each(|one| world.wrong(one));
 }
 
 fn doubles(world: &World, destination: &Destination) -> usize {
@@ -77,8 +119,10 @@ fn bytes_are_right(world: &World, destination: &Destination) {
     for stored in world.standing(destination).iter().chain(&world.taken(destination)) {
         let is_right = match destination.account.strip_prefix('r') {
             Some(recipient) => {
-                let recipient = recipient.parse().expect("a recipient's number");
-                is_own_copy(&stored.bytes, recipient) && !stored.seen | stored.renamed
+                let recipient: usize = recipient.parse().expect("a recipient's number");
+                let all = if world.plan.filed.is_empty() { recipient..recipient + 1 } else { 0..3 };
+                let is_its = |recipient| is_own_copy(&stored.bytes, recipient);
+                all.into_iter().any(is_its) && !stored.seen | stored.renamed
             }
             None => {
                 let is_ours = stored.bytes == MAIL.together.shared_copy();
@@ -124,6 +168,11 @@ fn agrees(world: &World, destination: &Destination) {
         }
         other => world.wrong(format!("{destination} is {other:?} in the end")),
     }
+    nothing_is_left(world, destination);
+}
+
+fn nothing_is_left(world: &World, destination: &Destination) {
+    let (soon, account) = (world.clock(None).now(), destination.account.as_str());
     // Later than every message: what still needs a look, or has a lease that is left.
     let never = Window { since: UNIX_EPOCH + Duration::from_secs(u32::MAX.into()), all: true };
     let left = world.ledger.copies_to_verify(&never, account, None, 100, soon).expect("rows");

@@ -135,7 +135,8 @@ fn holds(kind: Kind, number: u64) {
     }
     println!("{kind:?}, {number} runs: {:?} {:?}", ran.doubles, ran.seen);
     let restarts = (kind == Kind::OneHost).then_some("a restart");
-    let happens = HAPPENS.into_iter().chain(restarts);
+    let goes = (kind == Kind::Filed).then_some("a copy goes to INBOX");
+    let happens = HAPPENS.into_iter().chain(restarts).chain(goes);
     let missing: Vec<_> = happens.filter(|what| !ran.seen.contains_key(what)).collect();
     assert!(missing.is_empty(), "{missing:?} never happened");
 }
@@ -148,6 +149,11 @@ fn inside_of_the_promise_there_is_one_copy() {
 #[test]
 fn on_one_host_that_restarts_and_whose_clock_steps_there_is_one_copy() {
     holds(Kind::OneHost, RUNS / 10);
+}
+
+#[test]
+fn of_mailboxes_that_come_and_go_each_has_its_copy_or_inbox_has_it() {
+    holds(Kind::Filed, RUNS / 5);
 }
 
 #[test]
@@ -194,7 +200,7 @@ fn every_order_of_two_deliveries_in_doubt_with_one_fault() {
 #[test]
 fn a_seed_repeats_its_run() {
     let seed = std::env::var("ONEDROP_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    for kind in [Kind::Inside, Kind::OneHost, Kind::Outside] {
+    for kind in [Kind::Inside, Kind::OneHost, Kind::Filed, Kind::Outside] {
         for seed in seed.map_or(0..50, |seed: u64| seed..seed + 1) {
             let (once, again) = (told(kind, None, seed), told(kind, None, seed));
             assert_eq!(once, again);
@@ -213,6 +219,9 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
         (Kind::Inside, Without::ClockCheck),
         (Kind::OneHost, Without::BootClock),
         (Kind::OneHost, Without::LeaseAfterRestart),
+        (Kind::Filed, Without::EpochAndCopyLock),
+        (Kind::Filed, Without::Elsewhere),
+        (Kind::Filed, Without::InboxRow),
     ] {
         let ran = runs(kind, Some(without), RUNS);
         let seed = ran.wrong.unwrap_or_else(|| panic!("{without:?} is not missed"));

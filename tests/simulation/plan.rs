@@ -77,6 +77,10 @@ pub enum Without {
     BootClock,
     /// In a file, leases end with the boot.
     LeaseAfterRestart,
+    /// That a copy goes elsewhere is not put on record.
+    Elsewhere,
+    /// A copy that goes to INBOX does not claim INBOX's row.
+    InboxRow,
 }
 
 /// Which runs to make.
@@ -90,6 +94,8 @@ pub enum Kind {
     /// Processes that are frozen between their last check and their write for longer than a lease,
     /// servers that append even later, clocks that step further.
     Outside,
+    /// Inside, for one account: its recipients mean mailboxes that their owner makes and deletes.
+    Filed,
     /// Outside, by an IMAP server, and above all processes are frozen: what epoch, undo and the
     /// copy's lock are for.
     Frozen,
@@ -97,7 +103,7 @@ pub enum Kind {
 
 impl Kind {
     pub fn is_inside(self) -> bool {
-        matches!(self, Kind::Inside | Kind::OneHost)
+        matches!(self, Kind::Inside | Kind::OneHost | Kind::Filed)
     }
 }
 
@@ -113,6 +119,10 @@ pub struct Plan {
     pub recipients: usize,
     /// The author has a mailbox Sent, to which all deliveries add one copy.
     pub has_sent: bool,
+    /// The mailbox that each recipient means, all of one account; empty: each has an INBOX.
+    pub filed: Vec<&'static str>,
+    /// When that account's owner makes one of them (or else deletes it, with what is in it).
+    pub makes: Vec<(Duration, &'static str, bool)>,
     pub queued: Vec<Queued>,
     /// `sent.after`: what is longer than zero leaves the author's copy to `onedrop settle`.
     pub sent_after: Duration,
@@ -152,12 +162,14 @@ pub struct Plan {
 impl Plan {
     pub fn new(kind: Kind, without: Option<Without>, chance: &mut Chance) -> Plan {
         let secs = |chance: &mut Chance, most| Duration::from_secs(chance.between(0, most));
-        let maildir = kind != Kind::Frozen && chance.percent(30);
+        // Above all processes are frozen.
+        let freezes = kind == Kind::Frozen || kind == Kind::Filed && chance.percent(40);
+        let maildir = !freezes && chance.percent(30);
         let recipients = if kind == Kind::Frozen { 1 } else { 1 + chance.pick(3) };
         let mut queued = Vec::new();
         // One message for all, each alone, or some twice: by a backup host, or an alias.
         let together = chance.percent(40);
-        let spread = [0, 2, 60, 200][if kind == Kind::Frozen { 3 } else { chance.pick(4) }];
+        let spread = [0, 2, 60, 200][if freezes { 3 } else { chance.pick(4) }];
         for recipient in 0..recipients {
             let at = secs(chance, spread + 1);
             match queued.first_mut() {
@@ -165,19 +177,17 @@ impl Plan {
                 _ => queued.push(Queued { recipients: vec![recipient], at }),
             }
         }
-        let twice = chance.pick(4) + if kind == Kind::Frozen { 2 } else { 0 };
+        let twice = chance.pick(4) + if freezes { 2 } else { 0 };
         for _ in 0..twice {
             let recipients = vec![chance.pick(recipients)];
             queued.push(Queued { recipients, at: secs(chance, spread + 1) });
         }
-        let mut kinds = match kind {
-            Kind::Frozen => {
-                vec![Fault::Crash, Fault::LostSession, Fault::Freeze, Fault::LostAnswer]
-            }
-            Kind::Inside | Kind::OneHost | Kind::Outside => FAULTS.to_vec(),
+        let mut kinds = match freezes {
+            true => vec![Fault::Crash, Fault::LostSession, Fault::Freeze, Fault::LostAnswer],
+            false => FAULTS.to_vec(),
         };
         // Fewer kinds at a time find more than all of them together.
-        kinds.retain(|_| kind == Kind::Frozen || chance.percent(60));
+        kinds.retain(|_| freezes || chance.percent(60));
         let (mut steps, mut restarts) = (Vec::new(), Vec::new());
         let mut slack = SLACK;
         match kind {
@@ -204,10 +214,29 @@ impl Plan {
                 restarts.extend((0..chance.pick(3)).map(|_| secs(chance, 200)));
             }
             Kind::Frozen => slack = LEASE * 4,
-            Kind::Inside => {}
+            Kind::Inside | Kind::Filed => {}
+        }
+        let (mut filed, mut makes) = (Vec::new(), Vec::new());
+        if kind == Kind::Filed {
+            let meant: &[&str] = [
+                &["lists"][..],
+                &["INBOX", "lists"],
+                &["lists", "other"],
+                &["INBOX", "lists", "other"],
+            ][chance.pick(4)];
+            filed.extend((0..recipients).map(|_| meant[chance.pick(meant.len())]));
+            for mailbox in ["lists", "other"] {
+                if chance.percent(40) {
+                    makes.push((Duration::ZERO, mailbox, true));
+                }
+                for _ in 0..chance.pick(4) {
+                    let most = [spread + 10, 700][chance.pick(2)];
+                    makes.push((secs(chance, most), mailbox, chance.percent(60)));
+                }
+            }
         }
         let mut acts = Vec::new();
-        if kind != Kind::Frozen && chance.percent(25) {
+        if !matches!(kind, Kind::Frozen | Kind::Filed) && chance.percent(25) {
             for _ in 0..=chance.pick(2) {
                 let mailbox = chance.pick(recipients + 1);
                 let act = [Act::Reads, Act::Takes, Act::Marks][chance.pick(3)];
@@ -232,19 +261,21 @@ impl Plan {
             hosts: if kind == Kind::OneHost { 1 } else { 2 + chance.pick(3) as u64 },
             recipients,
             has_sent,
+            filed,
+            makes,
             queued,
             sent_after: Duration::from_secs(if is_due { 1 + chance.between(0, 600) } else { 0 }),
             saves: (is_due && chance.percent(60)).then(|| secs(chance, 1500)),
             settles: (0..settles).map(|_| secs(chance, 1500)).collect(),
             begins_in_doubt: kind == Kind::Frozen && chance.percent(50),
             begins_early: chance.percent(50),
-            has_door: without.is_none() && !calls_again,
+            has_door: without.is_none() && !calls_again && kind != Kind::Filed,
             calls_again,
             wait: Duration::from_secs([0, 0, 5][chance.pick(3)]),
             latency: [2_000, 200_000, 5_000_000][chance.pick(3)],
-            faults: chance.pick(7) + if kind == Kind::Frozen { 3 } else { 0 },
+            faults: chance.pick(7) + if freezes { 3 } else { 0 },
             kinds,
-            often: if kind == Kind::Frozen { 20 } else { [3, 10, 30][chance.pick(3)] },
+            often: if freezes { 20 } else { [3, 10, 30][chance.pick(3)] },
             slack,
             steps,
             restarts,
@@ -264,6 +295,8 @@ impl Plan {
             hosts: 2,
             recipients: 1,
             has_sent: false,
+            filed: Vec::new(),
+            makes: Vec::new(),
             queued: vec![queued.clone(), queued],
             sent_after: Duration::ZERO,
             saves: None,

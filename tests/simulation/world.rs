@@ -115,6 +115,9 @@ impl World {
         for at in self.plan.settles.clone() {
             self.at(at, |world| world.start_settle());
         }
+        for (at, mailbox, is_made) in self.plan.makes.clone() {
+            self.at(at, move |world| world.make(mailbox, is_made));
+        }
         for at in self.plan.restarts.clone() {
             self.at(at, |world| world.restart());
         }
@@ -154,15 +157,54 @@ impl World {
 
     /// The mailboxes by their numbers: the recipients', and then the author's.
     pub fn destination(&self, number: usize) -> Destination {
-        match number < self.plan.recipients {
-            true => Destination::inbox(&format!("r{number}")),
-            false => Destination::sent("lisa", "Sent"),
+        match self.plan.filed.get(number) {
+            _ if number >= self.plan.recipients => Destination::sent("lisa", "Sent"),
+            Some(mailbox) => {
+                Destination { mailbox: (*mailbox).to_owned(), ..Destination::inbox("r0") }
+            }
+            None => Destination::inbox(&format!("r{number}")),
         }
     }
 
+    /// The recipients' mailboxes, each once.
+    fn own(&self, recipients: impl IntoIterator<Item = usize>) -> Vec<(usize, Destination)> {
+        let mut own: Vec<(usize, Destination)> = Vec::new();
+        for recipient in recipients {
+            let one = self.destination(recipient);
+            if own.iter().all(|(_, other)| !other.is_same_mailbox(&one)) {
+                own.push((recipient, one));
+            }
+        }
+        own
+    }
+
     pub fn destinations(&self) -> Vec<Destination> {
-        let mailboxes = self.plan.recipients + usize::from(self.plan.has_sent);
-        (0..mailboxes).map(|number| self.destination(number)).collect()
+        let own = self.own(0..self.plan.recipients).into_iter().map(|(_, own)| own);
+        let inbox = Destination::inbox("r0");
+        let falls_back = !self.plan.filed.is_empty() && !self.plan.filed.contains(&"INBOX");
+        let sent = self.plan.has_sent.then(|| self.destination(self.plan.recipients));
+        own.chain(falls_back.then_some(inbox)).chain(sent).collect()
+    }
+
+    /// The owner makes a mailbox, or deletes it.
+    fn make(&self, mailbox: &str, is_made: bool) {
+        self.tell(|| format!("the owner makes {mailbox}: {is_made}"));
+        if is_made {
+            return self.store.make_mailbox("r0", mailbox);
+        }
+        let mut known = lock(&self.known);
+        let taken = known.taken.entry("r0".to_owned()).or_default();
+        taken.extend(self.store.copies("r0", mailbox));
+        self.store.delete_mailbox("r0", mailbox);
+    }
+
+    /// Two copies, where only one may be at any time.
+    fn has_two(&self, destination: &Destination) -> bool {
+        let count = |mailbox: &str| self.store.copies("r0", mailbox).len();
+        let filed = &self.plan.filed;
+        let meant = filed.first().filter(|first| filed.iter().all(|one| one == *first));
+        let is_beside = |meant: &&str| *meant != "INBOX" && count(meant) + count("INBOX") > 1;
+        self.standing(destination).len() > 1 || meant.is_some_and(is_beside)
     }
 
     fn step(&self, secs: i64) {
@@ -222,6 +264,9 @@ impl World {
             self.tell(|| format!("{name}: {recipient} {outcome:?}"));
             match outcome {
                 Some(Outcome::Delivered(text)) => {
+                    if text.contains("instead_of=") {
+                        self.see("a copy goes to INBOX");
+                    }
                     if text.contains("found ") {
                         self.see("found by a look");
                     }
@@ -265,7 +310,9 @@ impl World {
     /// No recipient is told "delivered" without a copy, or the bytes of a shared one on record.
     fn assert_delivered(&self, recipient: usize) {
         let own = self.destination(recipient);
-        if self.standing(&own).is_empty() && self.taken(&own).is_empty() {
+        let stand_in = own.stand_in();
+        let in_inbox = stand_in.is_some_and(|inbox| !self.standing(&inbox).is_empty());
+        if self.standing(&own).is_empty() && self.taken(&own).is_empty() && !in_inbox {
             self.wrong(format!("delivered without a copy in {own}"));
         }
         let sent = self.destination(self.plan.recipients);
@@ -487,15 +534,16 @@ impl Seat {
     fn deliver(self: &Arc<Self>, recipients: &[usize]) -> Vec<Ending> {
         let (world, plan) = (&self.world, &self.world.plan);
         let (ledger, store) = self.adapters();
+        let meant = world.own(recipients.iter().copied());
         let mut destinations: Vec<Destination> =
-            recipients.iter().map(|recipient| world.destination(*recipient)).collect();
+            meant.iter().map(|(_, destination)| destination.clone()).collect();
         if plan.has_sent {
             destinations.push(world.destination(plan.recipients));
         }
         let is_alone = recipients.len() == 1;
         let heads: Vec<Vec<u8>> = match is_alone {
             true => Vec::new(),
-            false => recipients.iter().map(|recipient| head(*recipient).into_bytes()).collect(),
+            false => meant.iter().map(|(recipient, _)| head(*recipient).into_bytes()).collect(),
         };
         let envelope = Envelope {
             sender: "lisa@gmail.com".to_owned(),
@@ -767,7 +815,7 @@ impl Seat {
             }
             world.tell(|| format!("  the server executes the append of {process}"));
             world.store.take_effect(number);
-            if destination.is_some_and(|one| world.standing(&one).len() > 1) {
+            if destination.is_some_and(|one| world.has_two(&one)) {
                 world.see("two copies at a time");
                 if world.plan.kind.is_inside() && !is_saved {
                     world.wrong("two copies at a time");
