@@ -19,6 +19,13 @@ use crate::lock_key::{self, Hash};
 use crate::message::{DedupBy, Identity};
 use crate::pool::Connections;
 
+use finding::{found_by_identity, found_by_name};
+pub use handed::Filters;
+use handed::OurFields;
+
+mod finding;
+mod handed;
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// One stored copy.
@@ -84,14 +91,17 @@ pub struct MemoryStore {
     idempotent: bool,
     /// It says by which UID it stored a copy, and takes out one by its UID (RFC 4315, UIDPLUS).
     has_uidplus: bool,
+    /// Of a server's own delivery, to which recipients' copies are handed over.
+    filters: Option<Filters>,
     hook: Arc<dyn Hook<StoreError>>,
 }
 
 /// An append, and whether it makes its mailbox if that is not there.
-struct UnderWay {
+struct PendingAppend {
     place: Place,
     makes: bool,
     stored: Stored,
+    handed: Option<OurFields>,
 }
 
 /// Account and mailbox.
@@ -104,16 +114,18 @@ struct Shared {
     locked: BTreeSet<Hash>,
     next_uid: u32,
     /// Appends whose last bytes are out and that have not taken effect.
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, PendingAppend>,
     /// Those that have, and whose senders do not know yet; `None`: the mailbox was gone.
     done: BTreeMap<u64, Option<Receipt>>,
     next_append: u64,
+    /// The values that the server has carried out a delivery for, by account.
+    carried_out: BTreeMap<String, Vec<[u8; 16]>>,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
         let (shared, hook) = (Arc::default(), Arc::new(()));
-        MemoryStore { shared, idempotent: false, has_uidplus: true, hook }
+        MemoryStore { shared, idempotent: false, has_uidplus: true, filters: None, hook }
     }
 }
 
@@ -182,7 +194,14 @@ impl MemoryStore {
     /// Lets such an append take effect, if it has not.
     pub fn take_effect(&self, number: u64) {
         let mut shared = self.shared();
-        if let Some(UnderWay { place, makes, stored }) = shared.under_way.remove(&number) {
+        if let Some(PendingAppend { place, makes, stored, handed }) =
+            shared.under_way.remove(&number)
+        {
+            if let (Some(filters), Some(ours)) = (self.filters, handed) {
+                let receipt = shared.carry_out(filters, place.0, stored, ours);
+                shared.done.insert(number, Some(receipt));
+                return;
+            }
             if !makes && !shared.mailboxes.contains_key(&place) {
                 shared.done.insert(number, None);
                 return;
@@ -240,62 +259,16 @@ impl MemoryStore {
     ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         self.call(name, Some(destination), |shared| {
             let stored = || shared.mailboxes.get(&place(destination)).into_iter().flatten();
-            let found = |sought| match self.idempotent {
-                true => found_by_name(stored(), sought),
-                false => found_by_identity(stored().rev(), sought),
+            let found = |sought: &CopySearch<'_>| match (self.idempotent, sought.handed) {
+                (_, Some(value)) if self.filters.is_some() => {
+                    shared.found_anywhere(&destination.account, value, sought)
+                }
+                (true, _) => found_by_name(stored(), sought),
+                (false, _) => found_by_identity(stored().rev(), sought),
             };
             Ok(sought.iter().map(found).collect())
         })
     }
-}
-
-fn found_by_identity<'a>(
-    newest_first: impl Iterator<Item = &'a Stored>,
-    sought: &CopySearch<'_>,
-) -> Vec<FoundCopy> {
-    let day_before = sought.recorded_at.checked_sub(DAY).filter(|_| !sought.looks_back);
-    let mut left = sought.at_most;
-    let is_sought = |stored: &&Stored| {
-        let is_equal = stored.identity == *sought.identity && Some(stored.date) >= day_before;
-        let is_equal = (is_equal || stored.has_same_id(sought)) && left > 0;
-        let is_on_record = sought.on_record == Some(&receipt(stored.uid));
-        left -= usize::from(is_equal && !is_on_record);
-        is_on_record || is_equal
-    };
-    newest_first.filter(is_sought).map(|one| one.found(receipt(one.uid), sought)).collect()
-}
-
-/// The files of the copy's name, and last the one that goes by that name.
-fn found_by_name<'a>(
-    stored: impl Iterator<Item = &'a Stored>,
-    sought: &CopySearch<'_>,
-) -> Vec<FoundCopy> {
-    let name = file_name(sought.key, sought.recorded_at);
-    let is_ours =
-        |stored: &&Stored| stored.name() == name || sought.looks_back && stored.key == *sought.key;
-    let (ours, others): (Vec<_>, Vec<_>) = stored.partition(is_ours);
-    let lasting = ours.iter().map(|stored| stored.name());
-    let name = lasting.max_by_key(|one| *one == name).unwrap_or_default();
-    let same_id = others.into_iter().filter(|stored| stored.has_same_id(sought));
-    let mut same_id: Vec<FoundCopy> = same_id
-        .map(|stored| FoundCopy {
-            proof: match stored.identity == *sought.identity {
-                true => Proof::SameContent,
-                false => Proof::SameId,
-            },
-            ..stored.found(Receipt::Name(stored.name()), sought)
-        })
-        .collect();
-    let mut found: Vec<FoundCopy> =
-        ours.into_iter().map(|stored| stored.found(Receipt::Name(stored.file()), sought)).collect();
-    found.sort_by_key(|one| !one.marked_deleted);
-    if let Some(keeper) = found.last_mut() {
-        keeper.receipt = Receipt::Name(name);
-        keeper.proof = Proof::Equal;
-    }
-    found.splice(..0, same_id.drain(..));
-    let skip = found.len().saturating_sub(sought.at_most);
-    found.split_off(skip)
 }
 
 impl Shared {
@@ -311,9 +284,10 @@ impl Shared {
             renamed: false,
             identity: copy.identity.clone(),
         };
+        let handed = copy.handed.as_ref().map(OurFields::new);
         self.next_append += 1;
         let (place, makes) = (place(destination), destination.stand_in().is_none());
-        self.under_way.insert(self.next_append, UnderWay { place, makes, stored });
+        self.under_way.insert(self.next_append, PendingAppend { place, makes, stored, handed });
         self.next_append
     }
 }
@@ -331,8 +305,8 @@ impl Store for MemoryStore {
         self.idempotent
     }
 
-    fn hands_over(&self, _destination: &Destination) -> bool {
-        false
+    fn hands_over(&self, destination: &Destination) -> bool {
+        self.filters.is_some() && !destination.shared && destination.mailbox == "INBOX"
     }
 
     fn prepare(&self, _account: &str, _until: Instant) {}
@@ -386,7 +360,7 @@ impl Drop for MemorySlot<'_> {
 impl Slot for MemorySlot<'_> {
     fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
         let found = self.store.seek("look", self.destination, &[self.copy.sought()])?;
-        Ok(found.into_iter().flatten().next().map(|found| found.receipt))
+        Ok(found.into_iter().flatten().next().map(|found| found.to_record()))
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {
@@ -396,6 +370,9 @@ impl Slot for MemorySlot<'_> {
         let is_there = store.shared().mailboxes.contains_key(&place(destination));
         if !is_there && destination.stand_in().is_some() {
             return Err(StoreError::Refused(format!("{destination} is not there")));
+        }
+        if copy.handed.is_some() && store.shared().is_delivering(&destination.account) {
+            return Err(StoreError::Contended(format!("another delivery to {destination}")));
         }
         let in_time = deadline.pass_point_of_no_return();
         in_time.map_err(|error| StoreError::NotStored(error.to_string()))?;
@@ -460,12 +437,12 @@ impl Mailboxes for MemoryStore {
 
     fn remove_handed_double(
         &self,
-        _account: &str,
-        _double: &FoundCopy,
-        _keeper: &FoundCopy,
+        account: &str,
+        double: &FoundCopy,
+        keeper: &FoundCopy,
         _until: Instant,
     ) -> Result<(), StoreError> {
-        Err(StoreError::NotStored("nothing is handed over here".to_owned()))
+        self.call("remove_double", None, |shared| shared.remove_handed(account, double, keeper))
     }
 }
 

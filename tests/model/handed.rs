@@ -1,12 +1,12 @@
-//! A model of the copy that is handed over to the mail server's own delivery (`store.lmtp`), checked
-//! exhaustively: two hosts, a server whose filters file the copy anywhere, pass it on or strip our
-//! field, with and without the guard that remembers what it has carried out; crashes, lost answers
-//! and sessions, refusals after the dot, late servers, servers that die before they note what they
-//! did, and rows that are forgotten. It shares no code with `src/`.
+//! A model of the copy that is handed over to the mail server's own delivery (`store.lmtp`),
+//! checked exhaustively: two hosts, a server whose filters file the copy anywhere, pass it on or
+//! take our field out, with and without the guard that remembers what it has carried out; crashes,
+//! lost answers and sessions, refusals after the dot, late servers, servers that die before they
+//! note what they did, and rows that are forgotten. It shares no code with `src/`.
 //!
-//! Each call of the ledger is one step, and so is the check of the clock with the final dot. The
-//! server executes before time passes, but where `is_late`. An execution is what counts: the copy
-//! that is filed, the answer that is sent, the forward.
+//! Each call of the ledger is one step, and so is the check of the clock. The server executes
+//! before time passes, but where `is_late`. An execution is what counts: the copy that is filed,
+//! the answer that is sent, the forward.
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use onedrop::directory::Destination;
 use onedrop::ledger::{Audit, Proofs, Standing, Window};
 use onedrop::store::Receipt;
-use onedrop::store::memory::Stored;
+use onedrop::store::memory::{Filters, Stored};
 
 use crate::plan::{Kind, LEASE};
 use crate::world::{MAIL, World, head};
@@ -28,6 +28,13 @@ pub fn judge(world: &World) -> Doubles {
     for destination in world.destinations() {
         bytes_are_right(world, &destination);
         if world.plan.kind == Kind::Filed && !destination.shared {
+            continue;
+        }
+        if let Some(filters) = world.plan.server.filter(|_| !destination.shared) {
+            let count = world.store.carried_out(&destination.account);
+            if !(1..=filters.most()).contains(&count) {
+                world.wrong(format!("carried out {count} times for {destination}"));
+            }
             continue;
         }
         // What the mail program has saved beside ours is settled below.
@@ -57,6 +64,8 @@ pub fn judge(world: &World) -> Doubles {
     for destination in world.destinations() {
         bytes_are_right(world, &destination);
         match on_record(world, &destination) {
+            // That it lies nowhere nobody can judge.
+            Some(Receipt::Handed(_)) => {}
             Some(Receipt::Elsewhere(_)) => nothing_is_left(world, &destination),
             None if world.plan.kind == Kind::Filed && !destination.shared => {}
             _ => agrees(world, &destination),
@@ -121,7 +130,7 @@ fn bytes_are_right(world: &World, destination: &Destination) {
             Some(recipient) => {
                 let recipient: usize = recipient.parse().expect("a recipient's number");
                 let all = if world.plan.filed.is_empty() { recipient..recipient + 1 } else { 0..3 };
-                let is_its = |recipient| is_own_copy(&stored.bytes, recipient);
+                let is_its = |recipient| is_own_copy(&stored.bytes, recipient, world.plan.server);
                 all.into_iter().any(is_its) && !stored.seen | stored.renamed
             }
             None => {
@@ -139,7 +148,19 @@ fn bytes_are_right(world: &World, destination: &Destination) {
 
 /// The message, with the recipient's fields before it; the server adds a Received, and ends lines
 /// as Postfix does.
-fn is_own_copy(bytes: &[u8], recipient: usize) -> bool {
+fn is_own_copy(bytes: &[u8], recipient: usize, server: Option<Filters>) -> bool {
+    if let Some(filters) = server {
+        let text = String::from_utf8_lossy(bytes);
+        let fields = text.strip_suffix(&*String::from_utf8_lossy(MAIL.together.shared_copy()));
+        let lines: Vec<&str> = fields.map_or(vec!["none"], |fields| fields.lines().collect());
+        return match lines[..] {
+            [] => filters.strips,
+            [first, second] => {
+                first.starts_with("X-Onedrop-Copy: ") && second.starts_with("X-Onedrop-Try: ")
+            }
+            _ => false,
+        };
+    }
     let Some(fields) = bytes.strip_suffix(MAIL.together.shared_copy()) else { return false };
     let fields = String::from_utf8_lossy(fields).replace('\r', "");
     let received = fields.strip_prefix(&head(recipient).replace('\r', ""));

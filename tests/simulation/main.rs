@@ -6,9 +6,10 @@
 //! --repair` runs at any time.
 //!
 //! Inside of the promise there is one copy in each mailbox when all is over, outside of it one
-//! after `verify`. A seed repeats its run exactly and prints its steps:
-//! `ONEDROP_SEED=n cargo nextest run --test simulation a_seed --no-capture`.
-//! `ONEDROP_FULL=1`: a million runs, and every order of the calls of two processes with one fault.
+//! after `verify`; of mailboxes that come and go each has its copy, or INBOX has it; and the
+//! server's own delivery carries out once what is handed over to it. A seed repeats its run and
+//! prints its steps: `ONEDROP_SEED=n cargo nextest run --test simulation a_seed --no-capture`.
+//! `ONEDROP_FULL=1`: a million runs, and every order of two processes' calls with one fault.
 
 mod chance;
 mod judge;
@@ -136,7 +137,10 @@ fn holds(kind: Kind, number: u64) {
     println!("{kind:?}, {number} runs: {:?} {:?}", ran.doubles, ran.seen);
     let restarts = (kind == Kind::OneHost).then_some("a restart");
     let goes = (kind == Kind::Filed).then_some("a copy goes to INBOX");
-    let happens = HAPPENS.into_iter().chain(restarts).chain(goes);
+    let drops = (kind == Kind::Handed).then_some("the guard drops a copy");
+    let happens = HAPPENS.into_iter().chain(restarts).chain(goes).chain(drops);
+    // What is handed over is not begun early.
+    let happens = happens.filter(|what| kind != Kind::Handed || *what != "begin");
     let missing: Vec<_> = happens.filter(|what| !ran.seen.contains_key(what)).collect();
     assert!(missing.is_empty(), "{missing:?} never happened");
 }
@@ -154,6 +158,11 @@ fn on_one_host_that_restarts_and_whose_clock_steps_there_is_one_copy() {
 #[test]
 fn of_mailboxes_that_come_and_go_each_has_its_copy_or_inbox_has_it() {
     holds(Kind::Filed, RUNS / 5);
+}
+
+#[test]
+fn what_is_handed_over_is_carried_out_once() {
+    holds(Kind::Handed, RUNS / 5);
 }
 
 #[test]
@@ -200,7 +209,7 @@ fn every_order_of_two_deliveries_in_doubt_with_one_fault() {
 #[test]
 fn a_seed_repeats_its_run() {
     let seed = std::env::var("ONEDROP_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    for kind in [Kind::Inside, Kind::OneHost, Kind::Filed, Kind::Outside] {
+    for kind in [Kind::Inside, Kind::OneHost, Kind::Filed, Kind::Handed, Kind::Outside] {
         for seed in seed.map_or(0..50, |seed: u64| seed..seed + 1) {
             let (once, again) = (told(kind, None, seed), told(kind, None, seed));
             assert_eq!(once, again);
@@ -222,6 +231,10 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
         (Kind::Filed, Without::EpochAndCopyLock),
         (Kind::Filed, Without::Elsewhere),
         (Kind::Filed, Without::InboxRow),
+        (Kind::Handed, Without::Look),
+        (Kind::Handed, Without::Value),
+        (Kind::Handed, Without::Doubt),
+        (Kind::Handed, Without::Lease),
     ] {
         let ran = runs(kind, Some(without), RUNS);
         let seed = ran.wrong.unwrap_or_else(|| panic!("{without:?} is not missed"));

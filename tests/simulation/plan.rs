@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use onedrop::store::memory::Filters;
+
 use crate::chance::Chance;
 
 pub const LEASE: Duration = Duration::from_secs(90);
@@ -10,7 +12,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub const ANSWER: Duration = Duration::from_secs(20);
 /// What is left of a lease when the last moment to decide to send last bytes has come, less a
 /// little.
-const SLACK: Duration = Duration::from_secs(48);
+pub const SLACK: Duration = Duration::from_secs(48);
 
 /// What a call may suffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +83,10 @@ pub enum Without {
     Elsewhere,
     /// A copy that goes to INBOX does not claim INBOX's row.
     InboxRow,
+    /// A doubt: what may have been written counts as not written.
+    Doubt,
+    /// The look takes an equal message for the copy that was handed over.
+    Value,
 }
 
 /// Which runs to make.
@@ -96,6 +102,9 @@ pub enum Kind {
     Outside,
     /// Inside, for one account: its recipients mean mailboxes that their owner makes and deletes.
     Filed,
+    /// Recipients' copies are handed over to the server's own delivery: inside, and with the guard
+    /// outside as well.
+    Handed,
     /// Outside, by an IMAP server, and above all processes are frozen: what epoch, undo and the
     /// copy's lock are for.
     Frozen,
@@ -103,7 +112,7 @@ pub enum Kind {
 
 impl Kind {
     pub fn is_inside(self) -> bool {
-        matches!(self, Kind::Inside | Kind::OneHost | Kind::Filed)
+        matches!(self, Kind::Inside | Kind::OneHost | Kind::Filed | Kind::Handed)
     }
 }
 
@@ -123,6 +132,8 @@ pub struct Plan {
     pub filed: Vec<&'static str>,
     /// When that account's owner makes one of them (or else deletes it, with what is in it).
     pub makes: Vec<(Duration, &'static str, bool)>,
+    /// What the server's own delivery does with what is handed over to it.
+    pub server: Option<Filters>,
     pub queued: Vec<Queued>,
     /// `sent.after`: what is longer than zero leaves the author's copy to `onedrop settle`.
     pub sent_after: Duration,
@@ -164,7 +175,7 @@ impl Plan {
         let secs = |chance: &mut Chance, most| Duration::from_secs(chance.between(0, most));
         // Above all processes are frozen.
         let freezes = kind == Kind::Frozen || kind == Kind::Filed && chance.percent(40);
-        let maildir = !freezes && chance.percent(30);
+        let maildir = !freezes && kind != Kind::Handed && chance.percent(30);
         let recipients = if kind == Kind::Frozen { 1 } else { 1 + chance.pick(3) };
         let mut queued = Vec::new();
         // One message for all, each alone, or some twice: by a backup host, or an alias.
@@ -214,8 +225,18 @@ impl Plan {
                 restarts.extend((0..chance.pick(3)).map(|_| secs(chance, 200)));
             }
             Kind::Frozen => slack = LEASE * 4,
-            Kind::Inside | Kind::Filed => {}
+            Kind::Inside | Kind::Filed | Kind::Handed => {}
         }
+        let server = (kind == Kind::Handed).then(|| Filters {
+            files_into: [Some("Filtered"), Some("Filtered"), Some("INBOX"), None][chance.pick(4)],
+            strips: chance.percent(20),
+            has_guard: chance.percent(50),
+        });
+        if server.is_some_and(|server| server.has_guard) {
+            slack = LEASE * 4;
+        }
+        // What no look finds is handed over again after each fault.
+        let one_fault = server.is_some_and(|server| !server.has_guard && !server.is_found());
         let (mut filed, mut makes) = (Vec::new(), Vec::new());
         if kind == Kind::Filed {
             let meant: &[&str] = [
@@ -236,7 +257,7 @@ impl Plan {
             }
         }
         let mut acts = Vec::new();
-        if !matches!(kind, Kind::Frozen | Kind::Filed) && chance.percent(25) {
+        if !matches!(kind, Kind::Frozen | Kind::Filed | Kind::Handed) && chance.percent(25) {
             for _ in 0..=chance.pick(2) {
                 let mailbox = chance.pick(recipients + 1);
                 let act = [Act::Reads, Act::Takes, Act::Marks][chance.pick(3)];
@@ -263,17 +284,23 @@ impl Plan {
             has_sent,
             filed,
             makes,
+            server,
             queued,
             sent_after: Duration::from_secs(if is_due { 1 + chance.between(0, 600) } else { 0 }),
             saves: (is_due && chance.percent(60)).then(|| secs(chance, 1500)),
             settles: (0..settles).map(|_| secs(chance, 1500)).collect(),
             begins_in_doubt: kind == Kind::Frozen && chance.percent(50),
             begins_early: chance.percent(50),
-            has_door: without.is_none() && !calls_again && kind != Kind::Filed,
+            has_door: without.is_none()
+                && !calls_again
+                && !matches!(kind, Kind::Filed | Kind::Handed),
             calls_again,
             wait: Duration::from_secs([0, 0, 5][chance.pick(3)]),
             latency: [2_000, 200_000, 5_000_000][chance.pick(3)],
-            faults: chance.pick(7) + if freezes { 3 } else { 0 },
+            faults: match one_fault {
+                true => 1,
+                false => chance.pick(7) + if freezes { 3 } else { 0 },
+            },
             kinds,
             often: if freezes { 20 } else { [3, 10, 30][chance.pick(3)] },
             slack,
@@ -297,6 +324,7 @@ impl Plan {
             has_sent: false,
             filed: Vec::new(),
             makes: Vec::new(),
+            server: None,
             queued: vec![queued.clone(), queued],
             sent_after: Duration::ZERO,
             saves: None,

@@ -1,6 +1,7 @@
 //! The hosts, what they share, and Postfix on them: it starts deliveries, and again those that
 //! failed. Every call of a port goes through a [`Seat`], which lets time pass and faults happen.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +25,7 @@ use onedrop::store::{AnyStore, Receipt, StoreError};
 use onedrop::verify::{self, Tally};
 
 use crate::chance::Chance;
-use crate::plan::{ANSWER, Act, DEADLINE, Fault, Kind, LEASE, Plan, Without};
+use crate::plan::{ANSWER, Act, DEADLINE, Fault, Kind, LEASE, Plan, SLACK, Without};
 use crate::scheduler::{Pool, ProcessClock, Scheduler, lock};
 use crate::service;
 use crate::without::{DeliverysLedger, DeliverysStore};
@@ -90,9 +91,10 @@ impl World {
                 true => MemoryLedger::on_one_host(Arc::new(clock)),
                 false => MemoryLedger::by(Arc::new(clock)),
             },
-            store: match plan.maildir {
-                true => MemoryStore::idempotent(),
-                false => MemoryStore::default(),
+            store: match (plan.maildir, plan.server) {
+                (true, _) => MemoryStore::idempotent(),
+                (false, Some(filters)) => MemoryStore::handing_over(filters),
+                (false, None) => MemoryStore::default(),
             },
             plan,
             scheduler,
@@ -105,6 +107,9 @@ impl World {
     pub fn run(self: &Arc<Self>) {
         if self.plan.begins_in_doubt {
             self.begin_in_doubt();
+        }
+        if self.plan.server.is_some() {
+            self.put_equal_ones();
         }
         for (at, by) in self.plan.steps.clone() {
             self.at(at, move |world| world.step(by));
@@ -198,8 +203,23 @@ impl World {
         self.store.delete_mailbox("r0", mailbox);
     }
 
-    /// Two copies, where only one may be at any time.
+    /// The sender's own, and one that a colleague has sent on: equal to what is delivered.
+    fn put_equal_ones(&self) {
+        let equal = MAIL.together.own_copy();
+        let foreign = [b"X-Onedrop-Copy: 00112233445566778899aabbccddeeff\r\n", equal].concat();
+        let date = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        for recipient in 0..self.plan.recipients {
+            let account = self.destination(recipient).account;
+            self.store.save(&account, "Sent", equal, date);
+            self.store.save(&account, "Colleagues", &foreign, date);
+        }
+    }
+
+    /// More copies than may be at any time, or deliveries of the server's own.
     fn has_two(&self, destination: &Destination) -> bool {
+        if let Some(filters) = self.plan.server.filter(|_| !destination.shared) {
+            return self.store.carried_out(&destination.account) > filters.most();
+        }
         let count = |mailbox: &str| self.store.copies("r0", mailbox).len();
         let filed = &self.plan.filed;
         let meant = filed.first().filter(|first| filed.iter().all(|one| one == *first));
@@ -312,7 +332,9 @@ impl World {
         let own = self.destination(recipient);
         let stand_in = own.stand_in();
         let in_inbox = stand_in.is_some_and(|inbox| !self.standing(&inbox).is_empty());
-        if self.standing(&own).is_empty() && self.taken(&own).is_empty() && !in_inbox {
+        let is_handed = self.store.carried_out(&own.account) > 0;
+        let is_there = is_handed || in_inbox || !self.standing(&own).is_empty();
+        if !is_there && self.taken(&own).is_empty() {
             self.wrong(format!("delivered without a copy in {own}"));
         }
         let sent = self.destination(self.plan.recipients);
@@ -326,6 +348,10 @@ impl World {
     }
 
     pub fn standing(&self, destination: &Destination) -> Vec<Stored> {
+        if let Some(filters) = self.plan.server.filter(|_| !destination.shared) {
+            let copies = |mailbox| self.store.copies(&destination.account, mailbox);
+            return filters.files_into.map_or(Vec::new(), copies);
+        }
         self.store.copies(&destination.account, &destination.mailbox)
     }
 
@@ -505,6 +531,21 @@ pub struct Seat {
     writing: AtomicUsize,
     /// Until when the ledger is out of its reach.
     away_until: Mutex<Duration>,
+}
+
+/// Last bytes that go out, or else with their process.
+struct Unsent<'a> {
+    store: &'a MemoryStore,
+    number: u64,
+    is_sent: &'a Cell<bool>,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if !self.is_sent.get() {
+            self.store.lose(self.number);
+        }
+    }
 }
 
 /// What becomes of a call.
@@ -727,15 +768,20 @@ impl Seat {
     /// The last bytes of an append.
     fn last_bytes(&self, call: &Call<'_>) -> Fate {
         let (world, scheduler) = (&self.world, &self.world.scheduler);
+        let is_shared = call.destination.is_some_and(|destination| destination.shared);
         let slack = match world.plan.maildir {
             // The process itself does it, and the lock is its own: it may be frozen for ever.
             true => Duration::MAX,
+            // No guard drops a late one of these.
+            false if world.plan.server.is_some() && is_shared => SLACK,
             false => world.plan.slack,
         };
         let began = scheduler.now();
         // Of those that are on their way, the one that was sent just now; later there may be
         // others.
         let Some(number) = world.store.under_way().last().copied() else { return Fate::GoesOn };
+        let is_sent = Cell::new(world.plan.maildir);
+        let _unsent = Unsent { store: &world.store, number, is_sent: &is_sent };
         self.writing.fetch_add(1, Ordering::Relaxed);
         let of = [Fault::Crash, Fault::Freeze, Fault::Suspend, Fault::LostSession];
         // A session may be lost, and its process frozen then.
@@ -743,7 +789,7 @@ impl Seat {
             match fault {
                 Fault::Crash => {
                     // Its last bytes may have gone out, and the server then goes on without it.
-                    if !world.plan.maildir {
+                    if !is_sent.replace(true) {
                         self.send(call, number, slack, true);
                     }
                     self.crash(call, "in the midst");
@@ -762,6 +808,7 @@ impl Seat {
         }
         let frozen = scheduler.now() - began;
         let fault = self.fault(call, &[Fault::LateAppend]);
+        is_sent.set(true);
         let Some(lag) = self.send(call, number, slack.saturating_sub(frozen), fault.is_some())
         else {
             // The connection is gone with the append.
@@ -799,6 +846,7 @@ impl Seat {
             }
         };
         if never {
+            self.world.store.lose(number);
             return None;
         }
         let lag = Duration::from_micros(lag).min(most);
@@ -814,7 +862,13 @@ impl Seat {
                 world.see("an append outlives its sender");
             }
             world.tell(|| format!("  the server executes the append of {process}"));
+            let carried_out =
+                || destination.as_ref().map(|one| world.store.carried_out(&one.account));
+            let before = carried_out().filter(|times| *times > 0);
             world.store.take_effect(number);
+            if before.is_some() && before == carried_out() {
+                world.see("the guard drops a copy");
+            }
             if destination.is_some_and(|one| world.has_two(&one)) {
                 world.see("two copies at a time");
                 if world.plan.kind.is_inside() && !is_saved {

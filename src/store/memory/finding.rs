@@ -1,0 +1,53 @@
+//! What stands in a mailbox of the store in memory, compared with what is sought.
+
+use super::{DAY, Stored, file_name, receipt};
+use crate::store::{CopySearch, FoundCopy, Proof, Receipt};
+
+pub fn found_by_identity<'a>(
+    newest_first: impl Iterator<Item = &'a Stored>,
+    sought: &CopySearch<'_>,
+) -> Vec<FoundCopy> {
+    let day_before = sought.recorded_at.checked_sub(DAY).filter(|_| !sought.looks_back);
+    let mut left = sought.at_most;
+    let is_sought = |stored: &&Stored| {
+        let is_equal = stored.identity == *sought.identity && Some(stored.date) >= day_before;
+        let is_equal = (is_equal || stored.has_same_id(sought)) && left > 0;
+        let is_on_record = sought.on_record == Some(&receipt(stored.uid));
+        left -= usize::from(is_equal && !is_on_record);
+        is_on_record || is_equal
+    };
+    newest_first.filter(is_sought).map(|one| one.found(receipt(one.uid), sought)).collect()
+}
+
+/// The files of the copy's name, and last the one that goes by that name.
+pub fn found_by_name<'a>(
+    stored: impl Iterator<Item = &'a Stored>,
+    sought: &CopySearch<'_>,
+) -> Vec<FoundCopy> {
+    let name = file_name(sought.key, sought.recorded_at);
+    let is_ours =
+        |stored: &&Stored| stored.name() == name || sought.looks_back && stored.key == *sought.key;
+    let (ours, others): (Vec<_>, Vec<_>) = stored.partition(is_ours);
+    let lasting = ours.iter().map(|stored| stored.name());
+    let name = lasting.max_by_key(|one| *one == name).unwrap_or_default();
+    let same_id = others.into_iter().filter(|stored| stored.has_same_id(sought));
+    let mut same_id: Vec<FoundCopy> = same_id
+        .map(|stored| FoundCopy {
+            proof: match stored.identity == *sought.identity {
+                true => Proof::SameContent,
+                false => Proof::SameId,
+            },
+            ..stored.found(Receipt::Name(stored.name()), sought)
+        })
+        .collect();
+    let mut found: Vec<FoundCopy> =
+        ours.into_iter().map(|stored| stored.found(Receipt::Name(stored.file()), sought)).collect();
+    found.sort_by_key(|one| !one.marked_deleted);
+    if let Some(keeper) = found.last_mut() {
+        keeper.receipt = Receipt::Name(name);
+        keeper.proof = Proof::Equal;
+    }
+    found.splice(..0, same_id.drain(..));
+    let skip = found.len().saturating_sub(sought.at_most);
+    found.split_off(skip)
+}
