@@ -2,7 +2,7 @@
 //! the program with and without a trick. Each has a Postgres and accounts of its own, and the same
 //! Dovecot. The last one is what the others are compared with.
 
-use crate::load::{LOCAL_PARTS, Peer, TUNED_LMTP};
+use crate::load::{LOCAL_PARTS, NO_PLUGINS, Peer, TUNED_LMTP};
 use crate::speed::{Into, loads};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::Launch;
@@ -18,7 +18,8 @@ pub fn imap() {
 }
 
 fn run(into: Into) {
-    let dovecot = Dovecot::start_high_performance_with(&format!("{LOCAL_PARTS}{TUNED_LMTP}"));
+    let settings = format!("{LOCAL_PARTS}{TUNED_LMTP}{NO_PLUGINS}");
+    let dovecot = Dovecot::start_high_performance_with(&settings);
     let servers: Vec<_> = builds()
         .into_iter()
         .map(|(name, bench)| {

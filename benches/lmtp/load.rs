@@ -17,11 +17,12 @@ pub const LOCAL_PARTS: &str = "auth_username_format = %Ln\n";
 
 /// Dovecot's LMTP server tuned as the shipped file tunes its imap: processes that wait for
 /// connections (one each, which is how it works), that serve one after the other without end, and
-/// that need not change their user for each message. Without plugins, and with the same syncs,
-/// which are set for all of Dovecot.
+/// that need not change their user for each message. With the same syncs, which are set for all of
+/// Dovecot.
 pub const TUNED_LMTP: &str = "service lmtp {\n  user = nobody\n  service_count = 0\n  client_limit \
-                              = 1\n  process_min_avail = 10\n}\nprotocol lmtp {\n  mail_plugins =\n\
-                              }\n";
+                              = 1\n  process_min_avail = 10\n}\n";
+/// And nothing runs at delivery.
+pub const NO_PLUGINS: &str = "protocol lmtp {\n  mail_plugins =\n}\n";
 
 /// How a load comes.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +46,7 @@ pub enum Target {
 }
 
 impl Target {
-    fn accounts(&self) -> Vec<String> {
+    pub fn accounts(&self) -> Vec<String> {
         match self {
             Target::One(account) => vec![account.clone()],
             Target::Ten(name) => {
@@ -56,10 +57,24 @@ impl Target {
         }
     }
 
-    /// How many messages are in its mailboxes.
+    /// How many messages are in its accounts' mailboxes.
     pub fn count(&self, dovecot: &Dovecot) -> usize {
-        self.accounts().iter().map(|account| dovecot.files(account)).sum()
+        self.accounts().iter().map(|account| dovecot.all_files(account)).sum()
     }
+}
+
+/// A third of the time.
+pub fn short() -> bool {
+    std::env::var_os("ONEDROP_BENCH").is_some_and(|value| value == "short")
+}
+
+/// All of so many peers in turn, every other round backwards.
+pub fn turns(round: usize, peers: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..peers).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 /// A server under load.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TEN, TUNED_LMTP, Target};
+use crate::load::Target;
+use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, NO_PLUGINS, Peer, TEN, TUNED_LMTP};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postgres::Postgres;
@@ -22,7 +23,8 @@ const TRACED: usize = 200;
 
 pub fn run() {
     let bench = Bench::new();
-    let dovecot = Dovecot::start_high_performance_with(&format!("{LOCAL_PARTS}{TUNED_LMTP}"));
+    let settings = format!("{LOCAL_PARTS}{TUNED_LMTP}{NO_PLUGINS}");
+    let dovecot = Dovecot::start_high_performance_with(&settings);
     let postgres = Postgres::start();
     let direct = format!("url = \"{}\"\nprepare = true", postgres.url_socket());
     let imap = bench.config("imap", &direct, &bench.imap_store(&dovecot));

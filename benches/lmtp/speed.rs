@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, Peer, TEN, TUNED_LMTP, Target};
+use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, NO_PLUGINS, Peer, TEN, TUNED_LMTP};
+use crate::load::{Target, short};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::Launch;
 use crate::support::postgres::Postgres;
@@ -34,7 +35,8 @@ pub fn imap() {
 // new one.
 fn run(into: Into) {
     let bench = Bench::new();
-    let dovecot = Dovecot::start_high_performance_with(&format!("{LOCAL_PARTS}{TUNED_LMTP}"));
+    let settings = format!("{LOCAL_PARTS}{TUNED_LMTP}{NO_PLUGINS}");
+    let dovecot = Dovecot::start_high_performance_with(&settings);
     let postgres = Postgres::start();
     let ledger = format!("url = \"{}\"", postgres.url_socket());
     let prepare = format!("{ledger}\nprepare = true");
@@ -93,6 +95,7 @@ fn beside_postgres(into: Into) {
 
 /// Every load to `peers`; the last one is what the others are compared with.
 pub fn loads(peers: &[Peer<'_>], dovecot: &Dovecot, into: Into) {
+    // Shorter: three rounds, and connections that are kept alone.
     let rounds = if short() { 3 } else { 5 };
     let last = peers.last().map_or("none", |peer| peer.name);
     let index = if into == Into::Maildirs { " | with the index | of the last" } else { "" };
@@ -111,11 +114,6 @@ pub fn loads(peers: &[Peer<'_>], dovecot: &Dovecot, into: Into) {
     }
 }
 
-/// A third of the time: three rounds, and connections that are kept alone.
-fn short() -> bool {
-    std::env::var_os("ONEDROP_BENCH").is_some_and(|value| value == "short")
-}
-
 /// All peers in turn, every other round backwards; the last one is what the others are compared
 /// with.
 fn one_load(
@@ -132,11 +130,7 @@ fn one_load(
     let mut indexed = sent.clone();
     // The first round makes mailboxes and does not count.
     for round in 0..=rounds {
-        let mut order: Vec<usize> = (0..peers.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
+        for at in load::turns(round, peers.len()) {
             let peer = &peers[at];
             let target = match mailboxes {
                 // A mailbox that has grown makes everybody slower.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::load::{LOCAL_PARTS, TUNED_LMTP};
+use crate::load::{LOCAL_PARTS, NO_PLUGINS, TUNED_LMTP};
 use crate::support::dovecot::{Dovecot, MAIL_USER};
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{DOMAIN, Postfix, PostfixSpec};
@@ -17,7 +17,8 @@ use crate::world::{Bench, LISA, MESSAGE_BYTES, STRANGER, lda, message};
 
 pub fn run() {
     let bench = Bench::new();
-    let dovecot = Dovecot::start_high_performance_with(&format!("{LOCAL_PARTS}{TUNED_LMTP}"));
+    let settings = format!("{LOCAL_PARTS}{TUNED_LMTP}{NO_PLUGINS}");
+    let dovecot = Dovecot::start_high_performance_with(&settings);
     let postgres = Postgres::start();
     let direct = bench.imap_config("socket", &postgres, &dovecot);
     bench.migrate(&direct);

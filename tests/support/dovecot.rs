@@ -298,6 +298,17 @@ impl Dovecot {
         count("new") + count("cur")
     }
 
+    /// As [`files`](Dovecot::files), of all mailboxes of the account.
+    pub fn all_files(&self, account: &str) -> usize {
+        let folders = fs::read_dir(self.maildir(account)).into_iter().flatten().flatten();
+        let folders = folders.filter(|entry| entry.file_name().as_encoded_bytes()[0] == b'.');
+        let messages = |folder: PathBuf| {
+            let parts = ["new", "cur"].map(|sub| fs::read_dir(folder.join(sub)));
+            parts.into_iter().flatten().map(Iterator::count).sum::<usize>()
+        };
+        self.files(account) + folders.map(|entry| messages(entry.path())).sum::<usize>()
+    }
+
     /// See [`Server::cpu`].
     pub fn cpu(&self) -> Duration {
         self.server.cpu()

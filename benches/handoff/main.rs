@@ -1,0 +1,41 @@
+//! `onedrop lmtp` that hands over to a Dovecot's LMTP server (`store.lmtp`), beside such a server
+//! alone: users' Sieve filters run at both, with the same mailboxes, format and syncs, and both
+//! servers are tuned alike. The one behind Onedrop has the shipped files, with the guard; the other
+//! one has no guard, and delivers to one account as often at a time as is asked of it. The load and
+//! the way of measuring are those of the benchmark `lmtp`.
+//!
+//! `cargo bench --bench handoff` runs every case, `cargo bench --bench handoff -- look` one; with
+//! `ONEDROP_BENCH=short` they take a third of the time. It needs what `tests/run` installs and
+//! root; all servers are the test rig's own, in temporary folders.
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+#[path = "../deliver/cases.rs"]
+mod cases;
+#[path = "../lmtp/load.rs"]
+#[allow(dead_code)] // The other benchmark's part.
+mod load;
+#[path = "../deliver/process.rs"]
+#[allow(dead_code)]
+mod process;
+#[path = "../deliver/table.rs"]
+#[allow(dead_code)]
+mod table;
+#[path = "../deliver/world.rs"]
+#[allow(dead_code)]
+mod world;
+
+mod look;
+mod servers;
+mod speed;
+
+const CASES: [cases::Case; 3] = [
+    ("one-mailbox", speed::one_mailbox),
+    ("many-mailboxes", speed::many_mailboxes),
+    ("look", look::run),
+];
+
+fn main() {
+    cases::run(&CASES, cases::words());
+}
