@@ -3,6 +3,7 @@
 
 mod dovecot_24;
 mod guard;
+mod limit;
 mod stories;
 #[path = "../support/mod.rs"]
 mod support;
