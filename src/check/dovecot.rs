@@ -17,6 +17,7 @@ use crate::trust_search::TrustSearch;
 
 mod conf;
 mod guard;
+mod handed;
 
 use conf::Conf;
 
@@ -106,8 +107,14 @@ fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
             );
         }
     }
+    if ours.client.is_some() {
+        index(conf, ours, &mut remarks);
+    }
     match ours.config.store.lmtp {
-        Some(_) => guard::judge(conf, &mut remarks),
+        Some(_) => {
+            guard::judge(conf, &mut remarks);
+            handed::judge(conf, ours.config, &mut remarks);
+        }
         None => plugins(conf, ours, &mut remarks),
     }
     remarks.summarize(|| "its settings fit".to_owned());
@@ -168,6 +175,18 @@ fn sessions(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
     }
 }
 
+/// Looks are answered from an index, if there is one.
+fn index(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
+    let has_index = conf.plugins("imap").any(|plugin| plugin == "fts");
+    if has_index && ours.config.store.trust_search != TrustSearch::Never {
+        remarks.warning(
+            "the plugin fts is in mail_plugins of protocol imap: if its index lags behind, \
+             Onedrop's look for a copy in doubt may miss it, and the mailbox has two; set \
+             store.trust_search = \"never\"",
+        );
+    }
+}
+
 /// What Dovecot would do for a delivery of its own.
 fn plugins(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
     const ITS_OWN: [&str; 2] = ["lmtp", "lda"];
@@ -181,14 +200,6 @@ fn plugins(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
             "the plugin sieve is in mail_plugins of protocol {by}: users' Sieve filters do not \
              run, because Onedrop {how}"
         ));
-    }
-    let trust = ours.config.store.trust_search;
-    if ours.client.is_some() && has("fts", "imap") && trust != TrustSearch::Never {
-        remarks.warning(
-            "the plugin fts is in mail_plugins of protocol imap: if its index lags behind, \
-             Onedrop's look for a copy in doubt may miss it, and the mailbox has two; set \
-             store.trust_search = \"never\"",
-        );
     }
     let counting = ITS_OWN.into_iter().find(|protocol| has("quota", protocol));
     match counting {

@@ -163,6 +163,18 @@ fn a_refusal_ends_as_the_same_by_imap_does() {
     }
 }
 
+/// What `check` warns of: Dovecot ends an account's name at its own delimiter.
+#[test]
+fn a_copy_for_an_account_with_dovecots_delimiter_goes_to_another() {
+    let site = Site::with_servers();
+    let more = "[directory]\nrecipient_delimiter = \"\"\n";
+    let story = STORY.replace("[directory]\n", more);
+    let lmtp = format!("[store]\nlmtp = \"unix:{}\"\n", site.dovecot.lmtp_socket().display());
+    let (status, said) = to_doug(&site.config("etc", &format!("{story}{lmtp}")), "cut");
+    assert!(status == Some(0) && said.contains("handed over account=doug+jazz lmtp="), "{said}");
+    assert_eq!((site.dovecot.count("doug", "INBOX"), site.dovecot.files("doug+jazz")), (1, 0));
+}
+
 /// It is not another delivery of this message that is waited for, and the server says why.
 #[test]
 fn a_server_that_is_busy_with_the_account_has_the_last_word() {

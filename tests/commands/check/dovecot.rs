@@ -139,6 +139,48 @@ fn the_guard_we_ship_is_in_force() {
     assert!(about(&conf).starts_with("warning no script that runs before"), "{}", about(&conf));
 }
 
+/// Dovecot ends an account's name at its own delimiter.
+#[test]
+fn accounts_that_dovecot_would_cut_are_told() {
+    let site = CheckSite::good();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dovecot");
+    let conf = fs::read_to_string(shipped.join("guard-in-force.conf")).expect("a fixture");
+    let guard = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/dovecot");
+    let conf = conf.replace("@CONF@", &guard.display().to_string());
+    fs::create_dir(site.folder.join("conf.d")).expect("a folder");
+    let about = |delimiter: &str, directory: &str| {
+        let conf = format!("{conf}recipient_delimiter = {delimiter}\n");
+        site.write("doveconf", format!("#!/bin/sh\ncat <<'X'\n{conf}\nX\n").as_bytes());
+        set_mode(&site.folder.join("doveconf"), 0o755);
+        site.write("conf.d/directory.toml", format!("[directory]\n{directory}\n").as_bytes());
+        let path = format!("{}:{}", site.path(""), std::env::var("PATH").unwrap_or_default());
+        about_dovecot(&site, IMAP, Some(LMTP), Some("doveconf"), &path)
+    };
+    let (fits, domains) = ("ok      its settings fit\n", "domains = [\"x.example\"]\n");
+    let ours = |ours: &str| format!("{domains}recipient_delimiter = \"{ours}\"");
+    let left =
+        "leaves \"+\" in accounts: Dovecot's recipient_delimiter ends the name of an account";
+    for (dovecots, directory, expected) in [
+        ("+", String::new(), fits.to_owned()),
+        ("+", ours("+"), fits.to_owned()),
+        ("_", ours("_-"), fits.to_owned()),
+        ("", ours(""), fits.to_owned()),
+        ("+", ours(""), format!("warning directory.recipient_delimiter = \"\" {left}")),
+        ("-+", ours("-"), format!("warning directory.recipient_delimiter = \"-\" {left}")),
+        ("+", "query = \"SELECT $1\"".into(), format!("{fits}ok      not known from here: ")),
+        ("", "query = \"SELECT $1\"".into(), fits.to_owned()),
+        (
+            "+",
+            "accounts = { \"a@b\" = \"doug+x\", \"b@b\" = \"lisa@ho+me\" }".into(),
+            "warning 1 accounts of directory.accounts contain one of \"+\" (doug+x): ".into(),
+        ),
+    ] {
+        let told = about(dovecots, &directory);
+        assert!(told.starts_with(&expected), "{dovecots} {directory}: {told}");
+        assert!(expected != fits || told == fits, "{dovecots} {directory}: {told}");
+    }
+}
+
 #[test]
 fn the_dovecot_settings_we_ship_fit() {
     let site = CheckSite::good();
