@@ -48,8 +48,8 @@ pub use port::{
     ToConfirm, Turn,
 };
 pub use retention::{
-    BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, PurgeBatch, PurgeCursor, PurgeWhat,
-    RawMessage, Remembered, Retention,
+    BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, PassedBy, PurgeBatch, PurgeCursor,
+    PurgeWhat, RawMessage, Remembered, Retention,
 };
 pub use schema_version::{BASE_VERSION, SCHEMA_VERSION, SchemaVersion};
 use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};

@@ -7,18 +7,24 @@ use crate::clock::SystemClock;
 use crate::command_line::ForgetArgs;
 use crate::config::Loaded;
 use crate::exit::Verdict;
-use crate::ledger::{ForgetWhat, ForgottenCopy};
+use crate::ledger::{ForgetWhat, ForgottenCopy, PassedBy};
 use crate::retention;
 use crate::service::{Adapters, ONE};
 use crate::text::one_line;
+
+const LEASED: &str = "leased not long ago";
+const NEEDED: &str = "another account's Sent still needs its Message-ID";
 
 #[derive(Serialize)]
 struct ForgottenLine {
     message_id: Option<String>,
     account: String,
     mailbox: String,
-    /// A delivery may still write it.
+    /// It is not forgotten yet: a delivery may still write it, or another's Sent needs it.
     passed_by: bool,
+    why: Option<&'static str>,
+    /// `replay --from-ledger` can deliver it.
+    raw_kept: bool,
 }
 
 /// Ends as no where nothing was found.
@@ -45,9 +51,21 @@ pub(super) fn run(
     let copies = lines.len() as u64 - passed_by;
     let unit = if copies == 1 { "copy" } else { "copies" };
     let mut err = format!("{copies} {unit} {done}");
-    if passed_by > 0 {
-        let why = "a delivery may still write: try again in an hour";
-        err.push_str(&format!("; passed by {}, which {why}", counted(passed_by, "other")));
+    let gone = lines.iter().filter(|one| !one.passed_by && !one.raw_kept).count();
+    if gone > 0 && args.account.is_none() {
+        err.push_str(&format!(
+            "; of {gone} the ledger has no bytes (ledger.keep_raw, retention.raw_days): `onedrop \
+             replay --from-ledger` cannot deliver them"
+        ));
+    }
+    for (word, why) in [
+        (LEASED, "a delivery may still write: try again in an hour"),
+        (NEEDED, "another account's Sent still needs: try again when `onedrop settle` is done"),
+    ] {
+        let count = lines.iter().filter(|one| one.why == Some(word)).count() as u64;
+        if count > 0 {
+            err.push_str(&format!("; passed by {}, which {why}", counted(count, "other")));
+        }
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&lines).unwrap_or_default(),
@@ -63,13 +81,18 @@ fn line(copy: &ForgottenCopy) -> ForgottenLine {
         message_id: id.map(|id| String::from_utf8_lossy(id).into_owned()),
         account: copy.destination.account.clone(),
         mailbox: copy.destination.mailbox.clone(),
-        passed_by: copy.passed_by,
+        passed_by: copy.passed_by.is_some(),
+        why: copy.passed_by.map(|why| match why {
+            PassedBy::Lease => LEASED,
+            PassedBy::Sent => NEEDED,
+        }),
+        raw_kept: copy.has_raw,
     }
 }
 
 fn text(line: &ForgottenLine, done: &str) -> String {
-    let ForgottenLine { message_id, account, mailbox, passed_by } = line;
+    let ForgottenLine { message_id, account, mailbox, why, .. } = line;
     let id = message_id.as_deref().unwrap_or("(no Message-ID)");
-    let done = if *passed_by { "passed by: leased not long ago" } else { done };
+    let done = why.map_or(done.to_owned(), |why| format!("passed by: {why}"));
     one_line(&format!("account={account} mailbox={mailbox} {id}: {done}")).into_owned() + "\n"
 }

@@ -39,10 +39,9 @@ fn migrate(ledger: &dyn AnyLedger, accept_config: bool) -> Result<String, String
 }
 
 /// For the administrator, who would see nothing otherwise.
-pub fn say_that_migrate_waits() {
-    let text = "another `onedrop migrate` runs on this ledger: waiting for its end";
+pub fn say_that_migrate_waits(for_whom: &str) {
     // Nobody may be there to read it.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{for_whom}: waiting for its end");
 }
 
 fn plan(ledger: &dyn AnyLedger) -> Result<String, LedgerError> {

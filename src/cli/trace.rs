@@ -107,6 +107,10 @@ impl TraceText<'_> {
         for copy in &trace.copies {
             text.line("copy", &text.copy(copy));
         }
+        if trace.attempts_left > 0 {
+            let left = format!("{} older attempts are on record", trace.attempts_left);
+            text.line("attempts", &left);
+        }
         for attempt in &trace.attempts {
             text.attempt(attempt);
         }

@@ -53,6 +53,9 @@ pub struct PlannedStep {
     pub about: Duration,
 }
 
+/// For whom a migration waits.
+pub const ANOTHER_MIGRATION: &str = "another `onedrop migrate` runs on this ledger";
+
 /// What a program is, to a ledger.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
@@ -61,8 +64,8 @@ pub struct Program {
     /// The migrations behind those of this source. Only tests have any: they stand for a program of
     /// a later version.
     pub next: &'static [Migration],
-    /// Called once by a migration that has to wait for another program's.
-    pub waits: Option<fn()>,
+    /// Called once by a migration that has to wait, with the one for whom.
+    pub waits: Option<fn(&str)>,
 }
 
 impl Program {
@@ -70,10 +73,10 @@ impl Program {
         self.next.last().map_or(SCHEMA_VERSION, |migration| migration.version)
     }
 
-    /// Says that this program waits for another one that migrates.
-    pub fn say_that_it_waits(&self) {
+    /// Says that this program waits for another one.
+    pub fn say_that_it_waits(&self, whom: &str) {
         if let Some(say) = self.waits {
-            say();
+            say(whom);
         }
     }
 

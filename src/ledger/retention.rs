@@ -96,13 +96,24 @@ pub enum ForgetWhat<'a> {
     Account(&'a str),
 }
 
+/// Why a copy is not touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassedBy {
+    /// It is not placed, and its lease lives or ended less than [`LATE`] ago.
+    Lease,
+    /// Erasing an account would erase the Message-ID by which [`Settling`](super::Settling) looks
+    /// for the message in another's Sent: its bytes are kept for that, or the copy is watched.
+    Sent,
+}
+
 /// A copy that was, or would be, forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForgottenCopy {
     pub message_id: Option<Vec<u8>>,
     pub destination: Destination,
-    /// Not touched: it is not placed, and its lease lives or ended less than [`LATE`] ago.
-    pub passed_by: bool,
+    pub passed_by: Option<PassedBy>,
+    /// The bytes of its message are on record.
+    pub has_raw: bool,
 }
 
 /// What one call did.
@@ -149,7 +160,8 @@ pub trait Retention: Send + Sync {
     /// by time: they are free, in doubt and [look back](super::Claim::looks_back), under another
     /// random value, so that no claim of before counts; one that settle has not written yet stays
     /// due. By account: their rows go, with the facts, attempts and bytes of their messages; of
-    /// these the hashes and the time stay, and what comes of them again looks back.
+    /// these the hashes and the time stay, and what comes of them again looks back. What may not be
+    /// forgotten yet is [passed by](PassedBy).
     fn forget(
         &self,
         what: ForgetWhat<'_>,

@@ -5,7 +5,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CopyOnRecord, Due, DueTime, ForgottenCopy, LedgerError, RandomValue, RawMessage, Remembered,
+    CopyOnRecord, Due, DueTime, ForgottenCopy, LedgerError, PassedBy, RandomValue, RawMessage, Remembered,
     Standing,
 };
 use crate::directory::Destination;
@@ -224,14 +224,33 @@ pub fn no_ledger() -> LedgerError {
     LedgerError::Broken("onedrop_ledger has no row".to_owned())
 }
 
-/// Message-ID, destination (3), whether it is passed by.
+/// Message-ID, destination (3), whether it is passed by for its lease, or for a Sent, whether the
+/// bytes of its message are on record.
 pub fn forgotten(row: &impl SqlRow, at: usize) -> Result<ForgottenCopy, LedgerError> {
     Ok(ForgottenCopy {
         message_id: row.cell(at)?,
         destination: destination(row, at + 1)?,
-        passed_by: row.cell(at + 4)?,
+        passed_by: match (row.cell(at + 4)?, row.cell(at + 5)?) {
+            (true, _) => Some(PassedBy::Lease),
+            (false, true) => Some(PassedBy::Sent),
+            (false, false) => None,
+        },
+        has_raw: row.cell(at + 6)?,
     })
 }
+
+/// SQL: whether another account's Sent still needs the Message-ID of `m`, where `c`'s account is to
+/// be erased.
+pub const NEEDED_BY_SENT: &str = "EXISTS (
+    SELECT 1 FROM onedrop_copy o
+    WHERE o.message_id = m.id AND o.shared AND o.account <> c.account
+      AND CASE WHEN o.placed_at IS NULL
+               THEN EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = m.id)
+               ELSE o.due_at IS NOT NULL
+                    AND EXISTS (SELECT 1 FROM onedrop_unsettled u WHERE u.copy_id = o.id) END)";
+
+/// SQL: whether the bytes of `m` are on record.
+pub const HAS_RAW: &str = "EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id)";
 
 /// Number, Message-ID, its hash, digest, time, bytes.
 pub fn raw_message(row: &impl SqlRow) -> Result<RawMessage, LedgerError> {

@@ -14,6 +14,9 @@ use crate::text;
 /// Bytes of a Message-ID that are shown.
 const ID_BYTES: usize = 1000;
 
+/// So many attempts at a message are shown, the newest, and as many that recorded none.
+pub const ATTEMPTS: usize = 1000;
+
 /// The status of an attempt that delivered.
 pub const PLAIN_STATUS: &str = "2.0.0";
 
@@ -64,6 +67,8 @@ pub struct Trace {
     pub parts: Vec<TracePart>,
     pub copies: Vec<TraceCopy>,
     pub attempts: Vec<TraceAttempt>,
+    /// How many older ones are on record.
+    pub attempts_left: u64,
 }
 
 #[derive(Debug, Clone, Default, serde::Serialize)]
@@ -156,6 +161,8 @@ pub struct TraceBuilder {
     of_message: HashMap<i64, usize>,
     /// By the hash of a Message-ID, the newest message, or the attempts that recorded none.
     of_hash: HashMap<Vec<u8>, usize>,
+    /// How many attempts are on record, with a message or without, by the index in `traces`.
+    on_record: HashMap<(usize, bool), u64>,
 }
 
 impl TraceBuilder {
@@ -195,11 +202,10 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// The trace of the message whose id is the row's first column.
-    fn of(&mut self, row: &impl SqlRow) -> Result<&mut Trace, LedgerError> {
+    /// The index of the message whose id is the row's first column.
+    fn of(&self, row: &impl SqlRow) -> Result<usize, LedgerError> {
         let id: i64 = row.cell(0)?;
-        let found = self.of_message.get(&id).and_then(|at| self.traces.get_mut(*at));
-        found.ok_or_else(|| {
+        self.of_message.get(&id).copied().ok_or_else(|| {
             LedgerError::Broken(format!("a row of message {id}, which was not asked for"))
         })
     }
@@ -235,14 +241,16 @@ impl TraceBuilder {
             by_sender: row.cell(17)?,
             wrapped: row.cell(18)?,
         };
-        self.of(row)?.copies.push(copy);
+        let at = self.of(row)?;
+        self.traces[at].copies.push(copy);
         Ok(())
     }
 
     /// Message (or NULL), hash of its Message-ID where there is none, begin, recipient, sender,
     /// queue id, host, process id, duration, outcome, status, text; account, mailbox and receipt
-    /// (3) of the copy that it stored, where that is all there is to be said. One without a message
-    /// belongs to the newest with this Message-ID, or is shown with the others that recorded none.
+    /// (3) of the copy that it stored, where that is all there is to be said; how many there are of
+    /// its message, or of those without one that have its hash. One without a message belongs to
+    /// the newest with this Message-ID, or is shown with the others that recorded none.
     pub fn attempt(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let mut attempt = TraceAttempt {
             started_at: row.cell(2)?,
@@ -261,11 +269,13 @@ impl TraceBuilder {
             attempt.status = Some(PLAIN_STATUS.to_owned());
             attempt.text = Some(stored_text(&destination, &rows::receipt(row, 14)?));
         }
-        if row.cell::<Option<i64>>(0)?.is_some() {
-            self.of(row)?.attempts.push(attempt);
-            return Ok(());
-        }
-        let at = *self.of_hash.entry(row.cell(1)?).or_insert(self.traces.len());
+        let is_recorded = row.cell::<Option<i64>>(0)?.is_some();
+        let at = match is_recorded {
+            true => self.of(row)?,
+            false => *self.of_hash.entry(row.cell(1)?).or_insert(self.traces.len()),
+        };
+        let on_record = u64::try_from(row.cell::<i64>(17)?).unwrap_or(0);
+        self.on_record.insert((at, is_recorded), on_record);
         if at == self.traces.len() {
             let recorded_at = attempt.started_at.clone();
             self.traces.push(Trace { recorded_at, ..Trace::default() });
@@ -277,7 +287,12 @@ impl TraceBuilder {
     /// The traces, at most `limit`. Times sort as text.
     pub fn newest_first(self, limit: u32) -> Vec<Trace> {
         let mut traces = self.traces;
+        for ((at, _), on_record) in self.on_record {
+            traces[at].attempts_left += on_record;
+        }
         for trace in &mut traces {
+            trace.attempts_left =
+                trace.attempts_left.saturating_sub(trace.attempts.len() as u64);
             trace.attempts.sort_by(|a, b| a.started_at.cmp(&b.started_at));
             trace.parts.sort_by_key(|part| {
                 part.path.split('.').map(|n| n.parse().unwrap_or(0)).collect::<Vec<u32>>()

@@ -2,8 +2,9 @@
 //! the order in which that page says what to do.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use crate::disasters;
 use crate::support::letters::from_ann;
@@ -196,4 +197,59 @@ fn an_account_that_is_forgotten_is_on_record_nowhere() {
     let said = delivered(&config, &TO, from_ann("private").as_bytes());
     assert!(said.starts_with("found "), "{said}");
     assert_eq!(site.inbox("scuba").len(), 1);
+}
+
+#[test]
+fn forget_says_what_a_replay_cannot_deliver_and_what_anothers_sent_still_needs() {
+    let (site, config) = site("[ledger]\nkeep_raw = true\n");
+    for name in ["kept", "gone"] {
+        delivered(&config, &TO, from_ann(name).as_bytes());
+    }
+    site.sqlite()
+        .execute_batch(
+            "DELETE FROM onedrop_raw WHERE message_id = 2;
+             INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, in_doubt,
+                                       prior_doubt, due_at)
+             VALUES (1, 'ann', 'Sent', 1, 0, 0, 0, 4e9);
+             INSERT INTO onedrop_kept (message_id, why, kept_at, bytes) VALUES (1, 'due', 4e9, x'')",
+        )
+        .expect("a copy that is due");
+    let dry = run(&config, &["forget", "--since", "1h", "--dry-run"]);
+    let says = "2 copies would be forgotten; of 1 the ledger has no bytes";
+    assert!(out(&dry).contains(says), "{}", out(&dry));
+    let forgotten = run(&config, &["forget", "--account", "scuba", "--json"]);
+    let said = String::from_utf8_lossy(&forgotten.stderr).into_owned();
+    assert_eq!(forgotten.status.code(), Some(1), "{said}");
+    let says = "1 copy forgotten; passed by 1 other, which another account's Sent still needs: try \
+                again when `onedrop settle` is done";
+    assert!(said.contains(says), "{said}");
+    let lines: serde_json::Value = serde_json::from_slice(&forgotten.stdout).expect("JSON");
+    let why = "another account's Sent still needs its Message-ID";
+    assert_eq!((&lines[0]["passed_by"], &lines[0]["why"]), (&true.into(), &why.into()));
+    assert_eq!((&lines[1]["passed_by"], lines[1]["why"].is_null()), (&false.into(), true));
+    site.sqlite().execute_batch("DELETE FROM onedrop_kept").expect("settled");
+    let forgotten = run(&config, &["forget", "--account", "scuba"]);
+    assert_eq!(forgotten.status.code(), Some(0), "{}", out(&forgotten));
+}
+
+#[test]
+fn a_migration_of_a_file_says_that_it_waits() {
+    let (site, config) = site("");
+    delivered(&config, &TO, from_ann("one").as_bytes());
+    let writer = site.sqlite();
+    writer.execute_batch("BEGIN IMMEDIATE").expect("a writer");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onedrop"));
+    let mut migrate = command
+        .args(["migrate", "--config"])
+        .arg(&config)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("onedrop");
+    let mut line = String::new();
+    let mut told = BufReader::new(migrate.stderr.take().expect("its standard error"));
+    told.read_line(&mut line).expect("a line");
+    let says = "another process writes to this ledger, perhaps another `onedrop migrate`: waiting";
+    assert!(line.starts_with(says), "{line}");
+    writer.execute_batch("ROLLBACK").expect("an end");
+    assert!(migrate.wait().expect("an end").success());
 }

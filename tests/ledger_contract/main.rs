@@ -136,6 +136,7 @@ macro_rules! ledger_contract {
                     a_message_is_found_by_what_an_administrator_knows,
                     a_trace_is_newest_first_and_limited,
                     a_trace_can_be_filtered,
+                    of_very_many_attempts_a_trace_has_the_newest_and_says_how_many_are_left,
                     a_trace_shows_the_state_of_a_copy,
                 }
                 text {
@@ -233,7 +234,9 @@ macro_rules! ledger_contract {
                     a_copy_that_is_forgotten_before_settle_writes_it_stays_due,
                     what_an_attempt_said_stays_when_its_copy_is_forgotten,
                     what_was_placed_since_a_time_is_forgotten,
+                    a_forgotten_copy_says_whether_its_bytes_are_on_record,
                     an_account_is_erased_but_for_hashes_and_times,
+                    what_anothers_sent_still_needs_is_passed_by_until_it_is_settled,
                     a_purge_beside_records_of_the_same_messages_loses_no_doubt,
                     the_end_of_a_purge_is_on_record,
                 }

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use onedrop::ledger::{BatchTerms, PurgeWhat};
+
 use super::handles::{Prepared, calls};
 use super::support::directory;
 use super::support::mariadb::Mariadb;
@@ -455,6 +457,38 @@ fn a_transaction_of_a_commands_own_can_assert_its_lock() {
         matches!(taken, onedrop::ledger::LockTry::Taken { .. })
     };
     assert!(support::wait_until(Duration::from_secs(30), is_taken));
+}
+
+/// A purge of facts that waits for a message says nothing of those that grew old meanwhile.
+#[test]
+fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
+    let rig = MariadbRig::new();
+    let host = Host::of(&rig);
+    for (name, secs) in [("old", 3600), ("young", 94)] {
+        host.record(&mail(name), &[inbox()]);
+        rig.sql(&format!(
+            "UPDATE onedrop_message SET recorded_at = UTC_TIMESTAMP() - INTERVAL {secs} SECOND
+             WHERE subject = '{name}'"
+        ));
+    }
+    let holds = rig.open_transaction("SELECT id FROM onedrop_message ORDER BY id LIMIT 1 FOR UPDATE");
+    let (how, age) = (BatchTerms { limit: 100, dry_run: false }, Duration::from_secs(100));
+    let purge = || host.0.purge(PurgeWhat::Facts, age, None, how, soon()).expect("a purge");
+    thread::scope(|scope| {
+        let first = scope.spawn(purge);
+        let is_old = "SELECT COUNT(*) = 2 FROM onedrop_message
+                      WHERE recorded_at < UTC_TIMESTAMP(6) - INTERVAL 101 SECOND";
+        let waits = "SELECT COUNT(*) > 0 FROM information_schema.innodb_trx
+                     WHERE trx_state = 'LOCK WAIT'";
+        for condition in [waits, is_old] {
+            let holds = || rig.mariadb.sql(condition) == "1";
+            assert!(support::wait_until(Duration::from_secs(60), holds), "{condition}");
+        }
+        drop(holds);
+        assert_eq!(first.join().expect("no panic").gone, 1);
+    });
+    assert_eq!(purge().gone, 1);
+    assert_eq!(purge().gone, 0);
 }
 
 /// A ledger through a proxy that fails connections at a stage of theirs.

@@ -60,6 +60,12 @@ fn verify_reads_the_window_by_indexes() {
     assert_eq!(host.account_reached(&["user7@x.example"]), None);
     let plan = rig.postgres.whole_log().split_off(begun);
     assert_eq!(plan.matches("onedrop_attempt_recipient").count(), 2, "{plan}");
+    // Whose ledger has 20,000 messages, each with its attempts, and 20,000 that recorded none.
+    let begun = rig.postgres.whole_log().len();
+    assert_eq!(host.trace_one("model@example.org").attempts.len(), 1001);
+    let traced = rig.postgres.whole_log().split_off(begun);
+    assert!(traced.contains("onedrop_attempt_message_id"), "{traced}");
+    assert!(!traced.contains("Seq Scan on onedrop_"), "{traced}");
     let removed = plan.split("Rows Removed by Filter: ").skip(1);
     let removed = removed.filter_map(|rest| rest.lines().next()?.parse::<u64>().ok()).max();
     assert!(!plan.contains("Seq Scan") && removed.is_none_or(|most| most < 200), "{plan}");

@@ -1,6 +1,8 @@
 //! What Postgres promises besides: other schemas, other programs, connections that die, a server
 //! that hangs.
 
+use onedrop::ledger::{BatchTerms, PurgeWhat};
+
 use super::handles::{Prepared, calls};
 use super::rigs::NO_FUNCTIONS;
 use super::support::proxy::{Fault, Proxy, Stage};
@@ -41,6 +43,45 @@ fn bytes_longer_than_an_answer_are_read() {
     assert!(host.kept_bytes(recorded.message).is_some_and(|kept| kept == bytes));
     let raw = host.0.next_raw(SystemTime::UNIX_EPOCH, 0, soon()).expect("an answer");
     assert!(raw.is_some_and(|raw| raw.bytes == bytes && raw.copies.len() == 2));
+}
+
+/// A purge of facts that waits for a message says nothing of those that grew old meanwhile.
+#[test]
+fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
+    let rig = PostgresRig::direct(false);
+    let host = Host::of(&rig);
+    for name in ["old", "young"] {
+        host.record(&mail(name), &[inbox()]);
+    }
+    let age = |name: &str, secs: u32| {
+        rig.sql(&format!(
+            "UPDATE onedrop_message SET recorded_at = now() - {secs} * interval '1 second'
+             WHERE subject = '{name}'"
+        ))
+    };
+    age("old", 3600);
+    age("young", 94);
+    let mut another = another_client(&rig);
+    let mut holds = another.transaction().expect("a transaction");
+    holds
+        .execute("SELECT FROM onedrop_message ORDER BY id LIMIT 1 FOR UPDATE", &[])
+        .expect("its row");
+    let (how, age) = (BatchTerms { limit: 100, dry_run: false }, Duration::from_secs(100));
+    let purge = || host.0.purge(PurgeWhat::Facts, age, None, how, soon()).expect("a purge");
+    thread::scope(|scope| {
+        let first = scope.spawn(purge);
+        let is_old = "SELECT count(*) = 2 FROM onedrop_message
+                      WHERE recorded_at < clock_timestamp() - interval '101 seconds'";
+        let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        for condition in [waits, is_old] {
+            let holds = || rig.postgres.psql(condition) == "t";
+            assert!(wait_until(Duration::from_secs(60), holds), "{condition}");
+        }
+        holds.rollback().expect("given back");
+        assert_eq!(first.join().expect("no panic").gone, 1);
+    });
+    assert_eq!(purge().gone, 1);
+    assert_eq!(purge().gone, 0);
 }
 
 /// A purge locks a message, then deletes its attempts: a delivery whose attempts end must not hold

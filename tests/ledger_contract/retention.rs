@@ -42,7 +42,7 @@ impl Host {
         let (mut copies, mut after) = (Vec::new(), 0);
         loop {
             let batch: ForgetBatch = self.0.forget(what, after, how, soon()).expect("forget");
-            copies.extend(batch.copies.into_iter().map(|one| (one.destination, one.passed_by)));
+            copies.extend(batch.copies.into_iter().map(|one| (one.destination, one.passed_by.is_some())));
             match batch.next {
                 Some(next) => after = next,
                 None => return copies,
@@ -418,6 +418,22 @@ pub fn what_an_attempt_said_stays_when_its_copy_is_forgotten(rig: &dyn Rig) {
     assert_eq!(ends(), [said(1), said(2)]);
 }
 
+pub fn a_forgotten_copy_says_whether_its_bytes_are_on_record(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    for (name, raw) in [("with", Some(b"x".as_slice())), ("without", None)] {
+        let (mail, facts) = (mail(name), mail(name).facts());
+        let entry = Entry { raw, ..entry(mail.identity(), &facts) };
+        let recorded = host.record_entry(&entry, &attempt("mx1"), &[inbox()], LEASE);
+        let claim = claimed(&recorded.copies[0]);
+        assert_eq!(host.confirm(&claim, &uid(1)), Confirmed::Recorded);
+        let what = format!("{name}@example.org");
+        let how = BatchTerms { limit: 9, dry_run: true };
+        let told = host.0.forget(ForgetWhat::Message(&what), 0, how, soon()).expect("an answer");
+        let has_raw: Vec<_> = told.copies.iter().map(|one| one.has_raw).collect();
+        assert_eq!(has_raw, [raw.is_some()], "{name}");
+    }
+}
+
 pub fn what_was_placed_since_a_time_is_forgotten(rig: &dyn Rig) {
     let host = Host::of(rig);
     for n in 1..=3 {
@@ -442,6 +458,41 @@ pub fn what_was_placed_since_a_time_is_forgotten(rig: &dyn Rig) {
     let _ = host.claim(&mail("leased"), &inbox());
     let live = host.forget(ForgetWhat::Message("leased@example.org"), false);
     assert_eq!(live, [(inbox(), true)], "its holder may still write");
+}
+
+pub fn what_anothers_sent_still_needs_is_passed_by_until_it_is_settled(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let doug = ForgetWhat::Account("doug");
+    let (due, passed, gone) = (mail("due"), vec![(inbox(), true)], vec![(inbox(), false)]);
+    let message = host.record(&due, &[inbox()]).message;
+    host.place(&due, &inbox(), 1);
+    host.keep_until_due(message, &sent(), b"x", Duration::ZERO);
+    let id = || host.trace_one("due@example.org").message_id;
+    for dry_run in [true, false] {
+        assert_eq!(host.forget(doug, dry_run), passed, "due");
+        assert_eq!(id().as_deref(), Some("<due@example.org>"));
+    }
+    // It is placed, and its mailbox is watched for the sender's own copy.
+    let claim = claimed(&host.claim_due(message, &sent()));
+    assert_eq!(host.confirm(&claim, &uid(2)), Confirmed::Recorded);
+    let watched = host.watched();
+    assert_eq!(watched.len(), 1);
+    assert_eq!(host.forget(doug, false), passed, "watched");
+    host.look_again(&watched[0], None);
+    // To let it in again by name or by time needs no Message-ID.
+    let how = BatchTerms { limit: 9, dry_run: true };
+    let named = host.0.forget(ForgetWhat::Message("due@example.org"), 0, how, soon());
+    assert!(named.expect("an answer").copies.iter().all(|one| one.passed_by.is_none()));
+    assert_eq!(host.forget(doug, false), gone, "settled");
+    assert_eq!(host.trace("due@example.org")[0].message_id, None);
+    // What the account's own Sent waits for goes with the account.
+    let own = mail("own");
+    let message = host.record(&own, &[inbox()]).message;
+    host.place(&own, &inbox(), 3);
+    let of_doug = Destination::sent("doug", "Sent");
+    host.keep_until_due(message, &of_doug, b"x", Duration::ZERO);
+    assert_eq!(host.forget(doug, false), [(inbox(), false), (of_doug, false)]);
+    assert_eq!(host.kept(message), None);
 }
 
 pub fn an_account_is_erased_but_for_hashes_and_times(rig: &dyn Rig) {

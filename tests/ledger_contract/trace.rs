@@ -52,6 +52,40 @@ pub fn a_trace_is_newest_first_and_limited(rig: &dyn Rig) {
     assert!(subjects(0, &host).is_empty());
 }
 
+pub fn of_very_many_attempts_a_trace_has_the_newest_and_says_how_many_are_left(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let end = AttemptEnd { outcome: "tempfail", ..delivered() };
+    let note = |name: &str, pids: std::ops::Range<u32>| {
+        let ended: Vec<_> =
+            pids.map(|pid| (Attempt { pid, ..attempt("mx1") }, end.clone())).collect();
+        ended.chunks(500).for_each(|ended| host.note(&mail(name), ended));
+    };
+    let pids = |trace: &Trace| {
+        let mut pids: Vec<i64> = trace.attempts.iter().map(|one| one.pid).collect();
+        pids.sort_unstable();
+        (pids.first().copied(), pids.last().copied(), pids.len(), trace.attempts_left)
+    };
+    // Some recorded no message, and belong to it all the same.
+    note("many", 1000..2100);
+    let trace = host.trace_one("many@example.org");
+    assert_eq!(pids(&trace), (Some(1100), Some(2099), 1000, 100));
+    host.record(&mail("many"), &[inbox()]);
+    note("many", 3000..4100);
+    let trace = host.trace_one("many@example.org");
+    assert_eq!(pids(&trace), (Some(1100), Some(4099), 2000, 201));
+    assert_eq!(trace.copies.len(), 1);
+    // Each message has its own.
+    host.record(&mail("few"), &[inbox()]);
+    note("few", 5000..5002);
+    let traces = host.trace("doug@mail.axial.net");
+    let of = |name: &str| {
+        let found = traces.iter().find(|one| one.subject.as_deref() == Some(name));
+        pids(found.expect("a trace"))
+    };
+    assert_eq!((of("few").2, of("few").3), (3, 0));
+    assert_eq!((of("many").2, of("many").3), (2000, 201));
+}
+
 pub fn a_trace_can_be_filtered(rig: &dyn Rig) {
     let host = Host::of(rig);
     let end = |outcome| AttemptEnd { outcome, ..delivered() };

@@ -137,7 +137,7 @@ fn a_delivery_that_was_forgotten_confirms_nothing_and_loses_nothing() {
             let how = BatchTerms { limit: 100, dry_run: false };
             let what = ForgetWhat::Message("last-year@example.org");
             let forgotten = ledger.forget(what, 0, how, soon()).expect("forgotten");
-            assert!(forgotten.copies.iter().all(|copy| !copy.passed_by));
+            assert!(forgotten.copies.iter().all(|copy| copy.passed_by.is_none()));
         };
         let late = world.delivery().after("append", forget).run(&old_mail(), &[inbox()]);
         late.expect_temp_fail();

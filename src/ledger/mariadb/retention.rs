@@ -9,20 +9,20 @@ use super::MariadbLedger;
 use super::connection::{MariadbSession, first, rows_at};
 use super::statement::{SqlBatch, Value, list, values};
 use crate::ledger::retention::LATE;
-use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::rows::{self, HAS_RAW, NEEDED_BY_SENT, SqlRow};
 use crate::ledger::{
     BatchTerms, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
     RandomValue, RawMessage, Remembered, Retention, wanted_hashes,
 };
 
-/// Before when; ?1: how many seconds ago.
-const BEFORE: &str = "TIMESTAMPADD(SECOND, -?1, UTC_TIMESTAMP(6))";
+/// So many seconds ago.
+const AGO: &str = "TIMESTAMPADD(SECOND, -?1, UTC_TIMESTAMP(6))";
 
 /// An hour ago.
 const LATELY: &str = "TIMESTAMPADD(SECOND, -?2, UTC_TIMESTAMP(6))";
 
-/// What is old enough, from behind a row: its time and its number. ?2, ?3: from behind; ?4: at
-/// most.
+/// What is old enough, from behind a row: its time and its number. {before}: before when; ?2, ?3:
+/// from behind; ?4: at most.
 fn old(what: PurgeWhat) -> String {
     let behind = "(m.recorded_at > TIMESTAMPADD(SECOND, ?2, '1970-01-01')
                    OR m.recorded_at = TIMESTAMPADD(SECOND, ?2, '1970-01-01') AND m.id > ?3)";
@@ -31,7 +31,7 @@ fn old(what: PurgeWhat) -> String {
         format!(
             "SELECT TIMESTAMPDIFF(SECOND, '1970-01-01', m.recorded_at), m.id
              FROM onedrop_message m
-             WHERE m.recorded_at < {BEFORE} AND {behind} AND {condition}
+             WHERE m.recorded_at < {{before}} AND {behind} AND {condition}
              ORDER BY m.recorded_at, m.id LIMIT ?4"
         )
     };
@@ -48,17 +48,17 @@ fn old(what: PurgeWhat) -> String {
                      AND e.message_id < (
                        SELECT m.id FROM onedrop_message m
                        WHERE {since} ORDER BY m.recorded_at, m.id LIMIT 1)) w ON w.id = a.id
-             WHERE a.started_at < {BEFORE} AND ?2 < 1 AND a.id > ?3
+             WHERE a.started_at < {{before}} AND ?2 < 1 AND a.id > ?3
              ORDER BY a.id LIMIT ?4"
         ),
         PurgeWhat::Raw => format!(
             "SELECT 0, r.message_id FROM onedrop_raw r
-             WHERE r.position = 0 AND r.kept_at < {BEFORE} AND ?2 < 1 AND r.message_id > ?3
+             WHERE r.position = 0 AND r.kept_at < {{before}} AND ?2 < 1 AND r.message_id > ?3
              ORDER BY r.message_id LIMIT ?4"
         ),
         PurgeWhat::Kept => format!(
             "SELECT 0, k.message_id FROM onedrop_kept k
-             WHERE k.kept_at < {BEFORE} AND ?2 < 1 AND k.message_id > ?3
+             WHERE k.kept_at < {{before}} AND ?2 < 1 AND k.message_id > ?3
              ORDER BY k.message_id LIMIT ?4"
         ),
     }
@@ -86,7 +86,7 @@ fn going(what: PurgeWhat, rows: &str) -> (&'static str, String) {
                                  WHERE c.message_id = onedrop_kept.message_id
                                    AND c.shared AND c.placed_at IS NULL
                                    AND (c.leased_until > {LATELY} OR c.epoch = 0
-                                        OR c.due_at > {BEFORE}))"
+                                        OR c.due_at > {{before}}))"
             ),
         ),
         PurgeWhat::Attempts => ("onedrop_attempt", format!("id IN {rows}")),
@@ -184,8 +184,14 @@ fn purge(
         PurgeWhat::Messages => " FOR UPDATE SKIP LOCKED",
         _ => " FOR UPDATE",
     };
+    // One reading of the clock: what is moved on says of the same messages.
+    let ago = format!("SELECT COALESCE(CAST({AGO} AS CHAR), '0001-01-01')");
+    let ago = connection.query(&ago, values![secs])?;
+    let before = first::<String>(&ago)?.ok_or_else(rows::no_ledger)?;
+    let before = format!("TIMESTAMP'{before}'");
+    let old = old(what).replace("{before}", &before);
     let batch =
-        SqlBatch::of(&format!("{}{lock}", old(what)), values![secs, after.secs, after.row, limit]);
+        SqlBatch::of(&format!("{old}{lock}"), values![secs, after.secs, after.row, limit]);
     let answers = connection.begin(batch)?;
     let cursor = |row: &mysql_async::Row| Ok(PurgeCursor { secs: row.cell(0)?, row: row.cell(1)? });
     let old: Vec<PurgeCursor> =
@@ -193,6 +199,7 @@ fn purge(
     let next = old.last().copied().filter(|_| old.len() == limit as usize);
     let numbers = list(old.iter().map(|one| Value::from(one.row)));
     let (table, condition) = going(what, &numbers);
+    let condition = condition.replace("{before}", &before);
     let mut batch = SqlBatch::default();
     let ages = values![secs, late];
     if dry_run {
@@ -203,7 +210,7 @@ fn purge(
                 batch.add(
                     &format!(
                         "DELETE FROM onedrop_attempt
-                         WHERE message_id IN {numbers} AND started_at < {BEFORE}"
+                         WHERE message_id IN {numbers} AND started_at < {before}"
                     ),
                     ages,
                 );
@@ -230,7 +237,7 @@ fn purge(
         (PurgeWhat::Facts, Some(next)) => {
             format!("TIMESTAMPADD(SECOND, {}, '1970-01-01')", next.secs)
         }
-        _ => BEFORE.to_owned(),
+        _ => before,
     };
     for (of, column) in
         [(PurgeWhat::Messages, "remembers_since"), (PurgeWhat::Facts, "facts_since")]
@@ -263,12 +270,14 @@ fn forget(
             SqlBatch::of("c.account = ?1", values![account.as_bytes()]).into_sql()
         }
     };
+    let needed = if matches!(what, ForgetWhat::Account(_)) { NEEDED_BY_SENT } else { "FALSE" };
     let lock = if dry_run { "" } else { " FOR UPDATE" };
     let late = i64::try_from(LATE.as_secs()).unwrap_or(i64::MAX / 1000);
     let batch = SqlBatch::of(
         &format!(
             "SELECT c.id, c.message_id, m.message_id, c.account, c.mailbox, c.shared,
-                 c.placed_at IS NULL AND COALESCE(c.leased_until > {LATELY}, 0)
+                 c.placed_at IS NULL AND COALESCE(c.leased_until > {LATELY}, 0), {needed},
+                 {HAS_RAW}
              FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
              WHERE c.id > ?1 AND {wanted} ORDER BY c.id LIMIT ?3{lock}"
         ),
@@ -281,7 +290,7 @@ fn forget(
     for row in found {
         let one = rows::forgotten(row, 2)?;
         last = Some(row.cell::<i64>(0)?);
-        if !one.passed_by {
+        if one.passed_by.is_none() {
             numbers.push(Value::from(row.cell::<i64>(0)?));
             messages.push(Value::from(row.cell::<i64>(1)?));
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::connection::{Answers, MariadbSession, first, rows_at};
 use super::errors::{NO_TABLE, is_refused_with};
 use super::statement::{SqlBatch, values};
-use crate::ledger::migration::row_count;
+use crate::ledger::migration::{ANOTHER_MIGRATION, row_count};
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
     BASE_VERSION, LedgerError, Migration, MigrationStep, PlannedStep, SchemaVersion,
@@ -163,7 +163,7 @@ pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, Le
     let all_secs = |connection: &MariadbSession| connection.left().as_secs_f64().floor() as i64;
     let soon = all_secs(connection).min(QUIET_SECS);
     if !take(connection, soon)? {
-        connection.program().say_that_it_waits();
+        connection.program().say_that_it_waits(ANOTHER_MIGRATION);
         let secs = all_secs(connection);
         if !take(connection, secs)? {
             return Err(LedgerError::Contended);

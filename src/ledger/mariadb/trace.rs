@@ -9,6 +9,7 @@ use super::MariadbLedger;
 use super::attempts::INDEXED;
 use super::connection::{MariadbSession, rows_at};
 use super::statement::{SqlBatch, Value, list, values};
+use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
     LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes,
 };
@@ -69,19 +70,23 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        {due_at}, by_sender, wrapped
 FROM onedrop_copy c WHERE message_id IN {ids} ORDER BY shared, id";
 
-/// Attempts for the messages, and attempts without a message row: with the same Message-IDs, or by
-/// Message-ID, queue id or recipient; without a name, all of them. Further conditions as above
-/// (attempts have no subject).
-const ATTEMPTS: &str = "
+/// The newest {attempts} attempts of each message, and those without a message row, at most so
+/// many: with the same Message-IDs, or by Message-ID, queue id or recipient; without a name, all of
+/// them. Further conditions as above (attempts have no subject).
+const ATTEMPTS_OF: &str = "
 (SELECT a.message_id, a.id_hash, {started_at}, a.recipient, COALESCE(a.sender, m.sender),
         a.queue_id, a.host, a.pid, a.duration_ms, a.outcome, a.status, a.detail, c.account,
-        c.mailbox, c.uid_validity, c.uid, c.file_name, a.id
- FROM onedrop_attempt a JOIN onedrop_message m ON m.id = a.message_id
-      LEFT JOIN onedrop_copy c ON c.id = a.copy_id AND a.detail IS NULL
- WHERE a.message_id IN {ids})
+        c.mailbox, c.uid_validity, c.uid, c.file_name, counted.on_record, a.id
+ FROM (SELECT id, ROW_NUMBER() OVER (PARTITION BY message_id ORDER BY id DESC) AS behind,
+              COUNT(*) OVER (PARTITION BY message_id) AS on_record
+       FROM onedrop_attempt WHERE message_id IN {ids}) counted
+      JOIN onedrop_attempt a ON a.id = counted.id AND counted.behind <= {attempts}
+      JOIN onedrop_message m ON m.id = a.message_id
+      LEFT JOIN onedrop_copy c ON c.id = a.copy_id AND a.detail IS NULL)
 UNION ALL
 (SELECT message_id, id_hash, {started_at}, recipient, COALESCE(sender, ''), queue_id, host, pid,
-        duration_ms, outcome, status, detail, NULL, NULL, NULL, NULL, NULL, id
+        duration_ms, outcome, status, detail, NULL, NULL, NULL, NULL, NULL,
+        COUNT(*) OVER (PARTITION BY id_hash), id
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash IN {found}
@@ -89,8 +94,8 @@ UNION ALL
              ?1 <> '' AND (id_hash IN {hashes} OR queue_id = ?1 OR recipient = ?2))
           AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
           AND (?6 IS NULL OR LOCATE(LOWER(?6), LOWER(sender)) > 0))
- ORDER BY id DESC LIMIT 1000)
-ORDER BY 3, 18";
+ ORDER BY id DESC LIMIT {attempts})
+ORDER BY 3, 19";
 
 const UNRECORDED: &str = "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
 
@@ -151,7 +156,7 @@ fn trace(
             .replace("{hashes}", &hashes)
     };
     let mut batch = SqlBatch::of(&about(COPIES), &[]);
-    batch.add(&about(ATTEMPTS), values);
+    batch.add(&about(ATTEMPTS_OF), values);
     let answers = connection.read(batch)?;
     type Add = fn(&mut TraceBuilder, &Row) -> Result<(), LedgerError>;
     let adds: [Add; 2] = [TraceBuilder::copy, TraceBuilder::attempt];
@@ -164,7 +169,7 @@ fn trace(
 /// Replaces each `{column}` that is a time by its ISO 8601 text, and `{unrecorded}`.
 fn with_times(sql: &str) -> String {
     let times = ["recorded_at", "date", "placed_at", "leased_until", "started_at", "due_at"];
-    let sql = sql.replace("{unrecorded}", UNRECORDED);
+    let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     times.into_iter().fold(
         sql.replace("{overdue}", &OVERDUE.as_secs().to_string()),
         |sql, column| {

@@ -6,8 +6,8 @@ use super::MemoryLedger;
 use super::rows::{CopyRow, Rows};
 use crate::ledger::retention::LATE;
 use crate::ledger::{
-    BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeCursor,
-    PurgeWhat, RandomValue, RawMessage, Remembered, Retention, rows, wanted_hashes,
+    BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PassedBy, PurgeBatch,
+    PurgeCursor, PurgeWhat, RandomValue, RawMessage, Remembered, Retention, rows, wanted_hashes,
 };
 use crate::message::Facts;
 
@@ -165,6 +165,19 @@ impl Rows {
             && copy.leased_until.is_some_and(|until| until + LATE > self.time.of_leases())
     }
 
+    /// Another account's Sent needs the Message-ID.
+    fn is_needed_by_sent(&self, copy: &CopyRow) -> bool {
+        let is_kept = self.messages.get(&copy.message).is_some_and(|one| one.kept.is_some());
+        let of_it = self.copies.iter().filter(|(_, other)| other.message == copy.message);
+        let mut others = of_it.filter(|(_, other)| {
+            other.destination.shared && other.destination.account != copy.destination.account
+        });
+        others.any(|(number, other)| match other.receipt {
+            None => is_kept,
+            Some(_) => other.due_at.is_some() && self.unsettled.contains_key(number),
+        })
+    }
+
     fn take_out(&mut self, row: i64, what: PurgeWhat, older_than: Duration) {
         match what {
             PurgeWhat::Messages => {
@@ -225,15 +238,22 @@ impl Rows {
         let mut batch = ForgetBatch { next, copies: Vec::new() };
         for number in wanted {
             let Some(copy) = self.copies.get(&number) else { continue };
-            let (message, passed_by) = (copy.message, self.may_be_written(copy));
+            let message = copy.message;
+            let is_needed = matches!(what, ForgetWhat::Account(_)) && self.is_needed_by_sent(copy);
+            let passed_by = match self.may_be_written(copy) {
+                true => Some(PassedBy::Lease),
+                false => is_needed.then_some(PassedBy::Sent),
+            };
+            let has_raw = self.messages.get(&message).is_some_and(|one| one.raw.is_some());
             let message_id = self.messages.get(&message).map(|one| one.identity.message_id.clone());
             batch.copies.push(ForgottenCopy {
                 message_id: message_id.flatten(),
                 destination: copy.destination.clone(),
                 passed_by,
+                has_raw,
             });
             match what {
-                _ if passed_by || dry_run => {}
+                _ if passed_by.is_some() || dry_run => {}
                 ForgetWhat::Account(_) => self.erase(number, message),
                 ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
                     if let Some(copy) = self.copies.get_mut(&number) {

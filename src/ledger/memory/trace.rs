@@ -6,6 +6,7 @@ use super::MemoryLedger;
 use super::rows::{AttemptRow, CopyRow, MessageRow, Rows};
 use super::time::wall_clock;
 use crate::clock;
+use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
     ELSEWHERE, LedgerError, OVERDUE, Records, Trace, TraceAddress, TraceAttempt, TraceCopy,
     TraceFilter, TracePart, copy_state, wanted_hashes,
@@ -81,7 +82,19 @@ impl Rows {
                 _ => {}
             }
         }
-        found.into_iter().map(|(_, trace)| trace).take(limit as usize).collect()
+        found.into_iter().map(|(_, trace)| self.newest(trace)).take(limit as usize).collect()
+    }
+
+    /// With the newest attempts alone, of those that recorded the message and of the others.
+    fn newest(&self, mut trace: Trace) -> Trace {
+        let recorded = self.attempts.values().filter(|row| row.message == Some(trace.message));
+        let others = trace.attempts.split_off(recorded.count());
+        for attempts in [std::mem::take(&mut trace.attempts), others] {
+            let left = attempts.len().saturating_sub(ATTEMPTS);
+            trace.attempts_left += left as u64;
+            trace.attempts.extend(attempts.into_iter().skip(left));
+        }
+        trace
     }
 
     /// Whether a copy is not placed that should be.

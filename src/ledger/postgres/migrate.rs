@@ -16,6 +16,7 @@ use super::connection::{Connection, Statement};
 use super::errors::is_late;
 use super::schema::version;
 use crate::clock::{Clock, SystemClock};
+use crate::ledger::migration::ANOTHER_MIGRATION;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{BASE_VERSION, LedgerError, Migration, MigrationStep, PlannedStep};
 use crate::lock_key::{advisory_key, name_hash};
@@ -66,7 +67,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<Vec<String>, Ledger
     let mut is_new = true;
     take_the_lock(&mut keeper, || {
         if std::mem::take(&mut is_new) {
-            connection.program().say_that_it_waits();
+            connection.program().say_that_it_waits(ANOTHER_MIGRATION);
         }
     })?;
     let migrated = migrate_alone(connection);

@@ -10,26 +10,27 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::connection::{Connection, Statement};
 use crate::ledger::retention::LATE;
-use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::rows::{self, HAS_RAW, NEEDED_BY_SENT, SqlRow};
 use crate::ledger::{
     BatchTerms, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
     RawMessage, Remembered, Retention, wanted_hashes,
 };
 
 /// What is old enough, from behind a row: its time and its number. $1: how old, in seconds; $2, $3:
-/// from behind; $4: at most.
+/// from behind; $4: at most. Of messages by now(), which is one reading for the transaction: what it
+/// moves on says of the same ones.
 fn old(what: PurgeWhat) -> &'static str {
     match what {
         PurgeWhat::Messages => {
             "SELECT extract(epoch FROM m.recorded_at)::bigint, m.id FROM onedrop_message m
-             WHERE m.recorded_at < clock_timestamp() - $1 * interval '1 second'
+             WHERE m.recorded_at < now() - $1 * interval '1 second'
                AND (m.recorded_at, m.id) > (to_timestamp($2), $3)
              ORDER BY m.recorded_at, m.id LIMIT $4"
         }
         PurgeWhat::Facts => {
             "SELECT extract(epoch FROM m.recorded_at)::bigint, m.id FROM onedrop_message m
              WHERE m.recorded_at >= (SELECT facts_since FROM onedrop_ledger)
-               AND m.recorded_at < clock_timestamp() - $1 * interval '1 second'
+               AND m.recorded_at < now() - $1 * interval '1 second'
                AND (m.recorded_at, m.id) > (to_timestamp($2), $3)
              ORDER BY m.recorded_at, m.id LIMIT $4"
         }
@@ -52,7 +53,7 @@ fn old(what: PurgeWhat) -> &'static str {
         PurgeWhat::Raw => {
             "SELECT 0::bigint, m.id FROM onedrop_message m
              WHERE m.id IN (SELECT r.message_id FROM onedrop_raw r)
-               AND m.recorded_at < clock_timestamp() - $1 * interval '1 second'
+               AND m.recorded_at < now() - $1 * interval '1 second'
                AND (0::float8, m.id) > ($2, $3)
              ORDER BY m.id LIMIT $4"
         }
@@ -298,7 +299,7 @@ fn purge(
     let moves_on = |column: &str| {
         let to = match (what, next) {
             (PurgeWhat::Facts, Some(next)) => format!("to_timestamp({})", next.secs),
-            _ => "clock_timestamp() - $1 * interval '1 second'".to_owned(),
+            _ => "now() - $1 * interval '1 second'".to_owned(),
         };
         let sql = format!("UPDATE onedrop_ledger SET {column} = {to} WHERE {column} < {to}");
         // Where $1 is not used it must be named all the same.
@@ -326,10 +327,13 @@ fn forget(
         // Nobody claims a new copy of these messages before it is known that they look back.
         ForgetWhat::Account(_) => ("c.account = $4", " FOR UPDATE OF m, c"),
     };
+    let needed =
+        if matches!(what, ForgetWhat::Account(_)) { NEEDED_BY_SENT } else { "false" };
     let sql = format!(
         "SELECT c.id, c.message_id, m.message_id, c.account, c.mailbox, c.shared,
              c.placed_at IS NULL
-             AND coalesce(c.leased_until > clock_timestamp() - $3 * interval '1 second', false)
+             AND coalesce(c.leased_until > clock_timestamp() - $3 * interval '1 second', false),
+             {needed}, {HAS_RAW}
          FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
          WHERE c.id > $1 AND {wanted} ORDER BY c.id LIMIT $2{}",
         if dry_run { "" } else { lock }
@@ -354,7 +358,7 @@ fn forget(
     for row in &found {
         let one = rows::forgotten(row, 2)?;
         last = Some(row.cell::<i64>(0)?);
-        if !one.passed_by {
+        if one.passed_by.is_none() {
             numbers.push(row.cell::<i64>(0)?);
             messages.push(row.cell::<i64>(1)?);
         }

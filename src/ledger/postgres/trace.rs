@@ -9,6 +9,7 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::columns::INDEXED;
 use super::connection::{Connection, Statement};
+use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
     LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, rows, wanted_hashes,
 };
@@ -69,21 +70,26 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        {due_at}, by_sender, wrapped
 FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 
-/// Attempts for the messages ($1), and attempts without a message row: with the same Message-IDs
-/// ($2), or by Message-ID ($3), queue id or recipient ($4); without a name, all of them. Further
-/// conditions as above ($5 to $8; attempts have no subject).
-const ATTEMPTS: &str = "
+/// The newest {attempts} attempts of each message ($1), and those without a message row, at most so
+/// many: with the same Message-IDs ($2), or by Message-ID ($3), queue id or recipient ($4); without
+/// a name, all of them. Further conditions as above ($5 to $8; attempts have no subject).
+const ATTEMPTS_OF: &str = "
 SELECT a.message_id, NULL::bytea, {started_at}, recipient, coalesce(a.sender, m.sender), queue_id,
        host, pid::bigint, coalesce(duration_ms, c.attempt_ms)::bigint,
        CASE WHEN c.id IS NULL THEN outcome ELSE 'delivered' END, status, detail, c.account,
-       c.mailbox, c.uid_validity, c.uid, c.file_name
-FROM onedrop_attempt a JOIN onedrop_message m ON m.id = a.message_id
+       c.mailbox, c.uid_validity, c.uid, c.file_name, counted.on_record
+FROM unnest($1) AS wanted (id)
+     CROSS JOIN LATERAL (
+         SELECT n.id, count(*) OVER () AS on_record FROM onedrop_attempt n
+         WHERE n.message_id = wanted.id ORDER BY n.id DESC LIMIT {attempts}) counted
+     JOIN onedrop_attempt a ON a.id = counted.id
+     JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
                               AND a.outcome IS NULL
-WHERE a.message_id = ANY ($1)
 UNION ALL
 (SELECT message_id, id_hash, {started_at}, recipient, coalesce(sender, ''), queue_id, host,
-        pid::bigint, duration_ms::bigint, outcome, status, detail, NULL, NULL, NULL, NULL, NULL
+        pid::bigint, duration_ms::bigint, outcome, status, detail, NULL, NULL, NULL, NULL, NULL,
+        count(*) OVER (PARTITION BY id_hash)
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash = ANY ($2)
@@ -92,7 +98,7 @@ UNION ALL
                                   OR lower(recipient) = lower($4)) END
           AND started_at >= to_timestamp($5) AND $7::text IS NULL AND (NOT $8 OR {unrecorded})
           AND ($6::text IS NULL OR position(lower($6) IN lower(sender)) > 0))
- ORDER BY id DESC LIMIT 1000)
+ ORDER BY id DESC LIMIT {attempts})
 ORDER BY 3";
 
 const UNRECORDED: &str = "NOT EXISTS (SELECT FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
@@ -139,7 +145,7 @@ fn trace(
     connection.query(conditions(wanted, filter))?.iter().try_for_each(|row| found.message(row))?;
     let ids = found.messages();
     let about = |sql| Statement::new(with_times(sql)).with(&ids, Type::INT8_ARRAY);
-    let attempts = about(ATTEMPTS)
+    let attempts = about(ATTEMPTS_OF)
         .with(found.hashes(), Type::BYTEA_ARRAY)
         .with(&hashes, Type::BYTEA_ARRAY)
         .with(&name, Type::TEXT);
@@ -166,7 +172,7 @@ fn conditions<'a>(statement: Statement<'a>, filter: &TraceFilter<'a>) -> Stateme
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC, and `{unrecorded}`.
 fn with_times(sql: &str) -> String {
     let times = [("recorded_at", ""), ("date", ""), ("placed_at", ".MS"), ("leased_until", ".MS")];
-    let sql = sql.replace("{unrecorded}", UNRECORDED);
+    let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     let mut sql = sql.replace("{overdue}", &OVERDUE.as_secs().to_string());
     for (column, millis) in times.into_iter().chain([("started_at", ".MS"), ("due_at", "")]) {
         let text = format!(

@@ -5,9 +5,9 @@
 //! as its deadline.
 
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, ErrorCode, params};
 
 use super::{SqliteSession, first, read, schema};
 use crate::ledger::migration::row_count;
@@ -22,13 +22,21 @@ const MIGRATIONS: &[Migration] = &[Migration {
     steps: &[MigrationStep::Transaction(include_str!("../migrations/sqlite/0010_base.sql"))],
 }];
 
+const ANOTHER_WRITER: &str =
+    "another process writes to this ledger, perhaps another `onedrop migrate`";
+
+/// How long it waits for another process before it says so.
+const QUIET: Duration = Duration::from_millis(500);
+
 /// Applies the missing migrations; returns their names.
 pub(super) fn migrate(session: &mut SqliteSession) -> Result<Vec<String>, LedgerError> {
     let program = session.program.clone();
     let mut applied = Vec::new();
+    let mut is_told = false;
     for migration in program.migrations(MIGRATIONS) {
         let mut is_new = false;
         loop {
+            is_told = is_told || tells_that_it_waits(session)?;
             let began = Instant::now();
             let done = session.write(|tx, now| {
                 let found = schema::version(tx, &program)?;
@@ -53,6 +61,19 @@ pub(super) fn migrate(session: &mut SqliteSession) -> Result<Vec<String>, Ledger
     }
     schema::version(&session.connection, &program)?.check()?;
     Ok(applied)
+}
+
+/// Says so if another process has been writing for a while.
+fn tells_that_it_waits(session: &SqliteSession) -> Result<bool, LedgerError> {
+    session.connection.busy_timeout(QUIET)?;
+    match session.connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK") {
+        Ok(()) => Ok(false),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+            session.program.say_that_it_waits(ANOTHER_WRITER);
+            Ok(true)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What a transaction did.

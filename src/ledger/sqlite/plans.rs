@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{SqliteLedger, attempts, copies, settling, verify};
+use super::{SqliteLedger, attempts, copies, settling, trace, verify};
 use crate::ledger::Schema;
 use crate::pool::Limits;
 
@@ -26,7 +26,7 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
     while let Some(row) = rows.next().expect("a plan") {
         steps.push(row.get(3).expect("a step"));
     }
-    let small = ["every", "recent", "open", "u", "k", "onedrop_kept", "(subquery-"];
+    let small = ["every", "recent", "open", "u", "k", "onedrop_kept", "(subquery-", "shown", "counted", "unrecorded", "json_each"];
     for table in steps.iter().filter_map(|step| step.strip_prefix("SCAN ")) {
         let name = table.split(' ').next().unwrap_or_default();
         let is_small = small.iter().any(|one| name == *one || name.starts_with("(subquery-"));
@@ -77,6 +77,18 @@ fn a_receipt_before_is_found_by_the_accounts_index() {
     assert!(steps.iter().any(|step| step.contains(index)), "{steps:#?}");
     let sorted = steps.iter().filter(|step| step.contains("TEMP B-TREE")).count();
     assert_eq!(sorted, 1, "only what was found: {steps:#?}");
+}
+
+#[test]
+fn a_trace_reads_attempts_by_indexes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of());
+    for index in [
+        "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_message (message_id=?)",
+        "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)",
+    ] {
+        assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
+    }
 }
 
 #[test]

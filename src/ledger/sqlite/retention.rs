@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use super::copies::copys_lease_end;
 use super::{BootTime, SqliteLedger, read};
 use crate::ledger::retention::LATE;
-use crate::ledger::rows::SqlRow;
+use crate::ledger::rows::{HAS_RAW, NEEDED_BY_SENT, SqlRow};
 use crate::ledger::{
     BatchTerms, ForgetBatch, ForgetWhat, LedgerError, PurgeBatch, PurgeCursor, PurgeWhat,
     RawMessage, Remembered, Retention, rows, wanted_hashes,
@@ -258,10 +258,12 @@ fn forget(
         ForgetWhat::Since(_) => "c.placed_at >= ?6",
         ForgetWhat::Account(_) => "c.account = ?7",
     };
+    let needed = if account.is_some() { NEEDED_BY_SENT } else { "0" };
     let (lease_end, late) = (copys_lease_end("c.", "?3", "?8"), LATE.as_secs());
     let sql = format!(
         "SELECT c.id, c.message_id, m.message_id, c.account, c.mailbox, c.shared,
-             c.placed_at IS NULL AND coalesce({lease_end} > ?3 - {late}, 0)
+             c.placed_at IS NULL AND coalesce({lease_end} > ?3 - {late}, 0), {needed},
+             {HAS_RAW}
          FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
          WHERE c.id > ?1 AND {wanted} AND coalesce(?4, ?5, ?6, ?7, ?8) IS NOT NULL
          ORDER BY c.id LIMIT ?2"
@@ -270,7 +272,7 @@ fn forget(
     let found = read(tx, &sql, params, |row| {
         Ok((row.cell::<i64>(0)?, row.cell::<i64>(1)?, rows::forgotten(row, 2)?))
     })?;
-    for (copy, message, _) in found.iter().filter(|(.., one)| !one.passed_by && !dry_run) {
+    for (copy, message, _) in found.iter().filter(|(.., one)| one.passed_by.is_none() && !dry_run) {
         match what {
             ForgetWhat::Account(_) => {
                 for sql in ERASE {

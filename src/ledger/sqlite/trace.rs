@@ -7,6 +7,7 @@ use rusqlite::{Connection, Params, params};
 use super::copies::copys_lease_end;
 use super::{BootTime, SqliteLedger, read};
 use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
     LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes,
 };
@@ -65,24 +66,35 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        {due_at}, by_sender, wrapped
 FROM onedrop_copy c WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY id";
 
-/// Attempts for the messages in ?9, and attempts that recorded none: for messages with the hashes
-/// in ?10, and those that match the filter.
-const ATTEMPTS: &str = "
+/// The newest {attempts} attempts of each message in ?9, and those that recorded none, at most so
+/// many: for messages with the hashes in ?10, and those that match the filter.
+const ATTEMPTS_OF: &str = "
+WITH counted AS (
+    SELECT id, row_number() OVER (PARTITION BY message_id ORDER BY id DESC) AS behind,
+           count(*) OVER (PARTITION BY message_id) AS on_record
+    FROM onedrop_attempt WHERE message_id IN (SELECT value FROM json_each(?9))
+), unrecorded AS (
+    SELECT a.id, 0, count(*) OVER (PARTITION BY a.id_hash)
+    FROM onedrop_attempt a
+    WHERE a.message_id IS NULL AND (
+        lower(hex(a.id_hash)) IN (SELECT value FROM json_each(?10))
+        OR started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
+           AND (?6 IS NULL OR instr(lower(a.sender), lower(?6)) > 0)
+           AND CASE WHEN ?3 IS NULL THEN {unrecorded}
+                    ELSE a.id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> ''
+                         OR recipient = ?4 END)
+    ORDER BY a.id DESC LIMIT {attempts}
+), shown AS (
+    SELECT * FROM counted WHERE behind <= {attempts} UNION ALL SELECT * FROM unrecorded
+)
 SELECT a.message_id, a.id_hash, {started_at}, recipient, coalesce(a.sender, m.sender, ''), queue_id,
        host, pid, coalesce(duration_ms, c.attempt_ms),
        CASE WHEN c.id IS NULL THEN outcome ELSE 'delivered' END, status, detail, c.account,
-       c.mailbox, c.uid_validity, c.uid, c.file_name
-FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
+       c.mailbox, c.uid_validity, c.uid, c.file_name, shown.on_record
+FROM shown CROSS JOIN onedrop_attempt a ON a.id = shown.id
+     LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
                               AND a.outcome IS NULL
-WHERE a.message_id IN (SELECT value FROM json_each(?9))
-   OR a.message_id IS NULL AND (
-      lower(hex(a.id_hash)) IN (SELECT value FROM json_each(?10))
-      OR started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
-         AND (?6 IS NULL OR instr(lower(a.sender), lower(?6)) > 0)
-         AND CASE WHEN ?3 IS NULL THEN {unrecorded}
-                  ELSE a.id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> ''
-                       OR recipient = ?4 END)
 ORDER BY a.message_id IS NULL, a.id";
 
 const UNRECORDED: &str = "NOT EXISTS
@@ -112,10 +124,16 @@ fn trace(
     let sql = COPIES.replace("{lease_end}", &copys_lease_end("", "?2", "?3"));
     let copies = params![of, boot.secs, boot.id];
     read(connection, &with_times(&sql), copies, |row| found.copy(row))?;
-    let sql = with_times(ATTEMPTS).replace("{unrecorded}", UNRECORDED);
+    let sql = attempts_of();
     let wanted = params![first, last, name, lower, since, sender, subject, failed, of, ids];
     read(connection, &sql, wanted, |row| found.attempt(row))?;
     Ok(found.newest_first(limit))
+}
+
+/// See [`ATTEMPTS_OF`].
+pub(super) fn attempts_of() -> String {
+    let sql = with_times(ATTEMPTS_OF).replace("{unrecorded}", UNRECORDED);
+    sql.replace("{attempts}", &ATTEMPTS.to_string())
 }
 
 /// The messages, newest first. Without a name, messages are read from the newest to the first one
