@@ -24,7 +24,8 @@ fn main() {
 }
 
 fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
-    let (config, waits) = (Some(loaded.config.shared()), Some(cli::say_that_migrate_waits as fn(&str)));
+    let (config, waits) =
+        (Some(loaded.config.shared()), Some(cli::say_that_migrate_waits as fn(&str)));
     let program = Program { config, waits, ..Program::default() };
     match loaded.config.ledger.url.clone() {
         LedgerUrl::Sqlite { path } => Ok(Arc::new(SqliteLedger::of(path, program, limits))),

@@ -5,8 +5,8 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    CopyOnRecord, Due, DueTime, ForgottenCopy, LedgerError, PassedBy, RandomValue, RawMessage, Remembered,
-    Standing,
+    CopyOnRecord, Due, DueTime, ForgottenCopy, LedgerError, PassedBy, RandomValue, RawMessage,
+    Remembered, Standing,
 };
 use crate::directory::Destination;
 use crate::message::Identity;

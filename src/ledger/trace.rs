@@ -291,8 +291,7 @@ impl TraceBuilder {
             traces[at].attempts_left += on_record;
         }
         for trace in &mut traces {
-            trace.attempts_left =
-                trace.attempts_left.saturating_sub(trace.attempts.len() as u64);
+            trace.attempts_left = trace.attempts_left.saturating_sub(trace.attempts.len() as u64);
             trace.attempts.sort_by(|a, b| a.started_at.cmp(&b.started_at));
             trace.parts.sort_by_key(|part| {
                 part.path.split('.').map(|n| n.parse().unwrap_or(0)).collect::<Vec<u32>>()

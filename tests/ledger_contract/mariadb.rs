@@ -471,7 +471,8 @@ fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
              WHERE subject = '{name}'"
         ));
     }
-    let holds = rig.open_transaction("SELECT id FROM onedrop_message ORDER BY id LIMIT 1 FOR UPDATE");
+    let holds =
+        rig.open_transaction("SELECT id FROM onedrop_message ORDER BY id LIMIT 1 FOR UPDATE");
     let (how, age) = (BatchTerms { limit: 100, dry_run: false }, Duration::from_secs(100));
     let purge = || host.0.purge(PurgeWhat::Facts, age, None, how, soon()).expect("a purge");
     thread::scope(|scope| {

@@ -42,7 +42,9 @@ impl Host {
         let (mut copies, mut after) = (Vec::new(), 0);
         loop {
             let batch: ForgetBatch = self.0.forget(what, after, how, soon()).expect("forget");
-            copies.extend(batch.copies.into_iter().map(|one| (one.destination, one.passed_by.is_some())));
+            copies.extend(
+                batch.copies.into_iter().map(|one| (one.destination, one.passed_by.is_some())),
+            );
             match batch.next {
                 Some(next) => after = next,
                 None => return copies,

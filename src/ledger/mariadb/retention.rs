@@ -190,8 +190,7 @@ fn purge(
     let before = first::<String>(&ago)?.ok_or_else(rows::no_ledger)?;
     let before = format!("TIMESTAMP'{before}'");
     let old = old(what).replace("{before}", &before);
-    let batch =
-        SqlBatch::of(&format!("{old}{lock}"), values![secs, after.secs, after.row, limit]);
+    let batch = SqlBatch::of(&format!("{old}{lock}"), values![secs, after.secs, after.row, limit]);
     let answers = connection.begin(batch)?;
     let cursor = |row: &mysql_async::Row| Ok(PurgeCursor { secs: row.cell(0)?, row: row.cell(1)? });
     let old: Vec<PurgeCursor> =

@@ -17,8 +17,8 @@ use crate::ledger::{
 };
 
 /// What is old enough, from behind a row: its time and its number. $1: how old, in seconds; $2, $3:
-/// from behind; $4: at most. Of messages by now(), which is one reading for the transaction: what it
-/// moves on says of the same ones.
+/// from behind; $4: at most. Of messages by now(), one reading for the transaction: what it moves on
+/// says of the same ones.
 fn old(what: PurgeWhat) -> &'static str {
     match what {
         PurgeWhat::Messages => {
@@ -327,8 +327,7 @@ fn forget(
         // Nobody claims a new copy of these messages before it is known that they look back.
         ForgetWhat::Account(_) => ("c.account = $4", " FOR UPDATE OF m, c"),
     };
-    let needed =
-        if matches!(what, ForgetWhat::Account(_)) { NEEDED_BY_SENT } else { "false" };
+    let needed = if matches!(what, ForgetWhat::Account(_)) { NEEDED_BY_SENT } else { "false" };
     let sql = format!(
         "SELECT c.id, c.message_id, m.message_id, c.account, c.mailbox, c.shared,
              c.placed_at IS NULL

@@ -26,7 +26,18 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
     while let Some(row) = rows.next().expect("a plan") {
         steps.push(row.get(3).expect("a step"));
     }
-    let small = ["every", "recent", "open", "u", "k", "onedrop_kept", "(subquery-", "shown", "counted", "unrecorded", "json_each"];
+    let small = [
+        "every",
+        "recent",
+        "open",
+        "u",
+        "k",
+        "onedrop_kept",
+        "shown",
+        "counted",
+        "unrecorded",
+        "json_each",
+    ];
     for table in steps.iter().filter_map(|step| step.strip_prefix("SCAN ")) {
         let name = table.split(' ').next().unwrap_or_default();
         let is_small = small.iter().any(|one| name == *one || name.starts_with("(subquery-"));
