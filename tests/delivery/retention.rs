@@ -211,7 +211,8 @@ fn forget_says_what_a_replay_cannot_deliver_and_what_anothers_sent_still_needs()
              INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, in_doubt,
                                        prior_doubt, due_at)
              VALUES (1, 'ann', 'Sent', 1, 0, 0, 0, 4e9);
-             INSERT INTO onedrop_kept (message_id, why, kept_at, bytes) VALUES (1, 'due', 4e9, x'')",
+             INSERT INTO onedrop_kept (message_id, why, kept_at, bytes)
+             VALUES (1, 'due', 4e9, x'')",
         )
         .expect("a copy that is due");
     let dry = run(&config, &["forget", "--since", "1h", "--dry-run"]);

@@ -17,8 +17,8 @@ use crate::ledger::{
 };
 
 /// What is old enough, from behind a row: its time and its number. $1: how old, in seconds; $2, $3:
-/// from behind; $4: at most. Of messages by now(), one reading for the transaction: what it moves on
-/// says of the same ones.
+/// from behind; $4: at most. Of messages by now(), one reading for the transaction: what it moves
+/// on says of the same ones.
 fn old(what: PurgeWhat) -> &'static str {
     match what {
         PurgeWhat::Messages => {
