@@ -494,10 +494,10 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
 fn a_migration_that_waits_for_another_one_says_so_once() {
-    fn note() {
+    fn note(_: &str) {
         WAITING.fetch_add(1, Ordering::SeqCst);
     }
-    let waits = Some(note as fn());
+    let waits = Some(note as fn(&str));
     let told_while = |first: &Host, second: &Host, held: Box<dyn std::any::Any>| {
         let before = WAITING.load(Ordering::SeqCst);
         thread::scope(|scope| {
