@@ -466,8 +466,8 @@ pub fn what_anothers_sent_still_needs_is_passed_by_until_it_is_settled(rig: &dyn
     let host = Host::of(rig);
     let doug = ForgetWhat::Account("doug");
     let (due, passed, gone) = (mail("due"), vec![(inbox(), true)], vec![(inbox(), false)]);
-    let message = host.record(&due, &[inbox()]).message;
     host.place(&due, &inbox(), 1);
+    let message = host.record(&due, &[]).message;
     host.keep_until_due(message, &sent(), b"x", Duration::ZERO);
     let id = || host.trace_one("due@example.org").message_id;
     for dry_run in [true, false] {
@@ -489,8 +489,8 @@ pub fn what_anothers_sent_still_needs_is_passed_by_until_it_is_settled(rig: &dyn
     assert_eq!(host.trace("due@example.org")[0].message_id, None);
     // What the account's own Sent waits for goes with the account.
     let own = mail("own");
-    let message = host.record(&own, &[inbox()]).message;
     host.place(&own, &inbox(), 3);
+    let message = host.record(&own, &[]).message;
     let of_doug = Destination::sent("doug", "Sent");
     host.keep_until_due(message, &of_doug, b"x", Duration::ZERO);
     assert_eq!(host.forget(doug, false), [(inbox(), false), (of_doug, false)]);
