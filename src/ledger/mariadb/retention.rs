@@ -51,16 +51,14 @@ fn old(what: PurgeWhat) -> String {
              WHERE a.started_at < {{before}} AND ?2 < 1 AND a.id > ?3
              ORDER BY a.id LIMIT ?4"
         ),
-        PurgeWhat::Raw => format!(
-            "SELECT 0, r.message_id FROM onedrop_raw r
-             WHERE r.position = 0 AND r.kept_at < {{before}} AND ?2 < 1 AND r.message_id > ?3
+        PurgeWhat::Raw => "SELECT 0, r.message_id FROM onedrop_raw r
+             WHERE r.position = 0 AND r.kept_at < {before} AND ?2 < 1 AND r.message_id > ?3
              ORDER BY r.message_id LIMIT ?4"
-        ),
-        PurgeWhat::Kept => format!(
-            "SELECT 0, k.message_id FROM onedrop_kept k
-             WHERE k.kept_at < {{before}} AND ?2 < 1 AND k.message_id > ?3
+            .to_owned(),
+        PurgeWhat::Kept => "SELECT 0, k.message_id FROM onedrop_kept k
+             WHERE k.kept_at < {before} AND ?2 < 1 AND k.message_id > ?3
              ORDER BY k.message_id LIMIT ?4"
-        ),
+            .to_owned(),
     }
 }
 
