@@ -53,6 +53,31 @@ fn trace_finds_by_time_sender_subject_and_failure() {
     assert_eq!(subjects(&["ghost"]).1, "Lost");
 }
 
+#[test]
+fn of_very_many_attempts_trace_shows_the_newest_and_counts_the_others() {
+    let admin = Admin::new();
+    admin
+        .site
+        .sqlite()
+        .execute_batch(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1200)
+             INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
+             SELECT 1, 'scuba@mail.axial.net', '', 'mx1', n, 1.7e9 + n FROM n",
+        )
+        .expect("attempts");
+    let before = "SELECT count(*) - 1200 FROM onedrop_attempt WHERE message_id = 1";
+    let before: usize = admin.site.ledger(before)[0].parse().expect("a number");
+    let told = admin.run(&["trace", "scuba", "--utc"]).out;
+    let left = format!("attempts    {} older attempts are on record\n", 200 + before);
+    assert!(told.contains(&left), "{told}");
+    assert_eq!(told.matches("\nattempt  ").count(), 1000);
+    assert!(told.contains("mx1 pid 1200\n") && !told.contains("mx1 pid 200\n"));
+    let json = admin.run(&["trace", "scuba", "--json"]).out;
+    let traces: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(traces[0]["attempts_left"], 200 + before);
+    assert_eq!(traces[0]["attempts"].as_array().map(Vec::len), Some(1000));
+}
+
 /// On a terminal lines fit; elsewhere values are whole. Times are this host's, or UTC.
 #[test]
 fn trace_tells_people_in_their_own_time_and_width() {

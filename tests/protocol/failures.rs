@@ -7,10 +7,11 @@ use std::time::Duration;
 use onedrop::deadline::Deadline;
 use onedrop::deliver::How;
 use onedrop::directory::Destination;
+use onedrop::ledger::{Attempt, AttemptEnd, Ledger as _};
 use onedrop::outcome::{Outcome, OverQuota, Status, UnknownAccount};
 use onedrop::store::StoreError;
 
-use crate::ports::{inbox, mail, mail_with_body, sent};
+use crate::ports::{attempt, delivered, inbox, mail, mail_with_body, sent, soon};
 use crate::script::{LedgerFault, StoreFault};
 use crate::world::{Before, Ended, TURN_TAKEN, World};
 
@@ -276,6 +277,22 @@ fn an_unknown_account_is_refused_for_good_as_configured_and_only_without_a_place
         assert_eq!(ended.outcome.status(), Status::OUR_SETUP, "{text}");
         assert!(text.contains("onedrop forget --account doug"), "{text}");
     }
+}
+
+#[test]
+fn an_unknown_account_is_not_refused_for_good_whose_address_had_mail() {
+    let world = World::like_imap();
+    world.deliver(&mail("other"), &[Destination::inbox("lisa")]).expect_delivered();
+    assert!(without_account(&world, UnknownAccount::Reject, "m").1);
+    let moved = Attempt { recipient: "Doug@X".to_owned(), ..attempt("mx1") };
+    let text = "already there account=lisa mailbox=INBOX uid=1".to_owned();
+    let others = [(moved, AttemptEnd { text, ..delivered() })];
+    world.ledger.finish(mail("other").identity(), None, &others, soon()).expect("on record");
+    let (ended, for_good) = without_account(&world, UnknownAccount::Reject, "m");
+    assert!(!for_good);
+    let text = ended.outcome.text();
+    assert_eq!(ended.outcome.status(), Status::OUR_SETUP, "{text}");
+    assert!(text.contains("doug@x (account=lisa) has mail on record and is unknown now"), "{text}");
 }
 
 #[test]
