@@ -27,7 +27,7 @@ pub use head::{ReceivedClauses, trace_head};
 pub use identity::{DedupBy, Identity, oldest_time, sent_at};
 pub use nul::{NulError, restore_nul};
 pub use parts::PartFact;
-pub use wrapped::{inner, is_damaged, is_handed_wrapper, may_be_wrapper, wrapper};
+pub use wrapped::{handed_inner, inner, is_damaged, may_be_wrapper, wrapper};
 
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
 const PER_RECIPIENT: [&[u8]; 3] = [b"return-path", b"x-original-to", b"delivered-to"];

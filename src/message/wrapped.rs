@@ -59,14 +59,11 @@ pub fn inner(bytes: &[u8]) -> Option<&[u8]> {
     (header == wrapper(message)).then_some(message)
 }
 
-/// Whether the copy that begins with `start` is a wrapper that was handed over: it stands behind
-/// the field that is the last of those before it, which begins with `last`.
-pub fn is_handed_wrapper(start: &[u8], last: &str) -> bool {
-    let behind = |at: usize| {
-        let rest = &start[at..];
-        memchr::memchr(b'\n', rest).is_some_and(|end| inner(&rest[end + 1..]).is_some())
-    };
-    memchr::memmem::find(start, last.as_bytes()).is_some_and(behind)
+/// As [`inner`], of a wrapper that was handed over: it stands behind the field that is the last of
+/// those before it, which begins with `last`.
+pub fn handed_inner<'a>(bytes: &'a [u8], last: &str) -> Option<&'a [u8]> {
+    let rest = &bytes[memchr::memmem::find(bytes, last.as_bytes())?..];
+    inner(&rest[memchr::memchr(b'\n', rest)? + 1..])
 }
 
 /// Whether a message that begins with `start` may be a wrapper.
@@ -117,14 +114,14 @@ mod tests {
         let last = "X-Onedrop-Try: ";
         let handed = |copy: &[u8]| {
             let before = &b"Return-Path: <>\r\nX-Onedrop-Copy: 0\r\nX-Onedrop-Try: 12\r\n"[..];
-            is_handed_wrapper(&[before, copy].concat(), last)
+            handed_inner(&[before, copy].concat(), last).map(<[u8]>::to_vec)
         };
-        assert!(handed(&wrapped));
+        assert_eq!(handed(&wrapped).as_deref(), Some(DAMAGED));
         let attached = [&b"X-Onedrop-Try: 1\r\n"[..], &wrapped].concat();
         for other in [&[&b"A: b\r\n"[..], &wrapped].concat(), &attached, DAMAGED, b""] {
-            assert!(!handed(other), "{:?}", String::from_utf8_lossy(other));
+            assert_eq!(handed(other), None, "{:?}", String::from_utf8_lossy(other));
         }
-        assert!(!is_handed_wrapper(&wrapped, last));
+        assert_eq!(handed_inner(&wrapped, last), None);
     }
 
     #[test]

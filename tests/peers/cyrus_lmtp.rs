@@ -105,6 +105,13 @@ fn what_cyrus_refuses_by_lmtp_is_handed_over_attached() {
     let again = mail.run(&args, letters[0].as_bytes());
     assert!(again.0 == 0 && again.1.contains("found account=lisa"), "{again:?}");
     is_attached();
+    // And what a look finds by its content, where the value is another now.
+    let forgotten = mail.run(&["forget", "a@odd"], b"");
+    assert_eq!(forgotten.0, 0, "{forgotten:?}");
+    let again = mail.run(&args, letters[0].as_bytes());
+    assert!(again.0 == 0 && again.1.contains("found account=lisa"), "{again:?}");
+    is_attached();
+    assert_eq!(cyrus.messages("lisa", "INBOX").len(), 2);
     let verified = mail.run(&["verify", "--all"], b"");
     assert!(verified.1.contains("b@odd") && !verified.1.contains("a@odd"), "{verified:?}");
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::error::ImapError;
+use super::everywhere::LAST_FIELD;
 use super::fetch::{self, Fetched};
 use super::search::TRACE_BYTES;
 use super::session::ImapSession;
@@ -193,7 +194,9 @@ impl Judge<'_> {
             one.add(&body, PIECE);
         }
         let Candidate { uid, mut fetched, bytes, .. } = one;
-        let inner = message::inner(&bytes);
+        // What was handed over has fields before it.
+        let handed = || sought.handed.and_then(|_| message::handed_inner(&bytes, LAST_FIELD));
+        let inner = message::inner(&bytes).or_else(handed);
         fetched.is_wrapped = inner.is_some();
         let bytes = inner.unwrap_or(&bytes);
         let is_same = sought.by_id && sought.identity.has_same_id(bytes);

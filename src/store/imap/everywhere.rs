@@ -25,6 +25,8 @@ use crate::message::{self, DedupBy, fields};
 use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt, Unsearched};
 use crate::trust_search::TrustSearch;
 
+/// The last of the fields that stand before what is handed over.
+pub const LAST_FIELD: &str = "X-Onedrop-Try:";
 /// Mailboxes that are searched in one round trip.
 const TOGETHER: usize = 50;
 /// Messages whose fields, or whose dates, are read in one round trip.
@@ -215,7 +217,7 @@ impl Tour<'_> {
         let command = format!("UID FETCH {uid} (BODY.PEEK[]<0.{WRAPPER_BYTES}>)");
         let answer = self.session.run_large(&command, self.until)?;
         let start = fetch::all_of(answer, uid).find_map(|fetched| fetched.body);
-        Ok(start.is_some_and(|start| message::is_handed_wrapper(&start, "X-Onedrop-Try:")))
+        Ok(start.is_some_and(|start| message::handed_inner(&start, LAST_FIELD).is_some()))
     }
 
     /// Of a copy whose row may have had another value: the equal ones that were handed over with
@@ -240,8 +242,7 @@ impl Tour<'_> {
             false => (TrustSearch::Never, Unsearched::All),
         };
         for mailbox in likely {
-            let sought =
-                CopySearch { handed: None, at_most: MOST_EQUAL, unsearched, ..sought.clone() };
+            let sought = CopySearch { at_most: MOST_EQUAL, unsearched, ..sought.clone() };
             let name = syntax::quote(&mailbox);
             let equal = look::find_all(self.session, &name, &[sought], (by, trust), until)?;
             let equal = equal.into_iter().flatten().collect::<Vec<_>>();
