@@ -45,6 +45,9 @@ pub struct Copy<'a> {
     pub handed: Option<HandOff<'a>>,
 }
 
+/// The last of our fields before a message that is handed over.
+const LAST_FIELD: &str = "X-Onedrop-Try:";
+
 /// What a store that hands a copy over to the mail server's own delivery says there, beside the
 /// account's name.
 #[derive(Debug, Clone, Copy)]

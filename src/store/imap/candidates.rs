@@ -9,13 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::error::ImapError;
-use super::everywhere::LAST_FIELD;
 use super::fetch::{self, Fetched};
 use super::search::TRACE_BYTES;
 use super::session::ImapSession;
 use super::syntax;
 use crate::message::{self, DedupBy, Identity};
-use crate::store::{CopySearch, Proof};
+use crate::store::{CopySearch, LAST_FIELD, Proof};
 
 /// One message alone is fetched in pieces of this size.
 const PIECE: usize = 1024 * 1024;

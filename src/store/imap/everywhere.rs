@@ -22,11 +22,9 @@ use super::syntax;
 use super::unsearched::{self, OpenedMailbox};
 use crate::lock_key::hex;
 use crate::message::{self, DedupBy, fields};
-use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt, Unsearched};
+use crate::store::{CopySearch, FoundCopy, HandedCopy, LAST_FIELD, Proof, Receipt, Unsearched};
 use crate::trust_search::TrustSearch;
 
-/// The last of the fields that stand before what is handed over.
-pub const LAST_FIELD: &str = "X-Onedrop-Try:";
 /// Mailboxes that are searched in one round trip.
 const TOGETHER: usize = 50;
 /// Messages whose fields, or whose dates, are read in one round trip.
