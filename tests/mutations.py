@@ -2,7 +2,7 @@
 """Breaks the code in ways that a tool does not think of, one at a time, and runs the tests that
 must notice.
 
-    tests/mutations.py [--check] [TEXT]     all, or those whose name contains TEXT
+    tests/mutations.py [--check] [TEXT...]     all, or those whose name contains a TEXT
 
 Works on a copy of the tree, built under target/mutations. Ends in 1 if a mutation is not noticed,
 no longer applies or does not compile. `--check` builds nothing and looks only whether each still
@@ -202,6 +202,126 @@ JOBS = [
     ),
 ]
 
+LMTP_STORE = ["--test", "peers", "-E", "test(/^lmtp_store::/)"]
+EVERYWHERE = ["--test", "peers", "-E", "test(/^imap_everywhere::/)"]
+UNSEARCHED = ["--test", "peers", "-E", "test(unsearched)"]
+FILED = ["--test", "protocol", "-E", "test(/^filed::/)"]
+REPLIES, ANYWHERE = "src/store/lmtp/replies.rs", "src/store/imap/everywhere.rs"
+LMTP, SEARCH = "src/store/lmtp.rs", "src/store/imap/unsearched.rs"
+TRANSACTION, STAND_IN = "src/store/lmtp/transaction.rs", "src/deliver/stand_in.rs"
+
+HAND_OVERS = [
+    (
+        "a handed copy: what is refused after the dot was not stored",
+        REPLIES, "_ => StoreError::InDoubt,", "_ => StoreError::NotStored,",
+    ),
+    (
+        "a handed copy: no answer after the dot is no doubt",
+        TRANSACTION,
+        "HandOffError::Refused(StoreError::InDoubt(why))",
+        "HandOffError::Refused(StoreError::NotStored(why))",
+    ),
+    (
+        "a handed copy: several go to one account at a time",
+        "src/store/lmtp/account_turns.rs", "while taken.contains(account) {", "while false {",
+    ),
+    (
+        "a handed copy: a server that has another delivery is in trouble",
+        REPLIES, "            StoreError::Contended\n", "            StoreError::NotStored\n",
+    ),
+    (
+        "a handed copy: Sent and what is filed are handed over as well",
+        LMTP,
+        '!destination.shared && destination.mailbox == "INBOX"',
+        "!destination.shared",
+    ),
+]
+LOOKS_EVERYWHERE = [
+    (
+        "a look everywhere takes an equal message",
+        ANYWHERE, "if one.sought.looks_back {", "if true {",
+    ),
+    (
+        "a look everywhere takes any value",
+        ANYWHERE, "mark.value == value.as_bytes()", "!mark.value.is_empty() || value.is_empty()",
+    ),
+    (
+        "a look everywhere takes the last value",
+        ANYWHERE,
+        "fields(header).find(|field| field.is(name))",
+        "fields(header).filter(|field| field.is(name)).last()",
+    ),
+    (
+        "a look everywhere passes by a mailbox that has moved",
+        ANYWHERE, "self.is_one_gone |= opened.is_none();", "",
+    ),
+    (
+        "a look everywhere believes every search",
+        ANYWHERE, "match self.is_trusted {\n            true => self.hits_in",
+        "match true {\n            true => self.hits_in",
+    ),
+    (
+        "a look everywhere that looks back reads what is new",
+        ANYWHERE, "looks_back || date.is_none_or", "date.is_none_or",
+    ),
+]
+LOOKS_UNSEARCHED = [
+    (
+        "an unsearched look believes every server",
+        SEARCH, "TrustSearch::Never => return Ok(false)", "TrustSearch::Never => return Ok(true)",
+    ),
+    (
+        "an unsearched look believes a server with an index",
+        SEARCH, ' || can.has("SEARCH=FUZZY")', "",
+    ),
+    (
+        "an unsearched look begins behind a receipt of other numbers",
+        SEARCH, "if *validity == opened.validity && opened", "if opened",
+    ),
+    ("an unsearched look heeds no receipt", SEARCH, "if uid > above && may_be", "if may_be"),
+    (
+        "an unsearched look that looks back reads what is new",
+        SEARCH, "sought.looks_back || sought.by_id", "sought.by_id",
+    ),
+    (
+        "an unsearched look that looks back begins behind the receipt",
+        "src/store.rs", "Some(receipt) if !self.looks_back =>", "Some(receipt) =>",
+    ),
+]
+FALLBACKS = [
+    (
+        "elsewhere: a row that says so is as good as placed",
+        "src/deliver/place.rs",
+        "                && !matches!(receipt, Receipt::Elsewhere(_))\n", "",
+    ),
+    (
+        "elsewhere: it goes there though another has the right to the copy",
+        STAND_IN,
+        "Ok(Turn::EpochGone) => return Ok(CopyState::Busy)",
+        "Ok(Turn::EpochGone) => return Ok(CopyState::Placed(instead.clone()))",
+    ),
+    (
+        "elsewhere: it goes there though another receipt was first",
+        STAND_IN, "Confirmed::Superseded { by } => by,", "Confirmed::Superseded { .. } => instead.clone(),",
+    ),
+    (
+        "elsewhere: it is not put on record",
+        STAND_IN, "match open.confirm(&one, until)? {", "match { drop(open); let _ = &one; Confirmed::Recorded } {",
+    ),
+    (
+        "elsewhere: another's turn ends it",
+        STAND_IN,
+        "Err(LedgerError::Contended) => return Ok(CopyState::Claimed(*claim)),",
+        "Err(error @ LedgerError::Contended) => return Err(LedgerError::Broken(error.to_string())),",
+    ),
+    (
+        "elsewhere: INBOX, which this delivery means as well, is claimed twice",
+        STAND_IN,
+        "self.job.destinations.iter().position(same)",
+        "self.job.destinations.iter().position(|_| false)",
+    ),
+]
+
 # Name, file, text that stands there once, text in its place, what nextest is to run.
 MUTATIONS = [
     *((*mutation, VALUES) for mutation in IDENTITIES),
@@ -209,6 +329,10 @@ MUTATIONS = [
     *((*mutation, TALLY) for mutation in LOCKS),
     *((*mutation, LEDGER_JOBS) for mutation in JOB_ROWS),
     *((*mutation, TICKS) for mutation in JOBS),
+    *((*mutation, LMTP_STORE) for mutation in HAND_OVERS),
+    *((*mutation, EVERYWHERE) for mutation in LOOKS_EVERYWHERE),
+    *((*mutation, UNSEARCHED) for mutation in LOOKS_UNSEARCHED),
+    *((*mutation, FILED) for mutation in FALLBACKS),
 ]
 
 
@@ -228,8 +352,8 @@ def check(chosen):
 
 def main():
     is_check = "--check" in sys.argv
-    wanted = next((arg for arg in sys.argv[1:] if arg != "--check"), "")
-    chosen = [mutation for mutation in MUTATIONS if wanted in mutation[0]]
+    wanted = [arg for arg in sys.argv[1:] if arg != "--check"] or [""]
+    chosen = [one for one in MUTATIONS if any(text in one[0] for text in wanted)]
     if is_check:
         check(chosen)
     environment = {"CARGO_TARGET_DIR": str(ROOT / "target/mutations"), **os.environ}

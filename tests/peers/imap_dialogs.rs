@@ -26,6 +26,7 @@ struct Dialog {
     create_mailboxes: bool,
     trust_search: TrustSearch,
     newer_than: Option<Receipt>,
+    looks_back: bool,
     /// What is said, in order.
     script: Vec<(String, String)>,
     /// What the store is asked, and what must come of it.
@@ -61,6 +62,7 @@ fn parse(text: &str) -> Vec<Dialog> {
                 create_mailboxes: true,
                 trust_search: TrustSearch::Always,
                 newer_than: None,
+                looks_back: false,
                 script: Vec::new(),
                 asked: Vec::new(),
             };
@@ -72,6 +74,7 @@ fn parse(text: &str) -> Vec<Dialog> {
                     ("tls", "starttls") => dialog.tls = Tls::StartTls,
                     ("trust", "auto") => dialog.trust_search = TrustSearch::Auto,
                     ("trust", "never") => dialog.trust_search = TrustSearch::Never,
+                    ("looks", "back") => dialog.looks_back = true,
                     ("newer_than", uid) => {
                         let uid = uid.parse().expect("a UID");
                         dialog.newer_than = Some(Receipt::Uid { validity: 7, uid });
@@ -217,7 +220,8 @@ fn slot(
     };
     let is_late = words.next_if_eq(&"late").is_some();
     let deadline = if is_late { overslept() } else { deadline() };
-    let copy = Copy { newer_than: dialog.newer_than.as_ref(), ..copy_of(&letter) };
+    let (newer_than, looks_back) = (dialog.newer_than.as_ref(), dialog.looks_back);
+    let copy = Copy { newer_than, looks_back, ..copy_of(&letter) };
     let reserved = store.reserve(destination, copy, need, &deadline)?;
     let Some(mut slot) = reserved else { return Ok("none".to_owned()) };
     let mut results = Vec::new();

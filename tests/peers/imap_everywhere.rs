@@ -194,3 +194,24 @@ fn where_search_is_not_trusted_what_came_since_is_read() {
     assert_eq!(places(&look(&world, false).expect("a look")), ["lmtp=Lists/5 Some(1) false"]);
     world.end();
 }
+
+#[test]
+fn where_search_is_not_trusted_a_look_back_reads_what_is_old() {
+    let script = |listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["Lists"]);
+        examine(&mut server, "Lists", 1);
+        server.expect("FETCH 1:1 (UID INTERNALDATE)");
+        server.say("* 1 FETCH (UID 4 INTERNALDATE \"01-Feb-2026 00:00:00 +0000\")\r\n");
+        server.reply("OK read");
+        examine(&mut server, "Lists", 1);
+        read(&mut server, "4", &[(4, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))]);
+        // And what is equal, whatever value it has.
+        examine(&mut server, "Lists", 0);
+        server.answer("UID SEARCH HEADER Message-ID \"<a@b>\"", "OK nothing");
+        examine(&mut server, "Lists", 0);
+    };
+    let world = World::with(script, |settings| settings.trust_search = TrustSearch::Never);
+    assert_eq!(places(&look(&world, true).expect("a look")), ["lmtp=Lists/4 Some(1) false"]);
+    world.end();
+}

@@ -1,12 +1,14 @@
 //! A recipient's mailbox that is not there: its copy goes to INBOX, where the copy of whoever else
 //! means INBOX is the same one; whatever fails, in any order, and if the mailbox is made meanwhile.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use onedrop::deliver::How;
 use onedrop::directory::Destination;
+use onedrop::ledger::{Confirmed, CopyFacts, CopyState, Ledger, ToConfirm};
+use onedrop::store::Receipt;
 
-use crate::ports::{inbox, mail};
+use crate::ports::{LEASE, inbox, mail, soon};
 use crate::script::{LedgerFault, StoreFault};
 use crate::world::{Ended, World};
 
@@ -218,4 +220,23 @@ fn a_turn_that_another_delivery_has_is_waited_for_on_the_way_to_inbox_too() {
         assert_eq!(ended.is_delivered(), is_delivered, "{:?}", ended.outcome);
         assert_eq!(counts(&world), (0, usize::from(is_delivered)));
     }
+}
+
+#[test]
+fn where_a_late_receipt_for_the_meant_mailbox_is_first_nothing_goes_to_inbox() {
+    let world = World::like_imap();
+    let late = world.record(&mail("m"), &[lists()], LEASE).copies.remove(0);
+    let CopyState::Claimed(claim) = late else { panic!("a claim") };
+    world.expire_leases();
+    let other = world.clone();
+    // Its lease has run out, and it puts on record what it wrote, in the midst of another's turn.
+    let delivery = world.delivery().before("confirm", move || {
+        other.store.save("doug", "lists", mail("m").own_copy(), UNIX_EPOCH);
+        let uid = other.store.copies("doug", "lists")[0].uid;
+        let receipt = Receipt::Uid { validity: 1, uid };
+        let one = ToConfirm { claim, receipt: &receipt, facts: CopyFacts::default(), end: None };
+        assert_eq!(other.ledger.confirm(&one, soon()).expect("confirm"), Confirmed::Recorded);
+    });
+    let ended = delivery.run(&mail("m"), &[lists()]).expect_delivered();
+    assert_eq!((ended.hows(), counts(&world)), (vec![How::AlreadyThere], (1, 0)));
 }
