@@ -156,20 +156,11 @@ impl Directory {
     /// detail, then by query or by template, without the detail. The detail names a mailbox, in the
     /// case that it has, where nothing else does and the address is not listed as given.
     pub fn known(&self, address: &str) -> Known {
-        let written = address.trim().trim_start_matches('<').trim_end_matches('>');
-        let address = written.to_lowercase();
-        let (local, domain) = match address.rsplit_once('@') {
-            Some((local, domain)) => (local, domain),
-            // local(8) may pass a bare user name; it belongs to the first domain.
-            None => (address.as_str(), self.domains.first().map_or("", String::as_str)),
-        };
-        let (base, _) = self.parts(local);
-        let given = format!("{local}@{domain}");
-        if let Some(home) = self.accounts.get(&given) {
+        let asked = self.asked(address);
+        if let Some(home) = self.accounts.get(&asked.given) {
             return Known::Home(home.clone());
         }
-        let mailbox = self.mailbox_of_detail(written);
-        let asked = Asked { address: format!("{base}@{domain}"), given, mailbox };
+        let (base, domain) = asked.address.rsplit_once('@').unwrap_or_default();
         if let Some(home) = self.accounts.get(&asked.address) {
             let mailbox = home.mailbox.clone().or(asked.mailbox);
             return Known::Home(Home { mailbox, ..home.clone() });
@@ -184,6 +175,20 @@ impl Directory {
             true => Known::Home(Home { account, mailbox: asked.mailbox }),
             false => Known::Nobody,
         }
+    }
+
+    /// An address in the forms in which it may be known.
+    pub fn asked(&self, address: &str) -> Asked {
+        let written = address.trim().trim_start_matches('<').trim_end_matches('>');
+        let address = written.to_lowercase();
+        let (local, domain) = match address.rsplit_once('@') {
+            Some((local, domain)) => (local, domain),
+            // local(8) may pass a bare user name; it belongs to the first domain.
+            None => (address.as_str(), self.domains.first().map_or("", String::as_str)),
+        };
+        let (base, _) = self.parts(local);
+        let mailbox = self.mailbox_of_detail(written);
+        Asked { address: format!("{base}@{domain}"), given: format!("{local}@{domain}"), mailbox }
     }
 
     /// Under which name the userdb may know an address; `None`: under none.

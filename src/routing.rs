@@ -92,10 +92,10 @@ impl Routing {
         ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<(), Failure> {
-        let mut addresses = vec![address];
+        let asked = self.directory.asked(address);
+        let addresses = [address, &asked.given, &asked.address];
         let mut why = "the configuration does not know it".to_owned();
         if let Known::Ask(asked) = known {
-            addresses.extend([asked.given.as_str(), &asked.address]);
             why = format!("directory.query has no row for {}", asked.address);
             let mut accounts = vec![asked.address.clone()];
             if self.userdb.is_some()

@@ -51,8 +51,7 @@ pub enum Failure {
     /// An address that had mail, and is unknown now.
     #[error(
         "{address} (account={account}) has mail on record and is unknown now: {why}; if the \
-         address is closed for good, let Postfix refuse it; if the account is: onedrop forget \
-         --account {account}"
+         address is closed for good, let Postfix refuse it"
     )]
     AddressGone { address: String, account: String, why: String },
     /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's

@@ -186,11 +186,11 @@ impl Store for LmtpStore {
             Need::Early => return Ok(None),
             Need::Write => (None, None),
             Need::Look => {
-                // Before a session for mailboxes and the ledger's turn: both would be held while
+                // A server for mailboxes that is slow to log in must keep no other mail from the
+                // account; and the ledger's turn, which comes after the slot, is not held while
                 // another delivery to the account takes its time.
-                let turn = self.account_turn(destination, deadline)?;
                 let look = self.inner.reserve(destination, copy, Need::Look, deadline)?;
-                (look, Some(turn))
+                (look, Some(self.account_turn(destination, deadline)?))
             }
         };
         let (store, is_wrapped) = (self, false);

@@ -182,7 +182,8 @@ fn record_once(
     setting.prepare(id);
     let log = root.join(format!("{id}.trace"));
     let output = setting.run(id, traced(None, &log));
-    assert!(output.status.success(), "recording {}: {output:?}", setting.name());
+    let ended = output.status.code();
+    assert_eq!(ended, Some(setting.status()), "recording {}: {output:?}", setting.name());
     let calls = strace::calls(&String::from_utf8_lossy(&fs::read(&log).expect("trace")));
     setting.bring_to_an_end(id).and_then(|_| setting.judge(id)).expect("a run that is not killed");
     let (mut points, mut hidden): (Vec<Point>, usize) = (Vec::new(), 0);
@@ -220,7 +221,8 @@ fn kill_and_run_again(
     let output = setting.run(id, traced(Some(point), &log));
     let killed = std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
     // 75: on a busy machine the deadline may come before the point.
-    if !killed && !matches!(output.status.code(), Some(0 | 75)) {
+    let ended = output.status.code();
+    if !killed && ended != Some(setting.status()) && ended != Some(75) {
         return Err(format!("neither killed nor done: {output:?}"));
     }
     let after = setting.standing(id);

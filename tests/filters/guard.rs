@@ -9,7 +9,7 @@ use std::thread;
 use crate::support::dovecot::Dovecot;
 use crate::support::filters::{Filters, Guard};
 use crate::support::lmtp_client::LmtpClient;
-use crate::support::{TempRoot, run};
+use crate::support::{TempRoot, run, set_mode};
 
 const FORWARDS: &str = "require \"copy\";\nredirect :copy \"far@elsewhere.example\";\n";
 
@@ -171,5 +171,40 @@ fn without_home_folders_the_guard_remembers_nothing() {
     for expected in [1, 2] {
         is_taken(&hand_over(&dovecot, "scuba", &with(&copy_is(1), "homeless")));
         assert_eq!(dovecot.count("scuba", "INBOX"), expected);
+    }
+}
+
+/// The filter's own failure: Dovecot keeps the message in INBOX, and notes nothing.
+#[test]
+fn what_a_filter_fails_at_is_not_remembered() {
+    let filters = Filters::new();
+    let dovecot = Dovecot::start_with(&filters.conf(Guard::On));
+    dovecot.make_home("scuba");
+    filters.script("scuba", "require \"fileinto\";\nfileinto \"Nowhere\";\n");
+    for expected in [1, 2] {
+        is_taken(&hand_over(&dovecot, "scuba", &with(&copy_is(1), "fails")));
+        assert_eq!(dovecot.count("scuba", "INBOX"), expected);
+    }
+}
+
+/// What was not stored is no second delivery, or the guard would lose it.
+#[test]
+fn what_could_not_be_stored_is_stored_by_the_next_try() {
+    let filters = Filters::new();
+    let dovecot = Dovecot::start_with(&filters.conf(Guard::On));
+    dovecot.make_home("scuba");
+    filters.script("scuba", "require \"fileinto\";\nfileinto \"Lists\";\n");
+    dovecot.doveadm(&["mailbox", "create", "-u", "scuba", "Lists"]);
+    let lists = dovecot.maildir("scuba").join(".Lists/tmp");
+    set_mode(&lists, 0o000);
+    let message = with(&copy_is(1), "closed");
+    let refused = hand_over(&dovecot, "scuba", &message);
+    assert!(refused.starts_with("451 "), "{refused}");
+    assert_eq!(dovecot.count("scuba", "INBOX") + dovecot.count("scuba", "Lists"), 0);
+    set_mode(&lists, 0o700);
+    for _ in 0..2 {
+        is_taken(&hand_over(&dovecot, "scuba", &message));
+        let counts = ["INBOX", "Lists"].map(|mailbox| dovecot.count("scuba", mailbox));
+        assert_eq!(counts, [0, 1]);
     }
 }

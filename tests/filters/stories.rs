@@ -58,7 +58,7 @@ impl Debug for Story {
 
 const SENDER: &str = "ann@elsewhere.example";
 
-const STORIES: [Story; 10] = [
+const STORIES: [Story; 11] = [
     Story {
         name: "none",
         script: "# nothing\n",
@@ -122,6 +122,14 @@ const STORIES: [Story; 10] = [
     Story {
         name: "broken",
         script: "this is no script\n",
+        copies: &["INBOX"],
+        sent: &[],
+        unguarded: TheSame,
+    },
+    // It fails as it runs: Dovecot keeps the message in INBOX, and the guard remembers nothing.
+    Story {
+        name: "fails",
+        script: "require \"fileinto\";\nfileinto \"Nowhere\";\n",
         copies: &["INBOX"],
         sent: &[],
         unguarded: TheSame,

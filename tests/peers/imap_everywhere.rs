@@ -152,6 +152,46 @@ fn what_was_found_and_is_gone_before_it_was_read_fails_the_look() {
     world.end();
 }
 
+/// The same of one that is equal, in a look for what an earlier row of the ledger may have named.
+#[test]
+fn what_is_equal_and_is_gone_before_its_value_was_read_fails_the_look() {
+    for is_gone in [true, false] {
+        let world = World::new(move |listener| {
+            let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+            let text = b"Message-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
+            list(&mut server, &["INBOX"]);
+            examine(&mut server, "INBOX", 9);
+            server.answer(&format!("UID SEARCH HEADER X-Onedrop-Copy {VALUE}"), "OK nothing");
+            for _ in 0..2 {
+                examine(&mut server, "INBOX", 9);
+                server.expect("UID SEARCH HEADER Message-ID \"<a@b>\"");
+                server.say("* SEARCH 3\r\n");
+                server.reply("OK found");
+            }
+            let read_all = "(FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)";
+            server.expect(&format!("UID FETCH 3 {read_all}"));
+            let size = text.len();
+            let date = "INTERNALDATE \"21-Nov-2026 00:00:01 +0000\"";
+            let head = format!("* 1 FETCH (UID 3 FLAGS () {date} RFC822.SIZE {size} BODY[]<0> ");
+            server.say([format!("{head}{{{size}}}\r\n").as_bytes(), text, b")\r\n"].concat());
+            server.reply("OK read");
+            let fields = fields(&[OTHER], "X-Onedrop-Try: 1\r\n");
+            let there = [(3, &*fields)];
+            read(&mut server, "3", if is_gone { &[] } else { &there });
+        });
+        match look(&world, true) {
+            Ok(found) => assert_eq!((places(&found).len(), is_gone), (1, false)),
+            Err(error) => {
+                assert!(
+                    is_gone && error.to_string().contains("was in INBOX and is gone"),
+                    "{error}"
+                );
+            }
+        }
+        world.end();
+    }
+}
+
 #[test]
 fn a_mailbox_that_cannot_be_opened_or_searched_fails_the_look() {
     for (examined, searched) in

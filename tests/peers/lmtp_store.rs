@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
+use onedrop::hook::{Call, Hook};
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
@@ -31,6 +32,11 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
+        Rig::beside(MemoryStore::default())
+    }
+
+    /// Mailboxes are in `inner`.
+    fn beside(inner: MemoryStore) -> Rig {
         let root = TempRoot::new();
         let peer = LmtpPeer::start(&root.join("lmtp"));
         let settings = HandOffSettings {
@@ -41,7 +47,6 @@ impl Rig {
         };
         let idle = Duration::from_secs(60);
         let limits = Limits { used: 9, per_key: 9, kept: 9, idle };
-        let inner = MemoryStore::default();
         inner.make_mailbox("doug", "lists");
         let store = LmtpStore::new(settings, Box::new(inner), limits);
         Rig { peer, store, _root: root }
@@ -259,10 +264,44 @@ fn hand_overs_to_one_account_wait_for_each_other() {
     assert_eq!(accounts.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
-/// And nobody holds anything else meanwhile: neither the ledger's turn, which is taken behind the
-/// slot, nor a session for mailboxes.
+/// A server for mailboxes that does not answer.
+struct Hangs(Barrier);
+
+impl Hook<StoreError> for Hangs {
+    fn before(&self, call: &Call<'_>) -> Result<(), StoreError> {
+        if call.name == "reserve" {
+            self.0.wait();
+            self.0.wait();
+        }
+        Ok(())
+    }
+}
+
 #[test]
-fn one_in_doubt_waits_for_its_accounts_turn_before_all_else() {
+fn a_server_for_mailboxes_that_hangs_keeps_no_fresh_mail_waiting() {
+    let hangs = Arc::new(Hangs(Barrier::new(2)));
+    let rig = Rig::beside(MemoryStore::default().with_hook(hangs.clone()));
+    let message = letter(LETTER);
+    thread::scope(|scope| {
+        let in_doubt = scope.spawn(|| {
+            let inbox = Destination::inbox("doug");
+            let handed = HandOff { value: [8; 16], epoch: 4, sender: "", recipient: "doug@x" };
+            let copy = Copy { handed: Some(handed), ..copy_of(&message) };
+            let deadline = deadline_of_a_test();
+            let slot = rig.store.reserve(&inbox, copy, Need::Look, &deadline);
+            slot.expect("a slot").expect("a slot").look(deadline.look_until())
+        });
+        hangs.0.wait();
+        let fresh = rig.hand_over(&message, "ann@x.example");
+        hangs.0.wait();
+        fresh.expect("handed over");
+        assert_eq!(in_doubt.join().expect("a thread").expect("a look"), None);
+    });
+}
+
+/// And nobody holds the ledger's turn meanwhile, which is taken behind the slot.
+#[test]
+fn one_in_doubt_has_its_accounts_turn_with_its_slot() {
     let rig = Rig::new();
     let met = Arc::new(Barrier::new(2));
     let message = letter(LETTER);

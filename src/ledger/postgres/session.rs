@@ -96,7 +96,7 @@ SELECT account FROM (
             LIMIT 1) AS account
     FROM onedrop_attempt a
     WHERE lower(a.recipient) = ANY (ARRAY(SELECT lower(one) FROM unnest($1::text[]) one))
-      AND a.message_id IS NOT NULL
+      AND a.message_id IS NOT NULL AND coalesce(a.outcome, 'delivered') = 'delivered'
 ) reached WHERE account IS NOT NULL LIMIT 1";
 
 const FINISH: &str = "

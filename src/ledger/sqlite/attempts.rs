@@ -59,6 +59,7 @@ pub(super) const REACHED: &str = "SELECT account FROM (
                    AND instr(a.detail, 'account=' || c.account || ' ') > 0)
             LIMIT 1) AS account
     FROM onedrop_attempt a WHERE a.recipient = ?1 AND a.message_id IS NOT NULL
+      AND coalesce(a.outcome, 'delivered') = 'delivered'
 ) WHERE account IS NOT NULL LIMIT 1";
 
 /// [`Ledger::account_reached`](crate::ledger::Ledger::account_reached).

@@ -28,6 +28,10 @@ pub trait Setting: Sync {
     /// Runs it to its end, or its death, by `strace`: a command to which the program and its
     /// arguments are added.
     fn run(&self, id: &str, strace: Command) -> Output;
+    /// What a run ends with that nobody kills.
+    fn status(&self) -> i32 {
+        0
+    }
     /// What there is after a kill.
     fn standing(&self, id: &str) -> Standing;
     /// Runs it until it has done all. Says how often it took.
