@@ -130,7 +130,6 @@ fn fork_guardian(
 #[derive(Default)]
 struct State {
     is_ordered: bool,
-    is_started: bool,
     is_lost: bool,
     /// Why the command was told to end.
     timed_out: Option<String>,
@@ -249,7 +248,6 @@ impl<'a> Wrapper<'a> {
     fn hear_guardian(&mut self) -> io::Result<Option<LockEnding>> {
         match Notice::receive(&self.guardian)? {
             Some(Notice::Started) => {
-                self.state.is_started = true;
                 // The command alone has them now; standard error is for what is to be said.
                 dup2_stdin(&self.null)?;
                 if matches!(self.output, OutputWay::Callers) {
@@ -262,10 +260,11 @@ impl<'a> Wrapper<'a> {
                 self.state.is_lost |= by_trust;
                 Ok(Some(self.ended(status)))
             }
-            // It was killed, and the command with it; what that had started is below us.
+            // It was killed, and the command with it, perhaps before it could say that this runs.
+            // What that had started is below us.
             None => {
                 self.kill_all();
-                Ok(Some(match self.state.is_started {
+                Ok(Some(match self.state.is_ordered {
                     true => self.ended(CommandStatus::Killed(libc::SIGKILL)),
                     false => LockEnding::Failed("the guarding process has ended".to_owned()),
                 }))

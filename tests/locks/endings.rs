@@ -163,6 +163,15 @@ fn a_lock_that_was_stolen_unnoticed_is_201_at_the_end() {
     assert!(end.err.contains("n was lost while the command ran"), "{end:?}");
 }
 
+/// It hears them by a descriptor, and so has them blocked (proc_pid_status(5), `SigBlk`).
+fn hears_signals(of: &Held) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", of.child.id()));
+    let status = status.unwrap_or_default();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    blocked.is_some_and(|mask| mask & (1 << (Signal::SIGTERM as i32 - 1)) != 0)
+}
+
 #[test]
 fn a_waiter_ends_at_once_by_a_signal() {
     let place = Place::new();
@@ -170,7 +179,7 @@ fn a_waiter_ends_at_once_by_a_signal() {
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130), (Signal::SIGHUP, 129)] {
         let wait = ["n", "--wait", "forever", "--", "touch", "ran"];
         let mut waiting = Held { child: place.with_lock(&wait).spawn().expect("binary") };
-        std::thread::sleep(Duration::from_millis(300));
+        assert!(wait_until(SOON, || hears_signals(&waiting)));
         waiting.signal(signal);
         let (ended, took) = timed(|| waiting.code());
         assert_eq!(ended, Some(code));
