@@ -79,13 +79,14 @@ impl Namespace {
     }
 
     /// What the server calls `mailbox`: one of the account's own, unless its first level is the
-    /// prefix of another namespace, as the server writes it or with `/`. A name that has its prefix
-    /// already, as the server writes it, is taken as it is.
+    /// prefix of another namespace: with `/`, or as the server writes it, if that is a dot. (With
+    /// other separators a recipient's detail could be such a name: it holds neither of these.) A
+    /// name that has its own prefix already, as the server writes it, is taken as it is.
     pub fn name(&self, mailbox: &str) -> Result<String, String> {
         let encoded = modified_utf7(mailbox);
         for (prefix, separator) in &self.others {
             let with_slashes = prefix.replace(*separator, "/");
-            if *separator != '/' && begins_with(&encoded, prefix) {
+            if *separator == '.' && begins_with(&encoded, prefix) {
                 return Ok(encoded);
             }
             if begins_with(&encoded, &with_slashes) {
@@ -319,6 +320,10 @@ mod tests {
         }
         let why = with_prefix.name("Public/lists.rust").unwrap_err();
         assert!(why.contains("\"Public/lists.rust\"") && why.contains("write /"), "{why}");
+        let piped = Namespace::parse(r#"(("" "|")) NIL (("Public|" "|"))"#, &[]).unwrap();
+        assert_eq!(piped.name("Public/team").as_deref(), Ok("Public|team"));
+        let why = piped.name("Public|team").unwrap_err();
+        assert!(why.contains("no mailbox on this server can be called"), "{why}");
         let plain = Namespace::parse(r#"(("" "/")) NIL (("Public/" "/"))"#, &[]).unwrap();
         for mailbox in ["Public/team", "Public/a.b", "Sent", "a.b"] {
             assert_eq!(plain.name(mailbox).as_deref(), Ok(mailbox));
