@@ -8,7 +8,10 @@
 //! that). Time is the rest of the lease. Runs that come after all faults are over must leave one
 //! message in the mailbox.
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
+
+use crate::explored::{breaks, holds};
+use crate::full;
 
 const LEASE: u8 = 2;
 /// No row, no message, or another than the one that is meant.
@@ -660,42 +663,18 @@ fn leave(state: &mut State, me: Settler, name: u8) {
     state.kept = false;
 }
 
-/// Which properties do not hold, by their names.
-fn broken(model: Due) -> Vec<&'static str> {
-    let shown = format!("{model:?}");
-    let finish = match model.broken {
-        Some(_) => HasDiscoveries::AnyFailures,
-        None => HasDiscoveries::All,
-    };
-    let checker = model.checker().threads(2).finish_when(finish).spawn_bfs().join();
-    println!("{shown}: {} states", checker.unique_state_count());
-    let mut failed = Vec::new();
-    for property in checker.model().properties() {
-        let found = checker.discovery(property.name);
-        if property.expectation == Expectation::Always {
-            if let Some(path) = found {
-                println!("not {:?}: {:?}", property.name, path.into_actions());
-                failed.push(property.name);
-            }
-        } else if checker.model().broken.is_none() {
-            assert!(found.is_some(), "never: {}, {shown}", property.name);
-        }
-    }
-    failed
-}
-
 const SMALL: Due =
     Due { deliveries: 2, settlers: 2, crashes: 1, purges: 1, forgets: 1, saves: 1, broken: None };
 
 #[test]
 fn a_copy_that_is_left_for_later_is_written_once_beside_purge_and_forget() {
     let mut models = vec![SMALL];
-    if std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1") {
+    if full() {
         models.push(Due { crashes: 2, ..SMALL });
         models.push(Due { purges: 2, forgets: 2, ..SMALL });
     }
     for model in models {
-        assert_eq!(broken(model), Vec::<&str>::new());
+        holds(&model);
     }
 }
 
@@ -711,7 +690,6 @@ fn each_rule_of_purge_and_forget_is_needed() {
         (Broken::NoDoubt, ONE_OF_OURS),
         (Broken::DueNoMore, ONE_AT_END),
     ] {
-        let found = broken(Due { broken: Some(rule), ..SMALL });
-        assert!(found.contains(&property), "{rule:?}: {found:?}");
+        breaks(&Due { broken: Some(rule), ..SMALL }, property);
     }
 }

@@ -7,8 +7,9 @@
 //! bytes are one step, and the server executes them before time passes, but where `is_late`
 //! (`main.rs` has what lies between). What an owner deletes with its mailbox is no lost copy.
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
+use crate::explored::{breaks, broken};
 use crate::full;
 
 const LEASE: u8 = 2;
@@ -718,40 +719,6 @@ impl Elsewhere {
             state.deliveries[me].at = At::Undo(name);
         }
     }
-}
-
-/// Explores all states, or until these are broken.
-fn checked(model: &Elsewhere, until: &[&'static str]) -> impl Checker<Elsewhere> {
-    let finish = match until {
-        [] => HasDiscoveries::All,
-        names => HasDiscoveries::AllOf(names.iter().copied().collect()),
-    };
-    let checker = model.clone().checker().threads(2).finish_when(finish).spawn_bfs().join();
-    println!("{model:?}: {} states", checker.unique_state_count());
-    checker
-}
-
-/// Which properties do not hold, by their names; those in `seen` must happen.
-fn broken(model: &Elsewhere, seen: &[&str]) -> Vec<&'static str> {
-    let checker = checked(model, &[]);
-    let mut failed = Vec::new();
-    for property in checker.model().properties() {
-        let found = checker.discovery(property.name);
-        if property.expectation == Expectation::Sometimes {
-            let is_sought = seen.contains(&property.name);
-            assert!(found.is_some() || !is_sought, "never: {}, {model:?}", property.name);
-        } else if let Some(path) = found {
-            println!("not {:?}: {:?}", property.name, path.into_actions());
-            failed.push(property.name);
-        }
-    }
-    failed
-}
-
-fn breaks(model: &Elsewhere, property: &'static str) {
-    let path = checked(model, &[property]).discovery(property);
-    let path = path.unwrap_or_else(|| panic!("not seen to break {property:?}: {model:?}"));
-    println!("{:?}: not {property:?}: {:?}", model.broken, path.into_actions());
 }
 
 /// Two deliveries that mean `lists`, and one fault of each kind, inside of the bounds.

@@ -7,7 +7,10 @@
 //! watchers runs, time does not reach the trust instant before the command has ended: that is what
 //! the watchers are for.
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
+
+use crate::explored::{breaks, holds};
+use crate::full;
 
 const TTL: u8 = 3;
 
@@ -437,32 +440,6 @@ fn two_in(state: &State, trusting: bool) -> bool {
 const SMALL: Locks =
     Locks { processes: 2, runs: 1, slots: 1, until: 5, faults: 1, outside: false, broken: None };
 
-/// The properties that do not hold, by their names.
-fn broken(model: Locks) -> Vec<&'static str> {
-    let shown = format!("{model:?}");
-    let finish = match model.broken {
-        Some(_) => HasDiscoveries::AnyFailures,
-        None => HasDiscoveries::All,
-    };
-    let checker = model.checker().threads(2).finish_when(finish).spawn_bfs().join();
-    println!("{shown}: {} states", checker.unique_state_count());
-    let (mut failed, mut reached) = (Vec::new(), Vec::new());
-    for property in checker.model().properties() {
-        if checker.discovery(property.name).is_some() {
-            let is_always = property.expectation == Expectation::Always;
-            if is_always { &mut failed } else { &mut reached }.push(property.name);
-        } else if property.expectation == Expectation::Sometimes {
-            assert!(checker.model().broken.is_some(), "never: {}, {shown}", property.name);
-        }
-    }
-    failed
-}
-
-/// `tests/run --full` takes the larger ones.
-fn is_full() -> bool {
-    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
-}
-
 #[test]
 fn no_two_commands_run_in_a_slot() {
     let mut models = vec![
@@ -471,18 +448,18 @@ fn no_two_commands_run_in_a_slot() {
         Locks { slots: 2, until: 4, ..SMALL },
         Locks { processes: 3, until: 4, faults: 0, ..SMALL },
     ];
-    if is_full() {
+    if full() {
         models.push(Locks { runs: 2, ..SMALL });
         models.push(Locks { faults: 2, until: 6, ..SMALL });
     }
     for model in models {
-        assert_eq!(broken(model), Vec::<&str>::new());
+        holds(&model);
     }
 }
 
 #[test]
 fn what_is_stopped_as_a_whole_is_refused_by_its_epoch() {
-    assert_eq!(broken(Locks { outside: true, until: 4, ..SMALL }), Vec::<&str>::new());
+    holds(&Locks { outside: true, until: 4, ..SMALL });
 }
 
 #[test]
@@ -496,7 +473,6 @@ fn each_rule_of_locks_is_needed() {
     ] {
         // A release that comes late needs a third claim, and less time.
         let (runs, until) = if rule == Broken::ReleasesAnybodys { (2, 3) } else { (1, 5) };
-        let found = broken(Locks { broken: Some(rule), runs, until, ..SMALL });
-        assert!(found.contains(&property), "{rule:?}: {found:?}");
+        breaks(&Locks { broken: Some(rule), runs, until, ..SMALL }, property);
     }
 }

@@ -13,6 +13,7 @@
 
 mod due;
 mod elsewhere;
+mod explored;
 mod handed;
 mod ledger;
 mod locks;
