@@ -118,15 +118,18 @@ impl JobSite {
         self.row_if_any(job).is_some_and(|row| row.open.is_some())
     }
 
-    /// Changes what is on record of a job, as time would.
+    /// Changes what is on record of a job, as time would: again where a run changed it meanwhile.
     #[track_caller]
-    pub fn change(&self, job: &str, change: impl FnOnce(&mut JobRow)) {
-        let mut row = self.row(job);
-        let seen = Some(row.revision);
-        change(&mut row);
-        let value = RandomValue::default();
-        let change = JobChange { seen, value, row: &row, added: &[], ended: None };
-        assert!(self.ledger().change_job(&change, soon()).expect("a change"));
+    pub fn change(&self, job: &str, change: impl Fn(&mut JobRow)) {
+        let is_changed = || {
+            let mut row = self.row(job);
+            let seen = Some(row.revision);
+            change(&mut row);
+            let value = RandomValue::default();
+            let change = JobChange { seen, value, row: &row, added: &[], ended: None };
+            self.ledger().change_job(&change, soon()).expect("a change")
+        };
+        assert!(wait_until(SOON, is_changed), "the row of {job} never stands still");
     }
 
     /// What failed is to be tried again now, as after its wait.
