@@ -12,7 +12,7 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 use nix::sys::stat::{Mode, SFlag, fstat, umask};
 
-use crate::command_line::{Cli, CliCommand, usage_problem};
+use crate::command_line::{Cli, CliCommand, manual, usage_problem};
 use crate::config::{Config, Loaded};
 use crate::deliver::Failure;
 use crate::exit::{self, Verdict};
@@ -141,7 +141,13 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
-    let text = error.to_string();
+    let text = match error.kind() {
+        // Examples and endings belong to the long help alone.
+        ErrorKind::DisplayHelp => manual()
+            .try_get_matches_from(argv)
+            .map_or_else(|with_manual| with_manual.to_string(), |_| error.to_string()),
+        _ => error.to_string(),
+    };
     match (asks, is_fed_by_postfix()) {
         (true, true) => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
         (true, false) => exit::end_command(&text, "", Verdict::Done),

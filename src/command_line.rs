@@ -10,9 +10,11 @@ use crate::config::Listen;
 
 mod jobs;
 mod locks;
+mod manual;
 
 pub use jobs::{JobsArgs, JobsCommand, JobsRunArgs};
 pub use locks::{Codes, LockArgs, LockCommand, OnBusy, WithLockArgs};
+pub use manual::{described, manual};
 
 /// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
 /// to.

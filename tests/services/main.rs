@@ -1,6 +1,7 @@
 //! What we ship for systemd and Postfix, the documentation, and the commands in it.
 
 mod machine;
+mod manual_pages;
 mod page;
 mod pages;
 mod postfix_stop;

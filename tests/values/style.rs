@@ -59,11 +59,11 @@ fn files(places: &[&str], ending: &str) -> Vec<(String, String)> {
 }
 
 fn rust() -> Vec<(String, String)> {
-    files(&["src", "tests", "benches", "fuzz/fuzz_targets", "build.rs"], ".rs")
+    files(&["src", "tests", "benches", "examples", "fuzz/fuzz_targets", "build.rs"], ".rs")
 }
 
 fn pages() -> Vec<(String, String)> {
-    files(&["docs", "fixtures", "tests", "README.md", "CHANGELOG.md"], ".md")
+    files(&["docs", "fixtures", "tests", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"], ".md")
 }
 
 fn is_wide(line: &str) -> bool {
