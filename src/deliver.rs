@@ -21,7 +21,7 @@ use crate::envelope::Envelope;
 use crate::ledger::{Attempt, Claim, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
 use crate::lock_key::Hash;
 use crate::message::{self, Message};
-use crate::outcome::{Outcome, OverQuota, UnknownAccount};
+use crate::outcome::{Outcome, OverQuota, Reason, UnknownAccount};
 use crate::store::{Copy, HandOff, Need, Receipt, Slot, Store};
 
 mod endings;
@@ -155,6 +155,8 @@ pub type CopyResult = Result<Placed, Failure>;
 #[derive(Debug, Clone)]
 pub struct Ending {
     pub outcome: Outcome,
+    /// `None`: another process delivered, and its reply says the outcome alone.
+    pub reason: Option<Reason>,
     /// The recipient's; `None` where nobody has the address.
     pub account: Option<String>,
     /// The recipient's own copy, if it is placed.
@@ -167,7 +169,14 @@ pub struct Ending {
 impl Ending {
     /// With nothing known but how it ended.
     pub fn of(outcome: Outcome) -> Ending {
-        Ending { outcome, account: None, own: None, collision: false, phases: Phases::default() }
+        Ending {
+            outcome,
+            reason: None,
+            account: None,
+            own: None,
+            collision: false,
+            phases: Phases::default(),
+        }
     }
 }
 

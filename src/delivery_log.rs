@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::deliver::{Phases, Placed};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Reason};
 use crate::receipt::Receipt;
 use crate::telemetry::Priority;
 
@@ -24,6 +24,7 @@ pub struct DeliveryLogRecord<'a> {
     pub collision: bool,
     pub took: Option<Duration>,
     pub phases: Option<&'a Phases>,
+    pub reason: Option<Reason>,
     /// Prefix of the outcome's text, such as `handed over: `.
     pub by: &'a str,
 }
@@ -56,6 +57,7 @@ impl DeliveryLogRecord<'_> {
             file,
             how = self.own.map(|own| own.how.name()),
             outcome = outcome.name(),
+            reason = self.reason.map(Reason::word),
             %status,
             collision = self.collision,
             milliseconds = self.took.map(|took| took.as_millis() as u64),

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::lock_key::{self, Hash};
 use crate::message::{Facts, Identity};
+use crate::outcome::Reason;
 use crate::receipt::Receipt;
 use crate::shared_config::ConfigMismatch;
 pub use crate::shared_config::SharedConfig;
@@ -206,6 +207,8 @@ impl std::fmt::Debug for RandomValue {
 #[derive(Debug, Clone)]
 pub struct AttemptEnd {
     pub outcome: &'static str,
+    /// In a word; `None`: not known.
+    pub reason: Option<Reason>,
     pub status: String,
     pub text: String,
     pub duration: Duration,

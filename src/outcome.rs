@@ -1,8 +1,12 @@
 //! How a delivery ends, as a value: delivered, tempfail or permfail, with an RFC 3463 status and a
-//! text. Which of them a failure is, `deliver/verdict.rs` decides. A peer's reply is permanent only
-//! where its code and its status both say so.
+//! text; and its [`Reason`]. Which of them a failure is, `deliver/verdict.rs` decides. A peer's
+//! reply is permanent only where its code and its status both say so.
 
 use std::fmt;
+
+mod reason;
+
+pub use reason::Reason;
 
 /// An enhanced mail system status code (RFC 3463): class, subject, detail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use onedrop::ledger::{
 };
 use onedrop::lock_key::{content_hash, message_hash};
 use onedrop::message::{AddressFact, Facts, Identity, PartFact};
+use onedrop::outcome::Reason;
 use onedrop::receipt::Receipt;
 
 /// Deliveries that have recorded their message and not yet confirmed it.
@@ -137,6 +138,7 @@ fn confirm(ledger: &dyn AnyLedger, open: &Open) {
         destinations.iter().map(|one| format!("stored {one} {receipt}")).collect();
     let end = AttemptEnd {
         outcome: "delivered",
+        reason: Some(Reason::Delivered),
         status: "2.0.0".to_owned(),
         text: said.join("; "),
         duration: Duration::from_millis(123),

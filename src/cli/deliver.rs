@@ -97,12 +97,12 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
             let request = &mut request;
             DeliverCommand { request, loaded: Arc::new(loaded), adapters, deadline, started }
                 .run(&writer)
-                .map_err(|failure| failure.outcome(over_quota))
+                .map_err(|failure| failure.ending(over_quota))
         }
-        Err(errors) => Err(Failure::Setup(errors.first_line()).outcome(OverQuota::Defer)),
+        Err(errors) => Err(Failure::Setup(errors.first_line()).ending(OverQuota::Defer)),
     };
     let envelope = &request.envelope;
-    result.unwrap_or_else(|outcome| DeliveryResult::all(envelope, &outcome)).log(envelope, started)
+    result.unwrap_or_else(|ending| DeliveryResult::all(envelope, &ending)).log(envelope, started)
 }
 
 /// How it ended, for each of the envelope's recipients in their order.
@@ -116,9 +116,9 @@ struct DeliveryResult {
 
 impl DeliveryResult {
     /// The same end for all; there is one also where nobody is known to whom the message was to go.
-    fn all(envelope: &Envelope, outcome: &Outcome) -> DeliveryResult {
+    fn all(envelope: &Envelope, ending: &Ending) -> DeliveryResult {
         let count = envelope.recipients.len().max(1);
-        let each = (0..count).map(|_| Ending::of(outcome.clone())).collect();
+        let each = vec![ending.clone(); count];
         DeliveryResult { each, message_id: None, handed_over: false }
     }
 
@@ -136,6 +136,7 @@ impl DeliveryResult {
                 collision: end.collision,
                 took: Some(started.elapsed()),
                 phases: (!self.handed_over).then_some(&end.phases),
+                reason: end.reason,
                 by: if self.handed_over { "handed over: " } else { "" },
             };
             record.log(&end.outcome);
@@ -221,7 +222,7 @@ impl DeliverCommand<'_> {
             _ => service.deliver(mail, &self.deadline, &()),
         };
         for (at, failure) in failed {
-            each.insert(at, Ending::of(failure.outcome(service.policy.over_quota)));
+            each.insert(at, failure.ending(service.policy.over_quota));
         }
         let message_id = message.identity().message_id.clone();
         Ok(DeliveryResult { each, message_id, handed_over: false })

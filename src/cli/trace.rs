@@ -210,7 +210,10 @@ impl TraceText<'_> {
         text += &match (&attempt.outcome, attempt.duration_ms) {
             (Some(outcome), Some(took)) => {
                 let status = attempt.status.as_deref().unwrap_or_default();
-                format!(": {outcome} {status} in {took} ms")
+                // Of one that delivered it says nothing more, but for a copy that is kept.
+                let reason = attempt.reason.as_deref().filter(|reason| reason != outcome);
+                let reason = reason.map(|reason| format!(" {reason}")).unwrap_or_default();
+                format!(": {outcome} {status}{reason} in {took} ms")
             }
             _ => ": no end on record: still running, or killed".to_owned(),
         };

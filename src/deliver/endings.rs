@@ -9,7 +9,7 @@ use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::exit;
 use crate::ledger::{Attempt, AttemptEnd, RandomValue};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Reason};
 
 impl Placing<'_> {
     /// A copy's end, and with it perhaps that of recipients.
@@ -53,8 +53,8 @@ impl Placing<'_> {
                 let (end, took) = self.ended(copy)?;
                 let placed = end.as_ref().map(|placed| self.as_meant(copy, placed));
                 outcomes.push(match &placed {
-                    Ok(placed) => Outcome::Delivered(placed.to_string()),
-                    Err(failure) => failure.outcome(over_quota),
+                    Ok(placed) => (Outcome::Delivered(placed.to_string()), Reason::Delivered),
+                    Err(failure) => (failure.outcome(over_quota), failure.reason()),
                 });
                 if is_own {
                     own = placed.ok();
@@ -62,8 +62,10 @@ impl Placing<'_> {
                 phases += *took;
             }
         }
+        let outcome = Outcome::worst(outcomes.iter().map(|(outcome, _)| outcome.clone()));
         Some(Ending {
-            outcome: Outcome::worst(outcomes),
+            reason: Some(reason_of(&outcome, &outcomes)),
+            outcome,
             account: Some(mailbox.account.clone()),
             own,
             collision: self.recorded.collision,
@@ -82,7 +84,8 @@ impl Placing<'_> {
             let end = if other == index { placed } else { end.get()?.0.as_ref().ok()? };
             ends.push(Outcome::Delivered(end.to_string()));
         }
-        Some(self.job.attempt_end(&Outcome::worst(ends), self.means.deadline))
+        let outcome = Outcome::worst(ends);
+        Some(self.job.attempt_end(&outcome, Some(Reason::Delivered), self.means.deadline))
     }
 
     /// Puts on record how it ended for each recipient.
@@ -90,7 +93,7 @@ impl Placing<'_> {
         let Means { policy, ledger, deadline, .. } = self.means;
         // A copy and the one that stands in for it may have ended in the same moment.
         self.end_recipients(|_| true);
-        let left = || Ending::of(not_ended().outcome(policy.over_quota));
+        let left = || not_ended().ending(policy.over_quota);
         let endings: Vec<Ending> =
             self.endings.iter().map(|ending| ending.get().cloned().unwrap_or_else(left)).collect();
         let first = self.job.first();
@@ -127,6 +130,14 @@ impl Placing<'_> {
     }
 }
 
+/// The reason of the outcome of several copies: of the first that ended as it did, and said more
+/// than that it is delivered.
+fn reason_of(outcome: &Outcome, ends: &[(Outcome, Reason)]) -> Reason {
+    let of_it = ends.iter().filter(|(one, _)| one.name() == outcome.name());
+    let mut reasons = of_it.map(|(_, reason)| *reason);
+    reasons.find(|reason| *reason != Reason::Delivered).unwrap_or(Reason::Delivered)
+}
+
 /// A thread that was to place the copy ended before it.
 fn not_ended() -> Failure {
     Failure::Internal("a copy was left".to_owned())
@@ -136,9 +147,11 @@ fn not_ended() -> Failure {
 /// ledger is there.
 pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
     let Means { policy, ledger, deadline, watch, .. } = means;
-    let outcome = failure.outcome(policy.over_quota);
     let ending = |(recipient, own): (usize, &Option<Destination>)| match own {
-        Some(own) => Ending { account: Some(own.account.clone()), ..Ending::of(outcome.clone()) },
+        Some(own) => Ending {
+            account: Some(own.account.clone()),
+            ..failure.ending(policy.over_quota)
+        },
         None => job.unknown(recipient, policy),
     };
     let endings: Vec<Ending> = job.own.iter().enumerate().map(ending).collect();
@@ -174,9 +187,15 @@ impl DeliveryRequest<'_> {
     }
 
     /// How an attempt ended, until now.
-    fn attempt_end(&self, outcome: &Outcome, deadline: &Deadline) -> AttemptEnd {
+    fn attempt_end(
+        &self,
+        outcome: &Outcome,
+        reason: Option<Reason>,
+        deadline: &Deadline,
+    ) -> AttemptEnd {
         AttemptEnd {
             outcome: outcome.name(),
+            reason,
             status: outcome.status().to_string(),
             text: outcome.text().to_owned(),
             duration: deadline.now() - self.started,
@@ -186,8 +205,8 @@ impl DeliveryRequest<'_> {
     /// How the attempt for one recipient ended, and what Postfix heard where that is something
     /// else.
     fn attempt_end_of(&self, at: usize, endings: &[Ending], deadline: &Deadline) -> AttemptEnd {
-        let own = &endings[at].outcome;
-        let mut end = self.attempt_end(own, deadline);
+        let Ending { outcome: own, reason, .. } = &endings[at];
+        let mut end = self.attempt_end(own, *reason, deadline);
         if self.one_ending {
             let addresses = self.envelope.recipients.iter().map(String::as_str);
             let outcomes = endings.iter().map(|ending| ending.outcome.clone());
@@ -208,6 +227,6 @@ impl DeliveryRequest<'_> {
             Some(address) if !address.is_empty() => Failure::UnknownRecipient(address.clone()),
             Some(_) | None => Failure::NoRecipient,
         };
-        Ending::of(failure.outcome(policy.over_quota))
+        failure.ending(policy.over_quota)
     }
 }

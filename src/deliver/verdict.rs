@@ -6,9 +6,10 @@
 
 use std::time::SystemTime;
 
+use super::Ending;
 use crate::clock;
 use crate::ledger::LedgerError;
-use crate::outcome::{Outcome, OverQuota, Status};
+use crate::outcome::{Outcome, OverQuota, Reason, Status};
 use crate::store::StoreError;
 use crate::userdb::UserdbError;
 
@@ -119,6 +120,55 @@ impl Failure {
 }
 
 impl Failure {
+    /// The reason in a word: the variant decides.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Failure::KeptForLater { .. } => Reason::Kept,
+            Failure::Due { .. } => Reason::Due,
+            Failure::UnknownRecipient(_) => Reason::UnknownUser,
+            Failure::NoSuchAccount { .. } | Failure::Store(StoreError::NoAccount(_)) => {
+                Reason::NoAccount
+            }
+            Failure::AccountGone { .. } => Reason::AccountGone,
+            Failure::AddressGone { .. } => Reason::AddressGone,
+            Failure::TooLarge { .. } => Reason::TooLarge,
+            Failure::NoRecipient => Reason::NoRecipient,
+            Failure::Cut(_) => Reason::Cut,
+            Failure::Input(_) => Reason::Input,
+            Failure::Contended(_)
+            | Failure::Store(StoreError::Contended(_))
+            | Failure::Ledger(LedgerError::Contended) => Reason::Contended,
+            Failure::Deadline { .. } => Reason::Deadline,
+            Failure::Store(StoreError::NotStored(_)) => Reason::StoreDown,
+            Failure::Store(StoreError::Setup(_)) => Reason::StoreSetup,
+            Failure::Store(StoreError::Refused(_)) => Reason::MailboxRefused,
+            Failure::Store(StoreError::OverQuota(_)) => Reason::OverQuota,
+            Failure::Store(StoreError::TooBig(_)) => Reason::TooLargeForStore,
+            Failure::Store(StoreError::Rejected(_)) => Reason::Rejected,
+            Failure::Store(StoreError::InDoubt(_)) => Reason::InDoubt,
+            Failure::Ledger(LedgerError::Version(_)) => Reason::Schema,
+            Failure::Ledger(LedgerError::OtherConfig(_)) => Reason::OtherConfig,
+            Failure::Ledger(LedgerError::Unavailable(_)) => Reason::LedgerDown,
+            Failure::Ledger(LedgerError::Login(_)) => Reason::LedgerLogin,
+            Failure::Ledger(LedgerError::Busy(_)) => Reason::LedgerBusy,
+            Failure::Ledger(LedgerError::TookTooLong(_)) => Reason::LedgerSlow,
+            Failure::Ledger(LedgerError::Clock(_)) => Reason::Clock,
+            Failure::Ledger(LedgerError::Refused(_)) => Reason::LedgerRefused,
+            Failure::Ledger(LedgerError::Forgotten) => Reason::Forgotten,
+            Failure::Ledger(LedgerError::Broken(_)) => Reason::LedgerBroken,
+            Failure::Directory(_)
+            | Failure::Userdb(UserdbError::Away(_) | UserdbError::NotNow(_)) => Reason::Directory,
+            Failure::Userdb(UserdbError::Setup(_)) | Failure::Setup(_) => Reason::Setup,
+            Failure::Server(_) => Reason::Server,
+            Failure::Internal(_) => Reason::Internal,
+        }
+    }
+
+    /// The end that it is for a recipient of whom nothing else is known.
+    pub fn ending(&self, over_quota: OverQuota) -> Ending {
+        Ending { reason: Some(self.reason()), ..Ending::of(self.outcome(over_quota)) }
+    }
+
     /// Whether it is about this recipient alone: others of the same message may be asked about, and
     /// delivered to.
     pub fn is_of_one_recipient(&self) -> bool {

@@ -8,6 +8,7 @@ use super::{ELSEWHERE, LedgerError, copy_state, facts};
 use crate::directory::Destination;
 use crate::lock_key;
 use crate::message::{AddressFact, PartFact};
+use crate::outcome::Reason;
 use crate::receipt::Receipt;
 use crate::text;
 
@@ -120,6 +121,8 @@ pub struct TraceAttempt {
     /// `None`: no end is on record; the process is at work or was killed.
     pub duration_ms: Option<i64>,
     pub outcome: Option<String>,
+    /// In a word; see [`Reason`].
+    pub reason: Option<String>,
     pub status: Option<String>,
     pub text: Option<String>,
 }
@@ -249,7 +252,7 @@ impl TraceBuilder {
     /// Message (or NULL), hash of its Message-ID where there is none, begin, recipient, sender,
     /// queue id, host, process id, duration, outcome, status, text; account, mailbox and receipt
     /// (3) of the copy that it stored, where that is all there is to be said; how many there are of
-    /// its message, or of those without one that have its hash. One without a message belongs to
+    /// its message, or of those without one that have its hash; reason. One without a message belongs to
     /// the newest with this Message-ID, or is shown with the others that recorded none.
     pub fn attempt(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let mut attempt = TraceAttempt {
@@ -261,12 +264,14 @@ impl TraceBuilder {
             pid: row.cell(7)?,
             duration_ms: row.cell(8)?,
             outcome: row.cell(9)?,
+            reason: row.cell(18)?,
             status: row.cell(10)?,
             text: row.cell(11)?,
         };
         if let Some(account) = row.cell::<Option<String>>(12)? {
             let destination = Destination { account, mailbox: row.cell(13)?, shared: false };
             attempt.status = Some(PLAIN_STATUS.to_owned());
+            attempt.reason = Some(Reason::Delivered.word().to_owned());
             attempt.text = Some(stored_text(&destination, &rows::receipt(row, 14)?));
         }
         let is_recorded = row.cell::<Option<i64>>(0)?.is_some();

@@ -99,7 +99,7 @@ impl ServerState {
             if hanging.claim_replies().is_ok() {
                 let recipients = hanging.envelope.recipients.len();
                 // As much as the client takes.
-                let _ = client.write_now(&reply(&hanging.overdue()).repeat(recipients));
+                let _ = client.write_now(&reply(&hanging.overdue().outcome).repeat(recipients));
                 client.shut();
             }
         };

@@ -150,7 +150,7 @@ fn the_text_names_each_copys_state_and_local_times() {
          UPDATE onedrop_copy SET placed_at = {winter}, nul_replaced = 1, found_by_look = 1, \
          uid_validity = 7, uid = 42, file_name = NULL;
          UPDATE onedrop_attempt SET started_at = {summer}, host = 'mx1', pid = 42, duration_ms = \
-         5, sender = '', outcome = 'delivered', status = '2.0.0', \
+         5, sender = '', outcome = 'delivered', status = '2.0.0', reason = 'kept', \
          detail = 'stored account=scuba mailbox=INBOX; stored account=lisa';
          INSERT INTO onedrop_kept (message_id, why, kept_at, bytes) SELECT id, 'over quota', 0, \
          x'' FROM onedrop_message;"
@@ -172,7 +172,7 @@ fn the_text_names_each_copys_state_and_local_times() {
          try looks first, tried 3 times",
         "copy        account=scuba mailbox=Sent: sent copy kept for later: over quota",
         "attempt     2026-07-01 12:00:00 +02:00 to scuba@mail.axial.net: \
-         delivered 2.0.0 in 5 ms",
+         delivered 2.0.0 kept in 5 ms",
         "            from <>, mx1 pid 42, queue id 4Xyz12",
         "            stored account=scuba mailbox=INBOX",
         "            stored account=lisa",

@@ -15,16 +15,53 @@ pub fn an_attempts_end_is_on_record(rig: &dyn Rig) {
         ("doug@mail.axial.net", "mx1", 42)
     );
     for text in hostile_texts() {
-        let end =
-            AttemptEnd { outcome: "tempfail", status: "4.3.0".to_owned(), text, ..delivered() };
+        let end = AttemptEnd { text, ..failed(Reason::StoreDown) };
         host.finish(&mail("ended"), recorded.attempt, &end);
     }
     let ended = host.trace_one("ended@example.org").attempts.remove(0);
     assert_eq!(
-        (ended.outcome.as_deref(), ended.status.as_deref()),
-        (Some("tempfail"), Some("4.3.0"))
+        (ended.outcome.as_deref(), ended.status.as_deref(), ended.reason.as_deref()),
+        (Some("tempfail"), Some("4.3.0"), Some("store_down"))
     );
     assert_eq!((ended.duration_ms, ended.pid), (Some(7), 42));
+}
+
+/// Of whichever row says how an attempt ended: its own, or the copy's.
+pub fn each_attempts_reason_is_on_record(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let text = |at: u32| format!("stored {} {}", inbox(), uid(at));
+    let kept = format!("{}; no copy yet in {}, kept for later: full", text(2), sent());
+    for (name, at, reason, text) in [
+        ("plain", 1, Reason::Delivered, text(1)),
+        ("kept", 2, Reason::Kept, kept),
+        ("found", 3, Reason::Delivered, format!("found {} {}", inbox(), uid(3))),
+    ] {
+        let recorded = host.record(&mail(name), &[inbox()]);
+        let end = AttemptEnd { reason: Some(reason), text, ..delivered() };
+        let (claim, receipt) = (claimed(&recorded.copies[0]), uid(at));
+        let end = Some((recorded.attempt, &end));
+        let confirmed = ToConfirm { claim, receipt: &receipt, facts: CopyFacts::default(), end };
+        assert_eq!(host.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
+        let shown = host.trace_one(&format!("{name}@example.org")).attempts.remove(0);
+        assert_eq!(shown.reason.as_deref(), Some(reason.word()), "{name}");
+    }
+    let others: Vec<_> =
+        Reason::ALL.iter().map(|reason| (attempt("mx1"), failed(*reason))).collect();
+    host.note(&mail("all"), &others);
+    let shown = host.trace_one("all@example.org").attempts;
+    let mut shown: Vec<_> = shown.iter().filter_map(|one| one.reason.as_deref()).collect();
+    let mut words: Vec<_> = Reason::ALL.iter().map(|reason| reason.word()).collect();
+    shown.sort_unstable();
+    words.sort_unstable();
+    assert_eq!(shown, words);
+    let open = host.record(&mail("open"), &[inbox()]);
+    assert_eq!(host.trace_one("open@example.org").attempts[0].reason, None, "{open:?}");
+}
+
+/// An end that is none of a copy's.
+fn failed(reason: Reason) -> AttemptEnd {
+    let (outcome, status) = ("tempfail", "4.3.0".to_owned());
+    AttemptEnd { outcome, status, reason: Some(reason), ..delivered() }
 }
 
 pub fn an_attempt_that_recorded_nothing_is_on_record(rig: &dyn Rig) {

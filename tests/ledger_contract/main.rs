@@ -50,6 +50,7 @@ use onedrop::ledger::{
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
+use onedrop::outcome::Reason;
 use onedrop::pool::Limits;
 use onedrop::store::{Receipt, Way};
 
@@ -125,6 +126,7 @@ macro_rules! ledger_contract {
                 }
                 attempts {
                     an_attempts_end_is_on_record,
+                    each_attempts_reason_is_on_record,
                     an_attempt_that_recorded_nothing_is_on_record,
                     an_attempt_that_lost_the_race_belongs_to_the_message,
                     each_recipient_of_one_run_has_an_attempt_of_its_own,

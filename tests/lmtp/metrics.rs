@@ -94,10 +94,10 @@ fn each_counter_is_exactly_what_happened() {
     assert_eq!(
         told.with_prefix("onedrop_deliveries_total"),
         [
-            "{outcome=\"delivered\",status=\"2.0.0\"} 7",
-            "{outcome=\"permfail\",status=\"5.1.1\"} 1",
-            "{outcome=\"permfail\",status=\"5.3.4\"} 1",
-            "{outcome=\"tempfail\",status=\"4.3.0\"} 1",
+            "{outcome=\"delivered\",reason=\"delivered\",status=\"2.0.0\"} 7",
+            "{outcome=\"permfail\",reason=\"too_large\",status=\"5.3.4\"} 1",
+            "{outcome=\"permfail\",reason=\"unknown_user\",status=\"5.1.1\"} 1",
+            "{outcome=\"tempfail\",reason=\"store_down\",status=\"4.3.0\"} 1",
         ]
     );
     assert_eq!(
@@ -186,7 +186,8 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     drop(held);
     let told = at_rest(&lmtp);
     assert!(told.value("onedrop_contention_waits_total") > waits, "{}", lmtp.metrics());
-    assert_eq!(told.value("onedrop_deliveries_total{outcome=\"tempfail\",status=\"4.3.0\"}"), 1.0);
+    let ends = told.with_prefix("onedrop_deliveries_total{outcome=\"tempfail\"");
+    assert_eq!(ends, [",reason=\"contended\",status=\"4.3.0\"} 1"]);
 }
 
 /// The directory cannot say whose they are: both are put off, the second without another query.
@@ -200,7 +201,7 @@ fn recipients_that_cannot_be_looked_up_are_counted() {
     assert!(replies.iter().all(|reply| reply.code == 451), "{replies:?}");
     let told = scrape(&lmtp);
     let ends = told.with_prefix("onedrop_deliveries_total");
-    assert_eq!(ends, ["{outcome=\"tempfail\",status=\"4.3.0\"} 2"]);
+    assert_eq!(ends, ["{outcome=\"tempfail\",reason=\"directory\",status=\"4.3.0\"} 2"]);
 }
 
 /// The mail server takes a copy and its answer is lost: a doubt; later a look finds the copy.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use onedrop::directory::Destination;
 use onedrop::ledger::{Attempt, AttemptEnd, LeaseTerms, RandomValue};
 use onedrop::message::{DedupBy, Message};
+use onedrop::outcome::Reason;
 
 pub const LEASE: LeaseTerms =
     LeaseTerms { lease: Duration::from_secs(90), join: false, due: false };
@@ -55,6 +56,7 @@ pub fn attempt(host: &str) -> Attempt {
 pub fn delivered() -> AttemptEnd {
     AttemptEnd {
         outcome: "delivered",
+        reason: Some(Reason::Delivered),
         status: "2.0.0".to_owned(),
         text: "stored account=doug mailbox=INBOX uid=1".to_owned(),
         duration: Duration::from_millis(7),

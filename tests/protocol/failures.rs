@@ -196,6 +196,9 @@ fn the_ledger_tells_how_each_attempt_ended() {
         assert_eq!(ends, [Some("tempfail"), Some("delivered"), Some("delivered")]);
         let texts: Vec<&str> =
             trace.attempts.iter().filter_map(|attempt| attempt.text.as_deref()).collect();
+        let reasons: Vec<_> =
+            trace.attempts.iter().map(|attempt| attempt.reason.as_deref()).collect();
+        assert_eq!(reasons, [Some("store_down"), Some("delivered"), Some("delivered")]);
         assert!(texts[0].contains("told to fail"), "{texts:?}");
         assert!(
             texts[1].contains("stored account=doug") && texts[1].contains("account=lisa"),

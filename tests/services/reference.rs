@@ -11,7 +11,7 @@ use onedrop::deliver::Failure;
 use onedrop::exit;
 use onedrop::ledger::{LedgerError, SCHEMA_VERSION, SchemaVersion};
 use onedrop::net::lmtp::reply;
-use onedrop::outcome::{Outcome, OverQuota};
+use onedrop::outcome::{Outcome, OverQuota, Reason};
 use onedrop::store::StoreError;
 use onedrop::userdb::UserdbError;
 
@@ -291,6 +291,31 @@ fn the_exits_page_has_every_ending() {
         .flat_map(|row| row[0].split(", ").map(str::to_owned).collect::<Vec<_>>())
         .collect();
     assert_eq!(short, exits.into_iter().map(|(exit, _)| exit).collect());
+}
+
+#[test]
+fn the_reasons_page_has_every_reason_with_its_statuses() {
+    let delivered = (Reason::Delivered, Outcome::Delivered(String::new()));
+    let failed = failures()
+        .into_iter()
+        .map(|(failure, over_quota)| (failure.reason(), failure.outcome(over_quota)));
+    let mut reasons: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (reason, outcome) in failed.chain([delivered]) {
+        reasons.entry(reason.to_string()).or_default().insert(outcome.status().to_string());
+    }
+    let words: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.to_string()).collect();
+    assert_eq!(words.len(), Reason::ALL.len(), "a word stands for one reason");
+    assert_eq!(words, reasons.keys().cloned().collect(), "some failure has each word");
+    let is_plain = |word: &String| word.bytes().all(|one| one.is_ascii_lowercase() || one == b'_');
+    assert!(words.iter().all(is_plain), "{words:?}");
+    let page = Page::read("docs/reasons.md");
+    let rows = page.rows("");
+    let shown: BTreeMap<_, BTreeSet<_>> = rows
+        .iter()
+        .map(|row| (code(&row[0]).to_owned(), row[1].split(", ").map(str::to_owned).collect()))
+        .collect();
+    assert_eq!(shown, reasons);
+    assert!(rows.iter().all(|row| !row[2].is_empty()), "each says what it means");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::statement::{SqlBatch, Value, values};
 use crate::ledger::trace::PLAIN_STATUS;
 use crate::ledger::{Attempt, AttemptEnd, LedgerError, rows};
 use crate::message::Identity;
+use crate::outcome::Reason;
 use crate::receipt::Receipt;
 use crate::text;
 
@@ -48,10 +49,10 @@ pub(super) fn insert_ended(
 ) {
     let sql = format!(
         "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
-             started_at, duration_ms, outcome, status, detail)
+             started_at, duration_ms, outcome, status, detail, reason)
          VALUES ({message}, {},
                  TIMESTAMPADD(MICROSECOND, -1000 * LEAST(?7, 1000000000000), UTC_TIMESTAMP(6)),
-                 ?7, ?8, ?9, ?10)",
+                 ?7, ?8, ?9, ?10, ?11)",
         columns(message)
     );
     let mut values = vec![Value::from(&identity.id_hash)];
@@ -73,14 +74,15 @@ pub(super) fn end(
     let plain = stored.filter(|_| ended.outcome == "delivered" && ended.status == PLAIN_STATUS);
     let plain = plain.and_then(|(copy, receipt)| Some((copy, place_of(&ended.text, receipt)?)));
     let (copy, place) = plain.map_or((None, None), |(copy, place)| (Some(copy), Some(place)));
-    let [duration, outcome, status, text] = of_end(ended);
+    let [duration, outcome, status, text, reason] = of_end(ended);
     // Assignments see those before them.
     batch.add(
         &format!(
             "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3,
                  copy_id = (SELECT c.id FROM onedrop_copy c WHERE c.id = ?6
                             AND CONCAT('account=', c.account, ' mailbox=', c.mailbox) = ?7),
-                 status = IF(copy_id IS NULL, ?4, NULL), detail = IF(copy_id IS NULL, ?5, NULL)
+                 status = IF(copy_id IS NULL, ?4, NULL), detail = IF(copy_id IS NULL, ?5, NULL),
+                 reason = IF(copy_id IS NULL, ?8, NULL)
              WHERE id = ?1 AND {condition}"
         ),
         &[
@@ -91,6 +93,7 @@ pub(super) fn end(
             text,
             Value::from(copy),
             Value::from(place.map(str::as_bytes)),
+            reason,
         ],
     );
 }
@@ -122,12 +125,13 @@ fn of(by: &Attempt) -> [Value<'_>; 5] {
     ]
 }
 
-fn of_end(ended: &AttemptEnd) -> [Value<'_>; 4] {
+fn of_end(ended: &AttemptEnd) -> [Value<'_>; 5] {
     [
         Value::from(rows::millis(ended.duration)),
         Value::from(ended.outcome),
         Value::from(text::within(&ended.status, LONGEST)),
         Value::from(text::within(&ended.text, LONGEST)),
+        Value::from(ended.reason.map(Reason::word)),
     ]
 }
 

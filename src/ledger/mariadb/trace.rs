@@ -76,7 +76,7 @@ FROM onedrop_copy c WHERE message_id IN {ids} ORDER BY shared, id";
 const ATTEMPTS_OF: &str = "
 (SELECT a.message_id, a.id_hash, {started_at}, a.recipient, COALESCE(a.sender, m.sender),
         a.queue_id, a.host, a.pid, a.duration_ms, a.outcome, a.status, a.detail, c.account,
-        c.mailbox, c.uid_validity, c.uid, c.file_name, counted.on_record, a.id
+        c.mailbox, c.uid_validity, c.uid, c.file_name, counted.on_record, a.reason, a.id
  FROM (SELECT id, ROW_NUMBER() OVER (PARTITION BY message_id ORDER BY id DESC) AS behind,
               COUNT(*) OVER (PARTITION BY message_id) AS on_record
        FROM onedrop_attempt WHERE message_id IN {ids}) counted
@@ -86,7 +86,7 @@ const ATTEMPTS_OF: &str = "
 UNION ALL
 (SELECT message_id, id_hash, {started_at}, recipient, COALESCE(sender, ''), queue_id, host, pid,
         duration_ms, outcome, status, detail, NULL, NULL, NULL, NULL, NULL,
-        COUNT(*) OVER (PARTITION BY id_hash), id
+        COUNT(*) OVER (PARTITION BY id_hash), reason, id
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash IN {found}
@@ -95,7 +95,7 @@ UNION ALL
           AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
           AND (?6 IS NULL OR LOCATE(LOWER(?6), LOWER(sender)) > 0))
  ORDER BY id DESC LIMIT {attempts})
-ORDER BY 3, 19";
+ORDER BY 3, 20";
 
 const UNRECORDED: &str = "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
 

@@ -208,6 +208,7 @@ impl AttemptRow {
             pid: i64::from(self.attempt.pid),
             duration_ms: self.end.as_ref().map(|end| end.duration.as_millis() as i64),
             outcome: self.end.as_ref().map(|end| end.outcome.to_owned()),
+            reason: self.end.as_ref().and_then(|end| end.reason).map(|one| one.word().to_owned()),
             status: self.end.as_ref().map(|end| end.status.clone()),
             text: self.end.as_ref().map(|end| end.text.clone()),
             ..TraceAttempt::default()

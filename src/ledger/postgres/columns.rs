@@ -15,6 +15,7 @@ use crate::ledger::{
     SessionTurn, ToConfirm, ToRecord,
 };
 use crate::lock_key::advisory_key;
+use crate::outcome::Reason;
 use crate::text;
 
 /// Bytes of a text in an indexed column; Postgres allows 2704, and `lower()` may lengthen a text.
@@ -27,7 +28,7 @@ pub(super) const LONGEST: usize = 4000;
 ///
 /// [`Connection::patience_ms`]: super::connection::Connection::patience_ms
 pub(super) const RECORD: usize = 32;
-pub(super) const CONFIRM: usize = 15;
+pub(super) const CONFIRM: usize = 16;
 
 /// Columns of the result of `onedrop_record`, behind the number of its call.
 const OLDEST_PROGRAM: usize = 19;
@@ -97,13 +98,14 @@ pub(super) fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statemen
         .with(i32::try_from(attempt.pid).unwrap_or(i32::MAX), Type::INT4)
 }
 
-/// How an attempt ended, if it did: four parameters.
+/// How an attempt ended, if it did: five parameters.
 pub(super) fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> Statement<'a> {
     statement
         .with(end.map(|end| rows::millis(end.duration)), Type::INT8)
         .with(end.map(|end| text::within(end.outcome, LONGEST)), Type::TEXT)
         .with(end.map(|end| text::within(&end.status, LONGEST)), Type::TEXT)
         .with(end.map(|end| text::within(&end.text, LONGEST)), Type::TEXT)
+        .with(end.and_then(|end| end.reason).map(Reason::word), Type::TEXT)
 }
 
 /// The destinations' indexes, sorted so that all sessions lock rows in the same order.

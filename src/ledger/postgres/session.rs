@@ -101,7 +101,7 @@ SELECT account FROM (
 
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = least($2, 2147483647), outcome = $3, status = $4,
-       detail = $5
+       detail = $5, reason = $6
 WHERE id = $1";
 
 const INSERT_ENDED_ATTEMPT: &str = "
@@ -109,9 +109,10 @@ WITH known AS (
     SELECT id, sender FROM onedrop_message WHERE id_hash = $1 AND digest = $2 FOR KEY SHARE
 )
 INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
-                             started_at, duration_ms, outcome, status, detail)
+                             started_at, duration_ms, outcome, status, detail,
+                             reason)
 SELECT k.id, CASE WHEN k.id IS NULL THEN $1 END, $3, nullif($4, k.sender), $5, $6, $7,
-       clock_timestamp() - $8 * interval '1 millisecond', least($8, 2147483647), $9, $10, $11
+       clock_timestamp() - $8 * interval '1 millisecond', least($8, 2147483647), $9, $10, $11, $12
 FROM (SELECT) one LEFT JOIN known k ON true";
 
 impl Session for Connection {

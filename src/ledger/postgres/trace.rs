@@ -77,7 +77,7 @@ const ATTEMPTS_OF: &str = "
 SELECT a.message_id, NULL::bytea, {started_at}, recipient, coalesce(a.sender, m.sender), queue_id,
        host, pid::bigint, coalesce(duration_ms, c.attempt_ms)::bigint,
        CASE WHEN c.id IS NULL THEN outcome ELSE 'delivered' END, status, detail, c.account,
-       c.mailbox, c.uid_validity, c.uid, c.file_name, counted.on_record
+       c.mailbox, c.uid_validity, c.uid, c.file_name, counted.on_record, reason
 FROM unnest($1) AS wanted (id)
      CROSS JOIN LATERAL (
          SELECT n.id, count(*) OVER () AS on_record FROM onedrop_attempt n
@@ -89,7 +89,7 @@ FROM unnest($1) AS wanted (id)
 UNION ALL
 (SELECT message_id, id_hash, {started_at}, recipient, coalesce(sender, ''), queue_id, host,
         pid::bigint, duration_ms::bigint, outcome, status, detail, NULL, NULL, NULL, NULL, NULL,
-        count(*) OVER (PARTITION BY id_hash)
+        count(*) OVER (PARTITION BY id_hash), reason
  FROM onedrop_attempt a
  WHERE message_id IS NULL AND (
        id_hash = ANY ($2)

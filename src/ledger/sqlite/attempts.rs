@@ -6,6 +6,7 @@ use crate::directory::Destination;
 use crate::ledger::trace::{PLAIN_STATUS, stored_text};
 use crate::ledger::{Attempt, AttemptEnd, LedgerError, rows};
 use crate::message::Identity;
+use crate::outcome::Reason;
 use crate::receipt::Receipt;
 
 pub(super) fn insert(
@@ -44,9 +45,17 @@ pub(super) fn is_plain(end: &AttemptEnd, destination: &Destination, receipt: &Re
 /// Puts an attempt's end on record.
 pub(super) fn end(tx: &Connection, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
     tx.execute(
-        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5
+        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5,
+             reason = ?6
          WHERE id = ?1",
-        params![attempt, rows::millis(end.duration), end.outcome, end.status, end.text],
+        params![
+            attempt,
+            rows::millis(end.duration),
+            end.outcome,
+            end.status,
+            end.text,
+            end.reason.map(Reason::word)
+        ],
     )?;
     Ok(())
 }

@@ -90,7 +90,7 @@ WITH counted AS (
 SELECT a.message_id, a.id_hash, {started_at}, recipient, coalesce(a.sender, m.sender, ''), queue_id,
        host, pid, coalesce(duration_ms, c.attempt_ms),
        CASE WHEN c.id IS NULL THEN outcome ELSE 'delivered' END, status, detail, c.account,
-       c.mailbox, c.uid_validity, c.uid, c.file_name, shown.on_record
+       c.mailbox, c.uid_validity, c.uid, c.file_name, shown.on_record, reason
 FROM shown CROSS JOIN onedrop_attempt a ON a.id = shown.id
      LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id

@@ -22,7 +22,6 @@ use crate::directory::Home;
 use crate::envelope::Envelope;
 use crate::ledger::Recorded;
 use crate::message::{Message, ReceivedClauses};
-use crate::outcome::Outcome;
 use crate::service::{Mail, Service};
 use crate::text;
 
@@ -102,17 +101,17 @@ impl MessageDelivery {
 
     /// Ends it for all recipients for whom it has not ended: the first ending counts.
     fn fail(&self, failure: &Failure, endings: &Sender<(usize, Ending)>) {
-        let outcome = failure.outcome(self.service.policy.over_quota);
+        let ending = failure.ending(self.service.policy.over_quota);
         for recipient in 0..self.envelope.recipients.len() {
-            let _ = endings.send((recipient, Ending::of(outcome.clone())));
+            let _ = endings.send((recipient, ending.clone()));
         }
     }
 
-    /// The outcome of a delivery that did not end when it was due.
-    pub fn overdue(&self) -> Outcome {
+    /// The end of a delivery that did not end when it was due.
+    pub fn overdue(&self) -> Ending {
         let secs = self.service.config().limits.deadline_secs;
         let failure = Failure::Deadline { secs, doing: "delivering".to_owned() };
-        failure.outcome(self.service.policy.over_quota)
+        failure.ending(self.service.policy.over_quota)
     }
 }
 
@@ -133,7 +132,7 @@ impl ComingEndings {
             // A delivery that sent its last bytes just in time may wait that long for the answer.
             let left = delivery.due().saturating_duration_since(Instant::now());
             let Ok((number, ending)) = self.coming.recv_timeout(left) else {
-                return Ending::of(delivery.overdue());
+                return delivery.overdue();
             };
             self.early.entry(number).or_insert(ending);
         }

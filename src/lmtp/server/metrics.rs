@@ -10,8 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::deliver::{CopyResult, Failure, How, Phases};
-use crate::outcome::Outcome;
+use crate::deliver::{CopyResult, Ending, Failure, How, Phases};
+use crate::outcome::Reason;
 use crate::store::StoreError;
 
 /// Upper bounds of the phases' buckets, in seconds.
@@ -23,7 +23,7 @@ type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
 /// See the module.
 pub struct Metrics {
     registry: Registry,
-    outcomes: Family<[(&'static str, String); 2], Counter>,
+    outcomes: Family<[(&'static str, String); 3], Counter>,
     copies: Family<Labels<1>, Counter>,
     in_doubt: Counter,
     collisions: Counter,
@@ -90,9 +90,13 @@ impl Default for Metrics {
 
 impl Metrics {
     /// A recipient's delivery ended.
-    pub fn count_outcome(&self, outcome: &Outcome) {
-        let labels =
-            [("outcome", outcome.name().to_owned()), ("status", outcome.status().to_string())];
+    pub fn count_ending(&self, ending: &Ending) {
+        let outcome = &ending.outcome;
+        let labels = [
+            ("outcome", outcome.name().to_owned()),
+            ("reason", ending.reason.map_or("", Reason::word).to_owned()),
+            ("status", outcome.status().to_string()),
+        ];
         self.outcomes.get_or_create(&labels).inc();
     }
 

@@ -52,7 +52,7 @@ struct SocketClient<'a> {
     known: HashMap<String, Home>,
     /// Why the directory could not be asked for one of the message's recipients: the others need
     /// not wait for the same.
-    cannot_ask: Option<Outcome>,
+    cannot_ask: Option<Ending>,
 }
 
 impl Peer for SocketClient<'_> {
@@ -95,10 +95,13 @@ impl Peer for SocketClient<'_> {
         }
         let asks = || !matches!(self.service.routing.known(recipient), Known::Home(_));
         let home = match &self.cannot_ask {
-            Some(outcome) if asks() => Err(outcome.clone()),
+            Some(ending) if asks() => Err(ending.clone()),
             _ => self.account_of(recipient),
         };
-        let home = home.inspect_err(|outcome| self.refuse(transaction, recipient, outcome))?;
+        let home = home.map_err(|ending| {
+            self.refuse(transaction, recipient, &ending);
+            ending.outcome
+        })?;
         self.known.insert(recipient.to_owned(), home);
         Ok(())
     }
@@ -111,39 +114,39 @@ impl Peer for SocketClient<'_> {
         match message {
             Ok(bytes) => self.deliver_message(transaction, bytes),
             Err(failure) => {
-                let outcome = failure.outcome(self.service.policy.over_quota);
+                let ending = failure.ending(self.service.policy.over_quota);
                 for recipient in &transaction.recipients {
-                    self.refuse(&transaction, recipient, &outcome);
+                    self.refuse(&transaction, recipient, &ending);
                 }
-                transaction.recipients.iter().try_for_each(|_| self.reply(&outcome))
+                transaction.recipients.iter().try_for_each(|_| self.reply(&ending.outcome))
             }
         }
     }
 }
 
 impl SocketClient<'_> {
-    fn account_of(&mut self, recipient: &str) -> Result<Home, Outcome> {
+    fn account_of(&mut self, recipient: &str) -> Result<Home, Ending> {
         let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient, Instant::now() + LOOK_UP) {
             Ok(Some(home)) => Ok(home),
-            Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).outcome(over_quota)),
+            Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).ending(over_quota)),
             Err(failure) => {
-                let outcome = failure.outcome(over_quota);
+                let ending = failure.ending(over_quota);
                 self.server.metrics.count_failure(&failure);
                 if !failure.is_of_one_recipient() {
-                    self.cannot_ask = Some(outcome.clone());
+                    self.cannot_ask = Some(ending.clone());
                 }
-                Err(outcome)
+                Err(ending)
             }
         }
     }
 
     /// A recipient is refused before there is a delivery.
-    fn refuse(&self, transaction: &Transaction, recipient: &str, outcome: &Outcome) {
-        self.server.metrics.count_outcome(outcome);
-        let Transaction { queue_id, sender, .. } = transaction;
-        DeliveryLogRecord { queue_id, sender, recipient, ..DeliveryLogRecord::default() }
-            .log(outcome);
+    fn refuse(&self, transaction: &Transaction, recipient: &str, ending: &Ending) {
+        self.server.metrics.count_ending(ending);
+        let (Transaction { queue_id, sender, .. }, reason) = (transaction, ending.reason);
+        DeliveryLogRecord { queue_id, sender, recipient, reason, ..DeliveryLogRecord::default() }
+            .log(&ending.outcome);
     }
 
     fn reply(&self, outcome: &Outcome) -> io::Result<()> {
@@ -158,7 +161,7 @@ impl SocketClient<'_> {
         let mut replied = delivery.claim_replies();
         for (number, recipient) in delivery.envelope.recipients.iter().enumerate() {
             let ending = endings.wait_for(number, &delivery);
-            self.server.metrics.count_outcome(&ending.outcome);
+            self.server.metrics.count_ending(&ending);
             // A client that is gone gets no reply, but log and metrics still say how it ended.
             if replied.is_ok() {
                 replied = self.reply(&ending.outcome);
@@ -229,6 +232,7 @@ fn log_ending(delivery: &MessageDelivery, recipient: &str, account: Option<&str>
         collision: ending.collision,
         took: Some(delivery.started.elapsed()),
         phases: Some(&ending.phases),
+        reason: ending.reason,
         by: "",
     };
     ended.log(&ending.outcome);

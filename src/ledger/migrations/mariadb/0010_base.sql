@@ -120,7 +120,7 @@ CREATE TABLE IF NOT EXISTS onedrop_attempt (
     outcome     VARCHAR(16) COMMENT 'delivered, tempfail or permfail',
     status      TEXT COMMENT 'as in RFC 3463; null: 2.0.0, with copy_id',
     detail      TEXT COMMENT 'what Postfix was told; null: that it stored the copy of copy_id',
-    reason      TEXT COMMENT 'the reason in a word',
+    reason      TEXT COMMENT 'in a word (docs/reasons.md); null: delivered, with copy_id',
     KEY onedrop_attempt_message (message_id),
     KEY onedrop_attempt_id_hash (id_hash),
     KEY onedrop_attempt_queue_id (queue_id(64)),
@@ -137,7 +137,7 @@ SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
                 CONCAT('stored account=', c.account, ' mailbox=', c.mailbox, ' ',
                        COALESCE(CONCAT('uid=', c.uid), CONCAT('name=', c.file_name), 'uid=?')))
            AS detail,
-       a.reason
+       COALESCE(a.reason, IF(c.id IS NULL, NULL, 'delivered')) AS reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.id = a.copy_id;
 

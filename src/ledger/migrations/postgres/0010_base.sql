@@ -254,7 +254,7 @@ COMMENT ON COLUMN onedrop_attempt.outcome
 IS 'delivered, tempfail or permfail; null: a copy has its attempt_id, or it runs, or was killed';
 COMMENT ON COLUMN onedrop_attempt.status IS 'status code as in RFC 3463';
 COMMENT ON COLUMN onedrop_attempt.detail IS 'what Postfix was told';
-COMMENT ON COLUMN onedrop_attempt.reason IS 'the reason in a word';
+COMMENT ON COLUMN onedrop_attempt.reason IS 'in a word (docs/reasons.md); null: as with outcome';
 
 CREATE VIEW onedrop_attempt_text AS
 SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
@@ -264,7 +264,7 @@ SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
        CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
        CASE WHEN c.id IS NULL THEN a.detail
             ELSE onedrop_stored(c.account, c.mailbox, c.uid, c.file_name) END AS detail,
-       a.reason
+       CASE WHEN c.id IS NULL THEN a.reason ELSE 'delivered' END AS reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
                               AND a.outcome IS NULL;
@@ -683,7 +683,8 @@ CREATE FUNCTION onedrop_confirm(
     p_lock_timeout_ms bigint, p_copy bigint, p_value bytea, p_epoch bigint,
     p_uid_validity bigint, p_uid bigint, p_file_name text, p_nul_replaced boolean,
     p_found_by_look boolean, p_wrapped boolean,
-    p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text
+    p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text,
+    p_reason text
 ) RETURNS TABLE (recorded boolean, ended boolean, epoch bigint, is_placed boolean,
                  uid_validity bigint, uid bigint, file_name text)
 LANGUAGE plpgsql AS $$
@@ -724,7 +725,7 @@ BEGIN
         IF p_attempt IS NOT NULL AND ended IS NOT TRUE THEN
             UPDATE onedrop_attempt a SET
                 duration_ms = least(p_duration_ms, 2147483647), outcome = p_outcome,
-                status = p_status, detail = p_detail
+                status = p_status, detail = p_detail, reason = p_reason
             WHERE a.id = p_attempt;
             ended := FOUND;
         END IF;

@@ -133,7 +133,7 @@ CREATE TABLE onedrop_attempt (
                                              -- its attempt_id, or it runs, or was killed
     status      TEXT,
     detail      TEXT,                        -- what Postfix was told
-    reason      TEXT                         -- the reason in a word
+    reason      TEXT                         -- in a word (docs/reasons.md)
 );
 CREATE INDEX onedrop_attempt_message ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id) WHERE queue_id <> '';
@@ -151,7 +151,7 @@ SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
        CASE WHEN c.id IS NULL THEN a.detail
             ELSE 'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
                  || coalesce('uid=' || c.uid, 'name=' || c.file_name, 'uid=?') END AS detail,
-       a.reason
+       CASE WHEN c.id IS NULL THEN a.reason ELSE 'delivered' END AS reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
                               AND a.outcome IS NULL;
