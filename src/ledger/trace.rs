@@ -252,8 +252,8 @@ impl TraceBuilder {
     /// Message (or NULL), hash of its Message-ID where there is none, begin, recipient, sender,
     /// queue id, host, process id, duration, outcome, status, text; account, mailbox and receipt
     /// (3) of the copy that it stored, where that is all there is to be said; how many there are of
-    /// its message, or of those without one that have its hash; reason. One without a message belongs to
-    /// the newest with this Message-ID, or is shown with the others that recorded none.
+    /// its message, or of those without one that have its hash; reason. One without a message
+    /// belongs to the newest with this Message-ID, or is shown with the others that recorded none.
     pub fn attempt(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let mut attempt = TraceAttempt {
             started_at: row.cell(2)?,

@@ -201,7 +201,7 @@ fn recipients_that_cannot_be_looked_up_are_counted() {
     assert!(replies.iter().all(|reply| reply.code == 451), "{replies:?}");
     let told = scrape(&lmtp);
     let ends = told.with_prefix("onedrop_deliveries_total");
-    assert_eq!(ends, ["{outcome=\"tempfail\",reason=\"directory\",status=\"4.3.0\"} 2"]);
+    assert_eq!(ends, ["{outcome=\"tempfail\",reason=\"ledger_refused\",status=\"4.3.0\"} 2"]);
 }
 
 /// The mail server takes a copy and its answer is lost: a doubt; later a look finds the copy.
