@@ -148,10 +148,9 @@ fn not_ended() -> Failure {
 pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
     let Means { policy, ledger, deadline, watch, .. } = means;
     let ending = |(recipient, own): (usize, &Option<Destination>)| match own {
-        Some(own) => Ending {
-            account: Some(own.account.clone()),
-            ..failure.ending(policy.over_quota)
-        },
+        Some(own) => {
+            Ending { account: Some(own.account.clone()), ..failure.ending(policy.over_quota) }
+        }
         None => job.unknown(recipient, policy),
     };
     let endings: Vec<Ending> = job.own.iter().enumerate().map(ending).collect();
