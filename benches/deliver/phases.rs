@@ -17,6 +17,7 @@ use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, ToConfirm, Turn,
 };
 use onedrop::message::{DedupBy, Message};
+use onedrop::outcome::Reason;
 use onedrop::service::ONE;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
@@ -183,6 +184,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let receipt = watch.passed("store: append", receipt);
     let end = AttemptEnd {
         outcome: "delivered",
+        reason: Some(Reason::Delivered),
         status: "2.0.0".to_owned(),
         text: receipt.to_string(),
         duration: Duration::from_millis(1),

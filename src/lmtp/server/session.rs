@@ -52,7 +52,7 @@ struct SocketClient<'a> {
     known: HashMap<String, Home>,
     /// Why the directory could not be asked for one of the message's recipients: the others need
     /// not wait for the same.
-    cannot_ask: Option<Ending>,
+    cannot_ask: Option<Box<Ending>>,
 }
 
 impl Peer for SocketClient<'_> {
@@ -125,13 +125,15 @@ impl Peer for SocketClient<'_> {
 }
 
 impl SocketClient<'_> {
-    fn account_of(&mut self, recipient: &str) -> Result<Home, Ending> {
+    fn account_of(&mut self, recipient: &str) -> Result<Home, Box<Ending>> {
         let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient, Instant::now() + LOOK_UP) {
             Ok(Some(home)) => Ok(home),
-            Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).ending(over_quota)),
+            Ok(None) => {
+                Err(Failure::UnknownRecipient(recipient.to_owned()).ending(over_quota).into())
+            }
             Err(failure) => {
-                let ending = failure.ending(over_quota);
+                let ending = Box::new(failure.ending(over_quota));
                 self.server.metrics.count_failure(&failure);
                 if !failure.is_of_one_recipient() {
                     self.cannot_ask = Some(ending.clone());
