@@ -59,7 +59,7 @@ use trace::TraceBuilder;
 pub use trace::{Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter, TracePart};
 
 /// What went wrong in the ledger, by what the caller can do about it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum LedgerError {
     /// Another session holds the lock that was tried; trying again soon may succeed. The session is
     /// still usable.

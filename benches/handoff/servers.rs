@@ -19,8 +19,12 @@ const SCRIPT: &str = "require [\"fileinto\", \"mailbox\"];\n\
 /// processes, which are not root's here, ask anvil how many deliveries to an account are under way.
 const TRIMMED: &str = "plugin {\n  sieve_before2 =\n  sieve_after =\n}\n\
      service anvil {\n  unix_listener anvil {\n    mode = 0666\n  }\n}\n";
+const NO_SCRIPT_BEFORE: &str = "plugin {\n  sieve_before =\n}\n";
 /// More deliveries to one account at a time than ever come, where Dovecot allows ten.
-const ALONE: &str = "plugin {\n  sieve_before =\n}\nlmtp_user_concurrency_limit = 20\n";
+const AS_MANY_AS_COME: &str = "lmtp_user_concurrency_limit = 20\n";
+/// A server's own way to drop what comes a second time, for as long as our guard remembers.
+const OWN_TEST: &str = "require [\"duplicate\"];\n\
+     if duplicate :header \"Message-ID\" :seconds 604800 {\n  discard;\n}\n";
 
 /// A Dovecot whose LMTP server runs filters.
 pub struct FilteringDovecot {
@@ -33,12 +37,19 @@ impl FilteringDovecot {
     pub fn behind(guard: Guard) -> FilteringDovecot {
         match guard {
             Guard::On => FilteringDovecot::with(guard, ""),
-            Guard::Off => FilteringDovecot::with(guard, ALONE),
+            Guard::Off => FilteringDovecot::alone(),
         }
     }
 
     pub fn alone() -> FilteringDovecot {
-        FilteringDovecot::with(Guard::Off, ALONE)
+        FilteringDovecot::with(Guard::Off, &format!("{NO_SCRIPT_BEFORE}{AS_MANY_AS_COME}"))
+    }
+
+    /// One that drops duplicates by itself.
+    pub fn alone_with_own_test() -> FilteringDovecot {
+        let alone = FilteringDovecot::with(Guard::Off, AS_MANY_AS_COME);
+        alone.filters.before(OWN_TEST);
+        alone
     }
 
     fn with(guard: Guard, more: &str) -> FilteringDovecot {

@@ -51,11 +51,12 @@ fn run(mailboxes: usize) {
             fronts.push((name.to_owned(), Front::start(Bench::new(), guard, more)));
         }
     }
-    let alone = FilteringDovecot::alone();
+    let alone = [FilteringDovecot::alone_with_own_test(), FilteringDovecot::alone()];
     println!(
-        "| connections | mailboxes | Onedrop | messages/s | Dovecot alone | ratio | wanted | ms of \
-         a processor: Onedrop | Postgres | Dovecot | Dovecot alone | {} |\n|---:|---:|---|---:|---:\
-         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| connections | mailboxes | Onedrop | messages/s | Dovecot alone | ratio | wanted | with \
+         its own duplicate test | ratio | ms of a processor: Onedrop | Postgres | Dovecot | Dovecot \
+         alone | with its own test | {} |\n|---:|---:|---|---:|---:|---:|---|---:|---:|---:|---:|---:\
+         |---:|---:|---:|---:|---:|---:|",
         PHASES.map(|phase| format!("{phase} ms")).join(" | ")
     );
     for (sessions, messages) in LOADS {
@@ -63,10 +64,10 @@ fn run(mailboxes: usize) {
     }
 }
 
-/// All in turn, Dovecot alone last.
+/// All in turn, Dovecot alone last: with a duplicate test of its own, and without any.
 fn one_load(
     fronts: &[(String, Front)],
-    alone: &FilteringDovecot,
+    alone: &[FilteringDovecot; 2],
     sessions: usize,
     messages: usize,
     mailboxes: usize,
@@ -74,7 +75,7 @@ fn one_load(
     let rounds = if short() { 3 } else { 7 };
     let clients = Clients { sessions, kept: true };
     let empty = || Runs { took: Vec::new(), cpu: [0.0; 3], phases: [0.0; 4] };
-    let mut runs: Vec<Runs> = (0..=fronts.len()).map(|_| empty()).collect();
+    let mut runs: Vec<Runs> = (0..fronts.len() + alone.len()).map(|_| empty()).collect();
     let all = (messages * rounds) as f64 / 1000.0;
     for round in 0..rounds {
         for at in load::turns(round, runs.len()) {
@@ -82,6 +83,7 @@ fn one_load(
             let (peer, behind) = match front {
                 Some(front) => (front.peer("onedrop lmtp"), &front.behind),
                 None => {
+                    let alone = &alone[at - fronts.len()];
                     let socket = alone.dovecot.lmtp_socket();
                     (Peer { name: "Dovecot's lmtp", socket, tag: "alone" }, alone)
                 }
@@ -98,7 +100,7 @@ fn one_load(
             nix::unistd::sync();
             let used = || match front {
                 Some(front) => front.used(),
-                None => used_alone(&alone.dovecot),
+                None => used_alone(&behind.dovecot),
             };
             let before = used();
             let took = load::send(&peer, &behind.dovecot, &target, clients, messages);
@@ -115,10 +117,14 @@ fn one_load(
             }
         }
     }
-    let Some(last) = runs.pop() else { return };
     let rate = |took: Vec<Duration>| messages as f64 * 1000.0 / Times::of(took).median_ms();
-    let alone_cpu = last.cpu[2];
-    let alone_rate = rate(last.took);
+    let mut of_alone =
+        runs.split_off(fronts.len()).into_iter().map(|run| (rate(run.took), run.cpu[2]));
+    let (Some((own_rate, own_cpu)), Some((alone_rate, alone_cpu))) =
+        (of_alone.next(), of_alone.next())
+    else {
+        return;
+    };
     for ((name, _), Runs { took, cpu: [ours, ledger, dovecot], phases }) in fronts.iter().zip(runs)
     {
         let rate = rate(took);
@@ -126,7 +132,9 @@ fn one_load(
         let verdict = if ratio >= WANTED { "met" } else { "MISSED" };
         println!(
             "| {sessions} | {mailboxes} | {name} | {rate:.0} | {alone_rate:.0} | {ratio:.2} | \
-             {verdict} | {ours:.2} | {ledger:.2} | {dovecot:.2} | {alone_cpu:.2} | {} |",
+             {verdict} | {own_rate:.0} | {:.2} | {ours:.2} | {ledger:.2} | {dovecot:.2} | \
+             {alone_cpu:.2} | {own_cpu:.2} | {} |",
+            rate / own_rate,
             phases.map(|phase| format!("{phase:.2}")).join(" | ")
         );
     }

@@ -88,10 +88,7 @@ impl Placing<'_> {
             Err(LedgerError::Contended) => {
                 wanted.iter().map(|_| Step::Now(CopyState::Busy)).collect()
             }
-            Err(error) => {
-                let held = |one| Failure::Contended(format!("the copy {one}: {error}"));
-                wanted.iter().map(|one| Step::Ended(Err(held(one)))).collect()
-            }
+            Err(error) => wanted.iter().map(|_| Step::Ended(Err(error.clone().into()))).collect(),
         }
     }
 }

@@ -64,6 +64,19 @@ fn a_busy_copy_is_waited_for_though_a_deadlock_ends_a_claim() {
 }
 
 #[test]
+fn a_ledger_that_is_gone_while_a_copy_is_waited_for_is_named() {
+    let world = World::like_imap();
+    world.record(&mail("m"), &[inbox()], LEASE);
+    let delivery = world
+        .delivery()
+        .waiting(Duration::from_secs(30))
+        .failing_ledger(1, LedgerFault::LostForGood);
+    let ended = delivery.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.ledger_calls[..2], ["record", "claim"]);
+    assert!(ended.outcome.text().starts_with("ledger: cannot be reached: "), "{:?}", ended.outcome);
+}
+
+#[test]
 fn a_message_that_another_records_right_now_is_waited_for_or_deferred() {
     let world = World::like_imap();
     let other = Arc::new(world.ledger.clone());
