@@ -15,6 +15,12 @@ use crate::support::wait_until;
 const ALONE: &str = "exec 9>work; flock -n 9 || { echo twice >>faults; exit 9; }
     echo $ONEDROP_JOB_DUE $ONEDROP_JOB_TRY $ONEDROP_LOCK_EPOCH >>journal";
 
+/// Nothing that [`ALONE`] began runs any more.
+fn nobody_is_at_work(site: &JobSite) -> bool {
+    let mut command = std::process::Command::new("flock");
+    command.arg("-n").arg(site.path("work")).arg("true").status().expect("flock").success()
+}
+
 /// The processes of a run: wrapper, guardian, command.
 fn processes(run: &Held) -> [Pid; 3] {
     let guardian = run.guardian();
@@ -43,6 +49,7 @@ fn a_run_whose_wrapper_is_killed_is_crashed_and_tried_again() {
         let _ = run.child.wait();
         let is_gone = |pid: Pid| kill(pid, None).is_err();
         assert!(wait_until(SOON, || is_gone(guardian) && is_gone(command)), "they end with it");
+        assert!(wait_until(SOON, || nobody_is_at_work(&site)), "and what they started");
         site.touch("go");
         // While its lock lasts nobody knows that it is gone.
         let end = site.tick();
