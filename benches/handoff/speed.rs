@@ -55,10 +55,10 @@ fn run(mailboxes: usize) {
     println!(
         "| connections | mailboxes | Onedrop | messages/s | Dovecot alone | ratio | wanted | with \
          its own duplicate test | ratio | ms of a processor: Onedrop | Postgres | Dovecot | Dovecot \
-         alone | with its own test | {} |\n|---:|---:|---|---:|---:|---:|---|---:|---:|---:|---:|---:\
-         |---:|---:|---:|---:|---:|---:|",
+         alone | with its own test | {} |",
         PHASES.map(|phase| format!("{phase} ms")).join(" | ")
     );
+    println!("|---:|---:|---|---:|---:|---:|---|{}", "---:|".repeat(7 + PHASES.len()));
     for (sessions, messages) in LOADS {
         one_load(&fronts, &alone, sessions, messages, mailboxes);
     }
