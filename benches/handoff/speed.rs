@@ -54,8 +54,8 @@ fn run(mailboxes: usize) {
     let alone = [FilteringDovecot::alone_with_own_test(), FilteringDovecot::alone()];
     println!(
         "| connections | mailboxes | Onedrop | messages/s | Dovecot alone | ratio | wanted | with \
-         its own duplicate test | ratio | ms of a processor: Onedrop | Postgres | Dovecot | Dovecot \
-         alone | with its own test | {} |",
+         its own duplicate test | ratio | ms of a processor: Onedrop | Postgres | Dovecot | \
+         Dovecot alone | with its own test | {} |",
         PHASES.map(|phase| format!("{phase} ms")).join(" | ")
     );
     println!("|---:|---:|---|---:|---:|---:|---|{}", "---:|".repeat(7 + PHASES.len()));
