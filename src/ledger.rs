@@ -24,6 +24,7 @@ pub mod mariadb;
 pub mod memory;
 mod migration;
 mod on_record;
+mod overview;
 mod pooled;
 mod port;
 pub mod postgres;
@@ -43,6 +44,10 @@ pub use jobs::{
 pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks};
 pub use migration::{Migration, MigrationStep, PlannedStep, Program};
 pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Window};
+pub use overview::{
+    AttemptCount, HostRow, MOST_ATTEMPTS, MOST_COPIES, MOST_OPEN, OpenCopies, Overview,
+    RecentAttempts,
+};
 pub use pooled::PooledLedger;
 pub use port::{
     AccountServer, Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema,

@@ -27,6 +27,7 @@ mod kept;
 mod link;
 mod locks;
 mod newly;
+mod overview;
 mod proof;
 mod receipts;
 mod record;

@@ -25,6 +25,7 @@ use rows::Rows;
 
 mod jobs;
 mod locks;
+mod overview;
 mod retention;
 mod rows;
 mod settling;

@@ -20,7 +20,7 @@ use super::retention::Retention;
 use super::settling::{Due, Settling};
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
-    LedgerError, PlannedStep, Recorded, SchemaVersion, Trace, TraceFilter, Window,
+    LedgerError, Overview, PlannedStep, Recorded, SchemaVersion, Trace, TraceFilter, Window,
 };
 use crate::directory::{Asked, Destination, Home};
 use crate::lock_key::Hash;
@@ -322,6 +322,7 @@ pub trait AnyLedger:
     + Settling
     + Retention
     + Schema
+    + Overview
     + Durability
     + Locks
     + Jobs
@@ -338,6 +339,7 @@ impl<L> AnyLedger for L where
         + Settling
         + Retention
         + Schema
+        + Overview
         + Durability
         + Locks
         + Jobs

@@ -28,6 +28,7 @@ mod link;
 mod locks;
 mod metered;
 mod migrate;
+mod overview;
 mod proof;
 mod retention;
 mod schema;

@@ -38,6 +38,7 @@ mod file;
 mod jobs;
 mod locks;
 mod migrate;
+mod overview;
 #[cfg(test)]
 mod plans;
 mod proof;

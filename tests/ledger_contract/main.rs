@@ -14,6 +14,7 @@ mod mariadb;
 mod memory;
 #[path = "../support/next.rs"]
 mod next;
+mod overview;
 mod plans;
 #[path = "../ports/mod.rs"]
 mod ports;
@@ -140,6 +141,12 @@ macro_rules! ledger_contract {
                     a_trace_can_be_filtered,
                     of_very_many_attempts_a_trace_has_the_newest_and_says_how_many_are_left,
                     a_trace_shows_the_state_of_a_copy,
+                }
+                overview {
+                    attempts_of_late_are_counted_by_their_ends,
+                    open_copies_are_counted_by_what_left_them,
+                    a_sent_that_is_kept_for_long_is_counted,
+                    a_host_is_on_record_with_its_program,
                 }
                 text {
                     any_text_can_be_recorded,

@@ -288,6 +288,7 @@ impl Rig for PostgresRig {
                  due_at = due_at - {by};
              UPDATE onedrop_message SET recorded_at = recorded_at - {by};
              UPDATE onedrop_attempt SET started_at = started_at - {by};
+             UPDATE onedrop_host SET seen_at = seen_at - {by};
              UPDATE onedrop_kept SET kept_at = kept_at - {by}"
         ));
     }
@@ -396,6 +397,7 @@ impl Rig for MariadbRig {
              UPDATE onedrop_message SET recorded_at = recorded_at - {by};
              UPDATE onedrop_attempt SET started_at = started_at - {by};
              UPDATE onedrop_raw SET kept_at = kept_at - {by};
+             UPDATE onedrop_host SET seen_at = seen_at - {by};
              UPDATE onedrop_kept SET kept_at = kept_at - {by}"
         ));
     }

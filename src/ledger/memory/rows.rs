@@ -40,6 +40,8 @@ pub struct Rows {
     pub purged_at: Option<SystemTime>,
     pub accounts: BTreeMap<String, String>,
     pub proven: Vec<Way>,
+    /// With the version of its program, and when it said so.
+    pub hosts: BTreeMap<String, (String, Duration)>,
     /// Slots of named locks.
     pub slots: BTreeMap<(Hash, u32), SlotRow>,
     /// Jobs by name, each with the random value of its last change.

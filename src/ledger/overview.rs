@@ -1,0 +1,226 @@
+//! The port of what `onedrop status` asks of a ledger, and of the rows of hosts.
+//!
+//! Promise: a question costs what the asked time holds, and no more than [`MOST_ATTEMPTS`] or
+//! [`MOST_COPIES`] rows, however much is on record. No index is there for it alone: row numbers
+//! rise with time, so a time's first row is found by halves. Where numbers and times disagree (a
+//! clock that was set back) an answer may leave out what lies at its beginning.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::LedgerError;
+use super::rows::SqlRow;
+
+/// So many of the newest attempts are counted at most.
+pub const MOST_ATTEMPTS: u32 = 50_000;
+/// So many of the newest copies are looked through at most.
+pub const MOST_COPIES: u32 = 100_000;
+/// So many open copies, or kept ones, are counted at most.
+pub const MOST_OPEN: u32 = 10_000;
+/// So many hosts are told at most.
+pub const MOST_HOSTS: u32 = 200;
+
+/// How attempts ended that began of late.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecentAttempts {
+    /// By the ledger's clock.
+    pub now: SystemTime,
+    /// They reach back so far: less than was asked where there are more than [`MOST_ATTEMPTS`].
+    pub reach: Duration,
+    pub counts: Vec<AttemptCount>,
+    /// How many attempts each host began.
+    pub hosts: Vec<(String, u64)>,
+}
+
+/// Attempts that ended the same way, and took as long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptCount {
+    /// `None`: no end is on record; the process is at work or was killed.
+    pub outcome: Option<String>,
+    pub reason: Option<String>,
+    pub status: Option<String>,
+    pub millis: Option<u64>,
+    pub count: u64,
+}
+
+/// Copies that may stand in their mailbox without a receipt on record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpenCopies {
+    /// Whose lease was given back in doubt.
+    pub in_doubt: u64,
+    /// Whose lease ran out without an end.
+    pub leases_over: u64,
+    /// How long ago the oldest one's message was recorded.
+    pub oldest: Option<Duration>,
+    /// Copies of messages recorded that long ago or later were looked through, less than was asked
+    /// where there are more than [`MOST_COPIES`]; and those that were leased twice, however old.
+    pub reach: Duration,
+    /// Messages whose shared copy (Sent) is kept until it can be placed, and has been so for that
+    /// long at least.
+    pub kept: u64,
+}
+
+/// A host that uses the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRow {
+    pub host: String,
+    pub program_version: String,
+    pub schema_version: i64,
+    /// How long ago it said so.
+    pub seen_ago: Duration,
+    /// Its clock less the ledger's, in milliseconds; `None`: the ledger goes by its clock.
+    pub clock_offset_ms: Option<i64>,
+}
+
+/// What `onedrop status` asks.
+pub trait Overview: Send + Sync {
+    /// How the attempts ended that began at most so long ago.
+    fn recent_attempts(
+        &self,
+        back: Duration,
+        until: Instant,
+    ) -> Result<RecentAttempts, LedgerError>;
+
+    /// The open copies of messages recorded at most so long ago, and those that are kept for
+    /// longer than `kept_for`.
+    fn open_copies(
+        &self,
+        back: Duration,
+        kept_for: Duration,
+        until: Instant,
+    ) -> Result<OpenCopies, LedgerError>;
+
+    /// The hosts seen at most so long ago, by name.
+    fn hosts(&self, back: Duration, until: Instant) -> Result<Vec<HostRow>, LedgerError>;
+
+    /// Puts on record that this program, on the host of that name, uses the ledger now.
+    fn note_host(&self, host: &str, version: &str, until: Instant) -> Result<(), LedgerError>;
+}
+
+/// How an engine writes what the queries here need.
+pub(super) struct Dialect {
+    /// Between `low` and `high`, whole numbers.
+    pub middle: &'static str,
+    /// Of a time, the first parameter many seconds ago.
+    pub then: &'static str,
+    /// The seconds since the time in `{}`.
+    pub ago: &'static str,
+    /// Now, in seconds since 1970.
+    pub now: &'static str,
+}
+
+impl Dialect {
+    fn ago(&self, time: &str) -> String {
+        self.ago.replace("{}", time)
+    }
+
+    /// The first attempt to count: now, its number, and, if there are more, how many seconds ago it
+    /// began. `search` goes by halves between the lowest and the highest number.
+    pub fn first_attempt(&self) -> String {
+        let Dialect { middle, then, now, .. } = self;
+        let is_old = format!(
+            "(SELECT a.started_at FROM onedrop_attempt a WHERE a.id >= {middle}
+              ORDER BY a.id LIMIT 1) < {then}"
+        );
+        let first_of_most = format!("top - {MOST_ATTEMPTS} + 1");
+        let ago = self.ago("a.started_at");
+        format!(
+            "WITH RECURSIVE search (low, high, top) AS (
+                 SELECT MIN(id), MAX(id) + 1, MAX(id) FROM onedrop_attempt
+                 UNION ALL
+                 SELECT CASE WHEN {is_old} THEN {middle} + 1 ELSE low END,
+                        CASE WHEN {is_old} THEN high ELSE {middle} END, top
+                 FROM search WHERE low < high
+             )
+             SELECT {now}, CASE WHEN low < {first_of_most} THEN {first_of_most} ELSE low END,
+                    CASE WHEN low < {first_of_most} THEN
+                        (SELECT {ago} FROM onedrop_attempt a WHERE a.id >= {first_of_most}
+                         ORDER BY a.id LIMIT 1) END
+             FROM (SELECT 1 AS one) one LEFT JOIN search ON low >= high"
+        )
+    }
+
+    /// The first copy to look through: its number, and, if there are more, how many seconds ago its
+    /// message was recorded.
+    pub fn first_copy(&self) -> String {
+        let then = self.then;
+        let first_of_most = format!("top - {MOST_COPIES} + 1");
+        let ago = self.ago("m.recorded_at");
+        format!(
+            "SELECT CASE WHEN first IS NULL THEN top + 1
+                         WHEN first < {first_of_most} THEN {first_of_most} ELSE first END,
+                    CASE WHEN first < {first_of_most} THEN
+                        (SELECT {ago} FROM onedrop_copy c JOIN onedrop_message m
+                             ON m.id = c.message_id
+                         WHERE c.id >= {first_of_most} ORDER BY c.id LIMIT 1) END
+             FROM (SELECT (
+                 SELECT MIN(c.id) FROM onedrop_copy c WHERE c.message_id = (
+                     SELECT f.message_id FROM onedrop_copy f WHERE f.message_id >= (
+                         SELECT m.id FROM onedrop_message m WHERE m.recorded_at >= {then}
+                         ORDER BY m.recorded_at, m.id LIMIT 1)
+                     ORDER BY f.message_id LIMIT 1)) AS first,
+                 (SELECT MAX(id) FROM onedrop_copy) AS top) bounds"
+        )
+    }
+}
+
+/// Reads [`Dialect::first_attempt`]; the number is `None` where there are no attempts.
+pub(super) fn first_attempt(
+    row: &impl SqlRow,
+) -> Result<(SystemTime, Option<i64>, Option<Duration>), LedgerError> {
+    let now = SystemTime::UNIX_EPOCH + seconds(row.cell(0)?);
+    Ok((now, row.cell(1)?, row.cell::<Option<f64>>(2)?.map(seconds)))
+}
+
+/// Reads [`Dialect::first_copy`]; without a copy the number is 0.
+pub(super) fn first_copy(row: &impl SqlRow) -> Result<(i64, Option<Duration>), LedgerError> {
+    Ok((row.cell::<Option<i64>>(0)?.unwrap_or(0), row.cell::<Option<f64>>(1)?.map(seconds)))
+}
+
+/// The only row of a query that has one.
+pub(super) fn only<R>(rows: &[R]) -> Result<&R, LedgerError> {
+    rows.first().ok_or_else(|| LedgerError::Broken("a question without an answer".to_owned()))
+}
+
+/// Outcome, reason, status, milliseconds, count.
+pub(super) fn attempt_count(row: &impl SqlRow) -> Result<AttemptCount, LedgerError> {
+    let unsigned = |number: i64| number.max(0).unsigned_abs();
+    Ok(AttemptCount {
+        outcome: row.cell(0)?,
+        reason: row.cell(1)?,
+        status: row.cell(2)?,
+        millis: row.cell::<Option<i64>>(3)?.map(unsigned),
+        count: unsigned(row.cell(4)?),
+    })
+}
+
+/// Host, count.
+pub(super) fn host_count(row: &impl SqlRow) -> Result<(String, u64), LedgerError> {
+    Ok((row.cell(0)?, row.cell::<i64>(1)?.max(0).unsigned_abs()))
+}
+
+/// Whether its lease was given back, and how many seconds ago its message was recorded.
+pub(super) fn add_open_copy(open: &mut OpenCopies, row: &impl SqlRow) -> Result<(), LedgerError> {
+    let ago = seconds(row.cell(1)?);
+    if row.cell(0)? {
+        open.in_doubt += 1;
+    } else {
+        open.leases_over += 1;
+    }
+    open.oldest = open.oldest.max(Some(ago));
+    Ok(())
+}
+
+/// Host, version, schema version, seconds ago, milliseconds.
+pub(super) fn host_row(row: &impl SqlRow) -> Result<HostRow, LedgerError> {
+    Ok(HostRow {
+        host: row.cell(0)?,
+        program_version: row.cell(1)?,
+        schema_version: row.cell(2)?,
+        seen_ago: seconds(row.cell(3)?),
+        clock_offset_ms: row.cell(4)?,
+    })
+}
+
+pub(super) fn seconds(secs: f64) -> Duration {
+    Duration::try_from_secs_f64(secs.max(0.0)).unwrap_or(Duration::MAX)
+}
