@@ -25,7 +25,7 @@ mod filing;
 mod finding;
 mod ledger;
 mod postfix;
-mod program;
+pub mod program;
 mod store;
 
 pub use dovecot::of_output as of_doveconf;

@@ -33,6 +33,7 @@ mod purge;
 mod replay;
 mod resume;
 mod settle;
+mod status;
 mod trace;
 mod verify;
 mod with_lock;
@@ -63,6 +64,9 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Check(args) => Ok(check::run(&args, config, adapters)),
         CliCommand::Trace(args) => {
             load_despite_jobs(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
+        }
+        CliCommand::Status(args) => {
+            load_despite_jobs(config).and_then(|loaded| status::run(&args, &loaded, adapters))
         }
         CliCommand::Verify(args) => {
             load_despite_jobs(config).and_then(|loaded| verify::run(&args, &loaded, adapters))

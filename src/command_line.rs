@@ -41,6 +41,9 @@ pub enum CliCommand {
     Check(CheckArgs),
     /// Show what is on record: messages, their copies, every attempt; exits 1 if nothing is found
     Trace(TraceArgs),
+    /// Show on one screen whether all is well, and if not, which command comes next; exits 0 (it
+    /// is), 1 (something wants attention) or 75 (something could not be told)
+    Status(StatusArgs),
     /// Compare ledger and mailboxes, a line per finding; exits 0 (nothing left to repair), 1
     /// (something is) or 75 (failed)
     Verify(VerifyArgs),
@@ -152,6 +155,16 @@ pub struct TraceArgs {
     /// Print as JSON, with times in UTC
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Default, Args)]
+pub struct StatusArgs {
+    /// Print findings and figures as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write figures as metrics into this file (node_exporter's textfile collector), print nothing
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub prometheus: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -59,6 +59,7 @@ pub mod schedule;
 pub mod sender;
 pub mod service;
 pub mod shared_config;
+pub mod status;
 pub mod store;
 pub mod telemetry;
 pub mod text;

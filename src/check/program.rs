@@ -1,4 +1,4 @@
-//! Other programs that `onedrop check` asks (postconf, doveconf): finding them, and running them
+//! Other programs that are asked (postconf, doveconf, postqueue): finding them, and running them
 //! without input, within a time and a size. One that hangs is killed together with what it started.
 
 use std::io::Read;
@@ -16,11 +16,11 @@ use nix::unistd::{AccessFlags, Pid, access};
 const FOLDERS: [&str; 5] =
     ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/opt/postfix/sbin"];
 
-/// Much more than a large master.cf.
-const LONGEST: u64 = 4 << 20;
+/// Much more than a large master.cf, and a queue of 100,000 messages.
+const LONGEST: u64 = 32 << 20;
 
 /// The program `name` in PATH or one of the usual folders.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
     let mut programs = folders.filter(|folder| folder.is_absolute()).map(|one| one.join(name));
@@ -31,7 +31,15 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// It cannot be run, fails (with the last line of its complaint) or takes longer.
-pub(super) fn output(command: &mut Command, until: Instant) -> Result<String, String> {
+pub fn output(command: &mut Command, until: Instant) -> Result<String, String> {
+    output_of(command, "read the configuration", until)
+}
+
+/// The same of one that is to do something else than to read its configuration.
+///
+/// # Errors
+/// As [`output`].
+pub fn output_of(command: &mut Command, what: &str, until: Instant) -> Result<String, String> {
     let program = Path::new(command.get_program()).display().to_string();
     command.process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -50,7 +58,7 @@ pub(super) fn output(command: &mut Command, until: Instant) -> Result<String, St
     if !status.success() {
         let said =
             errors.lines().rfind(|line| !line.is_empty()).unwrap_or("it failed without a word");
-        return Err(format!("{program} cannot read the configuration: {said}"));
+        return Err(format!("{program} cannot {what}: {said}"));
     }
     Ok(output)
 }

@@ -13,18 +13,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::Mode;
-use nix::unistd::{AccessFlags, Gid, Group, access};
+use nix::unistd::{Gid, Group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::command_line::LmtpArgs;
-use crate::config::{Listen, LmtpSettings, Loaded, RunIn, StoreUrl};
+use crate::config::{Listen, LmtpSettings, Loaded, RunIn};
 use crate::jobs::own_program::OwnProgram;
 use crate::jobs::ticker::Ticker;
 use crate::ledger::LedgerError;
 use crate::lmtp::{self, Control};
 use crate::net::listener::{Listener, SocketFile};
-use crate::net::socket::Socket;
 use crate::service::{Adapters, ONE, Service};
+use crate::status;
 
 /// How long ledger and store may take to show at the start that they are there.
 const FIRST_LOOK: Duration = Duration::from_secs(15);
@@ -127,7 +127,7 @@ fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
             tracing::error!("ledger: {error}; {UNTIL}");
         }
         let store = loaded.config.store.kind();
-        if let Err(error) = store_answers(&store) {
+        if let Err(error) = status::store_answers(&store, Instant::now() + FIRST_LOOK) {
             tracing::error!("store: {store} cannot be reached: {error}; {UNTIL}");
         }
     };
@@ -138,22 +138,6 @@ fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
 
 fn ledger_answers(loaded: &Loaded, adapters: Adapters) -> Result<(), LedgerError> {
     (adapters.ledger)(loaded, ONE)?.check_program(Instant::now() + FIRST_LOOK)
-}
-
-/// Whether somebody listens there, or the folder may be written: no login, no mailbox.
-fn store_answers(store: &StoreUrl) -> io::Result<()> {
-    match store {
-        StoreUrl::Maildir { root } => {
-            let there = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
-            if !there.is_dir() {
-                return Err(io::ErrorKind::NotADirectory.into());
-            }
-            Ok(access(there, AccessFlags::W_OK | AccessFlags::X_OK)?)
-        }
-        StoreUrl::Imap { host, port, .. } => {
-            Socket::connect_tcp(host, *port, Instant::now() + FIRST_LOOK).map(drop)
-        }
-    }
 }
 
 /// The configuration, with what systemd and the command line say in its place.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::held_job;
 use super::plan::{self, JobStep, LockSight, ON_TIME};
 use crate::config::{Backfill, JobSettings};
+use crate::duration::brief;
 use crate::exit::PluginStatus;
 use crate::ledger::{JobRow, Jobs, JobsOnRecord, LedgerError, LockRow, Locks};
 
@@ -192,6 +193,27 @@ impl<'a> JobStanding<'a> {
             (Some(_), _) => PluginStatus::Critical,
         };
         failed.max(late)
+    }
+
+    /// What is wrong with it, in words.
+    pub fn trouble(&self) -> String {
+        let name = &self.job.name;
+        let Some(row) = self.row else {
+            return format!("{name} is not on record yet (does onedrop jobs tick run?)");
+        };
+        let mut said = Vec::new();
+        if self.failures() > 0 {
+            let how = match row.last_exit {
+                _ if self.state == JobState::Crashed => " (crashed)".to_owned(),
+                Some(status) => format!(" (exit {status})"),
+                None => String::new(),
+            };
+            said.push(format!("failed {}x{how}", self.failures()));
+        }
+        if let Some(by) = self.overdue {
+            said.push(format!("overdue by {}", brief(by)));
+        }
+        format!("{name} {}", said.join(" and "))
     }
 
     /// The time between two of its times.

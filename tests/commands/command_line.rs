@@ -22,7 +22,14 @@ pub struct Admin {
 
 impl Admin {
     pub fn new() -> Admin {
-        let admin = Admin::empty();
+        Admin::with("")
+    }
+
+    /// As [`new`](Admin::new), with more in the configuration.
+    pub fn with(more: &str) -> Admin {
+        let site = Site::embedded();
+        let config = site.config("etc", more);
+        let admin = Admin { site, config };
         let mut command = admin.command(&[
             "deliver",
             "-f",

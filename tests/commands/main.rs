@@ -7,6 +7,7 @@ mod config;
 mod exit_table;
 mod jobs;
 mod signals;
+mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod trace;

@@ -84,6 +84,7 @@ const LAYERS: [Layer; 8] = [
             "retention",
             "routing",
             "service",
+            "status",
             "telemetry",
             "verify",
             "way",

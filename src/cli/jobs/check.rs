@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{CommandOutcome, configured, open, told};
 use crate::config::{Config, JobSettings};
-use crate::duration::brief;
 use crate::exit::{PluginStatus, Verdict};
 use crate::jobs::standing::{JobStanding, JobState, JobsSeen};
 use crate::service::Adapters;
@@ -67,7 +66,7 @@ fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
     let (well, mut bad): (Vec<_>, Vec<_>) =
         standings.iter().partition(|standing| standing.status() == PluginStatus::Ok);
     bad.sort_by_key(|standing| std::cmp::Reverse(standing.status()));
-    let mut said: Vec<String> = bad.iter().map(|standing| trouble(standing)).collect();
+    let mut said: Vec<String> = bad.iter().map(|standing| standing.trouble()).collect();
     match well.len() {
         0 if bad.is_empty() => said.push("no jobs in the configuration".to_owned()),
         count if count > NAMED => said.push(format!("{count} jobs ok")),
@@ -82,26 +81,6 @@ fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
         figures.push_str(&format!(" last_success_age={}s", age.as_secs()));
     }
     outcome(status, &format!("{} | {figures}", said.join(", ")))
-}
-
-fn trouble(standing: &JobStanding<'_>) -> String {
-    let name = &standing.job.name;
-    let Some(row) = standing.row else {
-        return format!("{name} is not on record yet (does onedrop jobs tick run?)");
-    };
-    let mut said = Vec::new();
-    if standing.failures() > 0 {
-        let how = match row.last_exit {
-            _ if standing.state == JobState::Crashed => " (crashed)".to_owned(),
-            Some(status) => format!(" (exit {status})"),
-            None => String::new(),
-        };
-        said.push(format!("failed {}x{how}", standing.failures()));
-    }
-    if let Some(by) = standing.overdue {
-        said.push(format!("overdue by {}", brief(by)));
-    }
-    format!("{name} {}", said.join(" and "))
 }
 
 fn calm(standing: &JobStanding<'_>) -> String {

@@ -1,0 +1,131 @@
+//! `onedrop status`: one screen, is all well, and if not, which command next.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::json;
+
+use super::CommandOutcome;
+use crate::command_line::StatusArgs;
+use crate::config::Loaded;
+use crate::exit::Verdict;
+use crate::ledger::LedgerError;
+use crate::service::{Adapters, ONE, host_name};
+use crate::status::{self, LedgerFacts, StatusFigures, StatusFinding, StatusGauges, StatusLevel};
+use crate::text::one_line;
+
+/// What the ledger may take.
+const LEDGER: Duration = Duration::from_secs(10);
+/// What the mail store and Postfix may take.
+const HOST: Duration = Duration::from_secs(3);
+/// What `--prometheus` makes may be read by all.
+const READABLE: u32 = 0o644;
+
+pub(super) fn run(
+    args: &StatusArgs,
+    loaded: &Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    if let Some(file) = &args.prometheus {
+        return write_metrics(file, loaded, adapters);
+    }
+    let jobs = &loaded.config.jobs.jobs;
+    let (facts, of_host) = thread::scope(|scope| {
+        let host = scope.spawn(|| status::of_this_host(&loaded.config, HOST));
+        (facts(loaded, adapters), host.join().unwrap_or_default())
+    });
+    let mut findings: Vec<StatusFinding> = match &facts {
+        Ok(facts) => facts.findings(jobs),
+        Err(error) => vec![status::without_ledger(error)],
+    };
+    if let Some(problem) = loaded.job_problems.first() {
+        let sentence = format!("this host runs no job: {problem}");
+        findings.push(StatusFinding::attention("jobs", sentence, "onedrop check"));
+    }
+    findings.extend(of_host);
+    let level = status::level(&findings);
+    let out = match args.json {
+        true => {
+            let figures = facts.as_ref().ok().map(|facts| facts.figures(jobs));
+            as_json(level, &findings, figures.as_ref())
+        }
+        false => as_text(level, &findings),
+    };
+    let verdict = match level {
+        StatusLevel::Ok => Verdict::Done,
+        StatusLevel::Attention => Verdict::No,
+        StatusLevel::Failed => Verdict::Failed,
+    };
+    Ok(CommandOutcome { out, err: String::new(), verdict })
+}
+
+fn facts(loaded: &Loaded, adapters: Adapters) -> Result<LedgerFacts, LedgerError> {
+    let ledger = (adapters.ledger)(loaded, ONE)?;
+    LedgerFacts::read(&*ledger, Instant::now() + LEDGER)
+}
+
+fn as_text(level: StatusLevel, findings: &[StatusFinding]) -> String {
+    let how = match level {
+        StatusLevel::Ok => "all is well",
+        StatusLevel::Attention => "something wants attention",
+        StatusLevel::Failed => "something could not be told",
+    };
+    let (version, host) = (env!("CARGO_PKG_VERSION"), host_name());
+    let mut out = format!("onedrop {version} on {}: {how}\n", one_line(&host));
+    for StatusFinding { level, topic, text, command } in findings {
+        out += &format!("{:<9}  {topic:<8}  {text}", level.word());
+        if let Some(command) = command {
+            out += &format!("  -> {command}");
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn as_json(
+    level: StatusLevel,
+    findings: &[StatusFinding],
+    figures: Option<&StatusFigures>,
+) -> String {
+    let status = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "host": host_name(),
+        "level": level,
+        "findings": findings,
+        "figures": figures,
+    });
+    format!("{status:#}")
+}
+
+/// For node_exporter's textfile collector, where no server serves metrics. A ledger that is away is
+/// one of them.
+fn write_metrics(
+    file: &Path,
+    loaded: &Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    let figures = facts(loaded, adapters).ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
+    let store = status::store_answers(&loaded.config.store.kind(), Instant::now() + HOST).is_ok();
+    let text = StatusGauges::textfile(figures.as_ref(), store, SystemTime::now());
+    replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(CommandOutcome::done(String::new()))
+}
+
+/// Whoever reads the file sees the old text or the new one.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let mut new = file.as_os_str().to_owned();
+    // The collector reads files that end in `.prom` alone.
+    new.push(format!(".{}", std::process::id()));
+    let written = fs::write(&new, text)
+        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(READABLE)))
+        .and_then(|()| fs::rename(&new, file));
+    if written.is_err() {
+        // Perhaps it is not there.
+        let _ = fs::remove_file(&new);
+    }
+    written
+}

@@ -1,0 +1,282 @@
+//! `onedrop status`: what it says of a ledger as it is on record, and how it ends.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::command_line::{Admin, Ended};
+use crate::support::set_mode;
+
+/// A line as `status` prints it: level, topic, and what is said.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a>(&'a str, &'a str, &'a str);
+
+fn lines(text: &str) -> Vec<Line<'_>> {
+    let line = |line| {
+        let (level, rest): (&str, &str) = str::split_at_checked(line, 11)?;
+        let (topic, text) = rest.split_at_checked(10)?;
+        Some(Line(level.trim(), topic.trim(), text))
+    };
+    text.lines().skip(1).filter_map(line).collect()
+}
+
+/// `status` on a host whose Postfix has these messages in its queue; `None`: it has no Postfix.
+fn status(admin: &Admin, queue: Option<&str>, args: &[&str]) -> Ended {
+    let bin = admin.site.root.join("bin");
+    fs::create_dir_all(&bin).expect("a folder");
+    let script = match queue {
+        Some(queue) => format!("#!/bin/sh\ncat <<'END'\n{queue}END\n"),
+        None => "#!/bin/sh\necho 'postqueue: fatal: mail system is down' >&2\nexit 69\n".to_owned(),
+    };
+    fs::write(bin.join("postqueue"), script).expect("a program");
+    set_mode(&bin.join("postqueue"), 0o755);
+    let mut command = admin.command(&[&["status"], args].concat());
+    Ended::of(
+        &command.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).output().expect("onedrop"),
+    )
+}
+
+fn secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+#[test]
+fn a_host_where_all_is_well_ends_in_0() {
+    let admin = Admin::new();
+    let ended = status(&admin, Some(""), &[]);
+    assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    let first = ended.out.lines().next().expect("a line");
+    assert!(first.starts_with("onedrop ") && first.ends_with(": all is well"), "{first}");
+    let host = nix::unistd::gethostname().expect("a name").into_string().expect("text");
+    let store = format!("maildir://{} answers", admin.site.root.join("mail").display());
+    let lines = lines(&ended.out);
+    let took = lines.iter().find(|line| line.1 == "duration").expect("a duration");
+    assert!(took.2.starts_with("delivered in ") && took.2.ends_with("(p99)"), "{took:?}");
+    assert_eq!(
+        lines.into_iter().filter(|line| line.1 != "duration").collect::<Vec<_>>(),
+        [
+            Line("ok", "ledger", "schema version 10"),
+            Line("ok", "hosts", &format!("{host} (1 attempt)")),
+            Line("ok", "attempts", "last hour: 1 delivered, 0 tempfail, 0 permfail"),
+            Line("ok", "doubts", "no copy in doubt, no lease without an end (of 2d)"),
+            Line("ok", "jobs", "none in the configuration"),
+            Line("ok", "verify", "no job has run it"),
+            Line("ok", "purge", "none yet"),
+            Line("ok", "store", &store),
+            Line("ok", "queue", "nothing for us in Postfix' queue"),
+        ]
+    );
+    let without = status(&admin, None, &[]);
+    assert_eq!(without.status, Some(0));
+    assert!(
+        without.out.contains("queue     not known: ")
+            && without.out.contains("mail system is down"),
+        "{without:?}"
+    );
+}
+
+const JOBS: &str = r#"
+[jobs.verify]
+schedule = "17 3 * * *"
+command = ["onedrop", "verify"]
+[jobs.a]
+every = "15m"
+command = ["true"]
+[jobs.b]
+every = "15m"
+command = ["true"]
+[jobs.c]
+every = "15m"
+command = ["true"]
+[jobs.d]
+every = "15m"
+command = ["true"]
+"#;
+
+/// Whatever can be wrong at once, on record.
+fn all_wrong(admin: &Admin) {
+    let now = secs();
+    let hosts: String = (0..20)
+        .map(|n| {
+            format!("INSERT INTO onedrop_host VALUES ('gone{n}', '0.1.0', 10, {}, 0);", now - 7200)
+        })
+        .chain((0..20).map(|n| {
+            format!("INSERT INTO onedrop_host VALUES ('mx{n}', '0.1.0', 10, {now}, 5000);")
+        }))
+        .collect();
+    let attempts: String = (0..20)
+        .map(|n| {
+            let reason = ["store_setup", "ledger_down", "store_down", "deadline", "over_quota"][n % 5];
+            let status = if reason == "store_setup" { "4.3.5" } else { "4.3.0" };
+            format!(
+                "INSERT INTO onedrop_attempt (id_hash, recipient, queue_id, host, pid, started_at, duration_ms,
+                     outcome, status, reason)
+                 VALUES (x'00', 'a@b', '', 'pipe{n}', 1, {now}, 5, 'tempfail', '{status}', '{reason}');"
+            )
+        })
+        .collect();
+    admin
+        .site
+        .sqlite()
+        .execute_batch(&format!(
+            "{hosts}{attempts}
+             UPDATE onedrop_ledger SET remembers_since = {old}, purged_at = NULL;
+             UPDATE onedrop_message SET recorded_at = {old};
+             INSERT OR REPLACE INTO onedrop_unsettled SELECT id, 0 FROM onedrop_copy;
+             UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, epoch = 2,
+                 leased_until = 1, lease_ms = 1000;
+             UPDATE onedrop_copy SET in_doubt = 0, leased_until = NULL WHERE shared;
+             INSERT INTO onedrop_kept SELECT id, 'full', {old}, x'' FROM onedrop_message;",
+            old = now - 5 * 86_400,
+        ))
+        .expect("rows");
+}
+
+#[test]
+fn each_line_that_is_not_well_names_the_next_command_and_all_fit_a_screen() {
+    let admin = Admin::with(JOBS);
+    all_wrong(&admin);
+    let old = secs() - 9000;
+    let queue = format!(
+        "{{\"queue_name\": \"deferred\", \"queue_id\": \"4Old\", \"arrival_time\": {old}, \
+         \"recipients\": [{{\"address\": \"scuba@mail.axial.net\"}}]}}\n\
+         {{\"queue_name\": \"deferred\", \"queue_id\": \"4Out\", \"arrival_time\": 1, \
+         \"recipients\": [{{\"address\": \"x@elsewhere.example\"}}]}}\n\
+         {{\"queue_name\": \"hold\", \"queue_id\": \"4Held\", \"arrival_time\": 1, \
+         \"recipients\": [{{\"address\": \"scuba@mail.axial.net\"}}]}}\n\
+         {{\"queue_name\": \"active\", \"queue_id\": \"4New\", \"arrival_time\": {}, \
+         \"recipients\": [{{\"address\": \"doug@mail.axial.net\"}}]}}\n\
+         not JSON\n",
+        secs()
+    );
+    fs::remove_dir_all(admin.site.root.join("mail")).expect("no mailboxes");
+    fs::write(admin.site.root.join("mail"), "").expect("a file in the way");
+    let ended = status(&admin, Some(&queue), &[]);
+    assert_eq!(ended.status, Some(1), "{ended:?}");
+    assert!(ended.out.lines().count() <= 24, "{}", ended.out);
+    let lines = lines(&ended.out);
+    let bad: Vec<_> = lines.iter().filter(|line| line.0 == "ATTENTION").collect();
+    for line in &bad {
+        let (said, command) = line.2.split_once("  -> ").expect("a command");
+        assert!(!said.is_empty() && !command.is_empty(), "{line:?}");
+    }
+    let topics: Vec<&str> = bad.iter().map(|line| line.1).collect();
+    assert_eq!(
+        topics,
+        [
+            "hosts", "hosts", "hosts", "hosts", "reasons", "doubts", "sent", "jobs", "jobs",
+            "jobs", "jobs", "purge", "store", "queue"
+        ]
+    );
+    let has = |text: &str| assert!(ended.out.contains(text), "{text:?} is not in\n{}", ended.out);
+    has("gone0 0.1.0 was last seen 2h ago  -> ssh gone0 systemctl status 'onedrop-*'");
+    has("the clock of mx0 differs from the ledger's by 5s  -> timedatectl");
+    has("17 more not seen of late");
+    has("last hour: 1 delivered, 20 tempfail, 0 permfail");
+    has("; 4 of them are yours to mend (4.3.5)  -> onedrop check");
+    has("0 copies in doubt, 1 lease without an end (of 2d), the oldest from 5d ago  -> \
+         onedrop verify --since 6d --repair");
+    has("1 copy for Sent waits for more than a day  -> onedrop settle");
+    has("a is not on record yet (does onedrop jobs tick run?)  -> onedrop jobs show a");
+    has("2 more are not well  -> onedrop jobs list");
+    has("never ended, and the ledger is 5d old  -> onedrop purge");
+    has(
+        "2 for us in Postfix' queue, 1 deferred, 1 message on hold, the oldest 4Old for 2h 30m  -> \
+         onedrop trace 4Old",
+    );
+}
+
+#[test]
+fn a_ledger_that_cannot_be_asked_ends_in_75() {
+    let admin = Admin::new();
+    admin
+        .site
+        .sqlite()
+        .execute_batch("UPDATE onedrop_ledger SET version = 99, oldest_program = 99")
+        .expect("a ledger of the future");
+    let ended = status(&admin, Some(""), &[]);
+    assert_eq!(ended.status, Some(75), "{ended:?}");
+    let lines = lines(&ended.out);
+    let topics: Vec<_> = lines.iter().map(|line| (line.0, line.1)).collect();
+    assert_eq!(topics, [("FAILED", "ledger"), ("ok", "store"), ("ok", "queue")], "{ended:?}");
+    assert!(lines[0].2.ends_with("  -> onedrop migrate --dry-run"), "{lines:?}");
+    let told: Value =
+        serde_json::from_str(&status(&admin, Some(""), &["--json"]).out).expect("JSON");
+    assert_eq!((&told["level"], &told["figures"]), (&Value::from("failed"), &Value::Null));
+}
+
+#[test]
+fn the_figures_come_as_json() {
+    let admin = Admin::with(JOBS);
+    all_wrong(&admin);
+    let ended = status(&admin, Some(""), &["--json"]);
+    assert_eq!(ended.status, Some(1), "{ended:?}");
+    let told: Value = serde_json::from_str(&ended.out).expect("JSON");
+    assert_eq!(told["level"], "attention");
+    let finding = &told["findings"][0];
+    assert_eq!((&finding["level"], &finding["topic"]), (&"ok".into(), &"ledger".into()));
+    let figures = &told["figures"];
+    for (name, value) in [
+        ("schema_version", 10),
+        ("tempfail", 20),
+        ("delivered", 1),
+        ("without_end", 0),
+        ("copies_in_doubt", 0),
+        ("leases_without_end", 1),
+        ("sent_waiting", 1),
+        ("attempts_secs", 3600),
+        ("copies_secs", 172_800),
+    ] {
+        assert_eq!(figures[name], value, "{name}");
+    }
+    assert_eq!(figures["reasons"][0]["count"], 4);
+    assert_eq!(figures["hosts"].as_array().map(Vec::len), Some(61));
+}
+
+#[test]
+fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
+    let admin = Admin::new();
+    let file = admin.site.root.join("onedrop.prom");
+    let write = || {
+        let mut command = admin.command(&["status", "--prometheus"]);
+        Ended::of(&command.arg(&file).stdin(Stdio::null()).output().expect("onedrop"))
+    };
+    let ended = write();
+    assert_eq!((ended.status, ended.out.as_str()), (Some(0), ""), "{ended:?}");
+    let text = fs::read_to_string(&file).expect("metrics");
+    let has = |text: &str, line: &str| {
+        assert!(text.lines().any(|one| one == line), "{line} is not in\n{text}");
+    };
+    for line in [
+        "onedrop_schema_version 10",
+        "onedrop_ledger_up 1",
+        "onedrop_store_up 1",
+        "onedrop_copies_in_doubt 0",
+        "# TYPE onedrop_copies_in_doubt gauge",
+    ] {
+        has(&text, line);
+    }
+    assert!(!text.contains("# EOF"), "{text}");
+    let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
+    assert_eq!(mode(&file), 0o644, "another user's collector reads it");
+    // A ledger that cannot be used is a metric, and no failure.
+    let future = "UPDATE onedrop_ledger SET version = 99, oldest_program = 99";
+    admin.site.sqlite().execute_batch(future).expect("a ledger of the future");
+    assert_eq!(write().status, Some(0));
+    let text = fs::read_to_string(&file).expect("metrics");
+    has(&text, "onedrop_ledger_up 0");
+    let names = fs::read_dir(&*admin.site.root).expect("files");
+    let left: Vec<_> = names
+        .flatten()
+        .filter(|one| one.file_name().to_string_lossy().contains(".prom."))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    let mut command = admin.command(&["status", "--prometheus", "/nowhere/at/all.prom"]);
+    let ended = Ended::of(&command.output().expect("onedrop"));
+    assert_eq!(ended.status, Some(75));
+    assert!(ended.err.contains("/nowhere/at/all.prom: "), "{ended:?}");
+}
