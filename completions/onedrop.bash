@@ -49,6 +49,9 @@ _onedrop() {
             onedrop,settle)
                 cmd="onedrop__subcmd__settle"
                 ;;
+            onedrop,status)
+                cmd="onedrop__subcmd__status"
+                ;;
             onedrop,trace)
                 cmd="onedrop__subcmd__trace"
                 ;;
@@ -90,6 +93,9 @@ _onedrop() {
                 ;;
             onedrop__subcmd__help,settle)
                 cmd="onedrop__subcmd__help__subcmd__settle"
+                ;;
+            onedrop__subcmd__help,status)
+                cmd="onedrop__subcmd__help__subcmd__status"
                 ;;
             onedrop__subcmd__help,trace)
                 cmd="onedrop__subcmd__help__subcmd__trace"
@@ -254,7 +260,7 @@ _onedrop() {
 
     case "${cmd}" in
         onedrop)
-            opts="-h -V --config --help --version deliver lmtp migrate check trace verify settle purge forget replay with-lock lock jobs help"
+            opts="-h -V --config --help --version deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -366,7 +372,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help)
-            opts="deliver lmtp migrate check trace verify settle purge forget replay with-lock lock jobs help"
+            opts="deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -730,6 +736,20 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help__subcmd__settle)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__help__subcmd__status)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1484,6 +1504,28 @@ _onedrop() {
                 return 0
             fi
             case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__status)
+            opts="-h --json --prometheus --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --prometheus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
