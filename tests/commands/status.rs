@@ -110,12 +110,14 @@ fn all_wrong(admin: &Admin) {
         .collect();
     let attempts: String = (0..20)
         .map(|n| {
-            let reason = ["store_setup", "ledger_down", "store_down", "deadline", "over_quota"][n % 5];
+            let reasons = ["store_setup", "ledger_down", "store_down", "deadline", "over_quota"];
+            let reason = reasons[n % 5];
             let status = if reason == "store_setup" { "4.3.5" } else { "4.3.0" };
             format!(
-                "INSERT INTO onedrop_attempt (id_hash, recipient, queue_id, host, pid, started_at, duration_ms,
-                     outcome, status, reason)
-                 VALUES (x'00', 'a@b', '', 'pipe{n}', 1, {now}, 5, 'tempfail', '{status}', '{reason}');"
+                "INSERT INTO onedrop_attempt (id_hash, recipient, queue_id, host, pid, started_at,
+                                              duration_ms, outcome, status, reason)
+                 VALUES (x'00', 'a@b', '', 'pipe{n}', 1, {now}, 5, 'tempfail', '{status}',
+                         '{reason}');"
             )
         })
         .collect();
