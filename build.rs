@@ -7,6 +7,10 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    // With musl the compiler brings an unwinder of its own.
+    if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("gnu") {
+        return;
+    }
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let Ok(answer) = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output() else {
         return;

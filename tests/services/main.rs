@@ -2,6 +2,7 @@
 
 mod machine;
 mod manual_pages;
+mod package;
 mod page;
 mod pages;
 mod postfix_stop;

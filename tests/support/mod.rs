@@ -39,7 +39,7 @@ use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 /// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may
@@ -201,8 +201,12 @@ pub fn maildir_copies(root: &Path, account: &str, mailbox: &str) -> Vec<Vec<u8>>
     files.map(|file| fs::read(file.expect("file").path()).expect("copy")).collect()
 }
 
+/// The program under test: this build's, or the one that `$ONEDROP_TEST_PROGRAM` names, such as one
+/// that will be shipped.
 pub fn onedrop_path() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_onedrop"))
+    static OTHER: LazyLock<Option<PathBuf>> =
+        LazyLock::new(|| std::env::var_os("ONEDROP_TEST_PROGRAM").map(PathBuf::from));
+    OTHER.as_deref().unwrap_or(Path::new(env!("CARGO_BIN_EXE_onedrop")))
 }
 
 /// The program under test, with no `ONEDROP_*` variable of the caller's environment.
