@@ -11,6 +11,7 @@ mod handoff;
 mod identity;
 mod mariadb;
 mod retention;
+mod rights;
 mod sent;
 mod settle;
 #[path = "../support/mod.rs"]

@@ -1,7 +1,7 @@
-//! The Debian package: what lintian says of it, what is in it, and what it does to a machine when it
-//! is installed, brought up to date, removed and purged. Here it holds this build's program, not an
-//! optimized one: nothing else of it depends on that. `tests/run --full` builds it as it is shipped
-//! (`packages_built.rs`).
+//! The Debian package: what lintian says of it, what is in it, and what it does to a machine when
+//! it is installed, brought up to date, removed and purged. Here it holds this build's program, not
+//! an optimized one: nothing else of it depends on that. `tests/run --full` builds it as it is
+//! shipped (`packages_built.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -104,9 +104,9 @@ fn the_package_has_all_that_is_shipped_and_lintian_finds_no_fault() {
     assert!(field("Depends").contains("libc6 (>= "), "{}", field("Depends"));
 }
 
-/// Delivers a message a time by the socket, until it is told to end. As Postfix does, it tries again
-/// after 421 (the server is stopping), and ends at anything else, such as a refused connection;
-/// `/root/count` says how many messages were taken.
+/// Delivers a message a time by the socket, until it is told to end. As Postfix does, it tries
+/// again after 421 (the server is stopping), and ends at anything else, such as a refused
+/// connection; `/root/count` says how many messages were taken.
 const CLIENT: &str = r#"
 import os, smtplib
 count = 0

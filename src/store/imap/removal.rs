@@ -161,10 +161,32 @@ fn mark(session: &mut ImapSession, uid: u32, until: Instant) -> Result<(), ImapE
 }
 
 fn expunge(session: &mut ImapSession, uid: u32, until: Instant) -> Result<(), ImapError> {
-    match session.run(&format!("UID EXPUNGE {uid}"), until) {
-        Err(ImapError::Refused(no)) => Err(unmark(session, uid, no.text, until)),
-        expunged => expunged.map(drop),
+    let answer = match session.run(&format!("UID EXPUNGE {uid}"), until) {
+        Err(ImapError::Refused(no)) => return Err(unmark(session, uid, no.text, until)),
+        answer => answer?,
+    };
+    if answer.responses.iter().any(|response| says_that_one_went(&response.line)) {
+        return Ok(());
     }
+    // Without the right to delete, a server may say OK to both commands and do nothing (RFC 4314
+    // section 4).
+    let left = session.run(&format!("UID FETCH {uid} (FLAGS)"), until)?;
+    match fetch::all_of(left, uid).next() {
+        None => Ok(()),
+        Some(_) => {
+            let why = format!(
+                "the server says OK and leaves uid {uid} there: store.user may lack the rights to \
+                 delete (t and e)"
+            );
+            Err(unmark(session, uid, why, until))
+        }
+    }
+}
+
+/// `* 3 EXPUNGE`, or `* VANISHED 41` (RFC 7162).
+fn says_that_one_went(line: &[u8]) -> bool {
+    line.to_ascii_uppercase().ends_with(b" EXPUNGE")
+        || line.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"VANISHED "))
 }
 
 /// Takes our mark back, as the message stays; returns why it does.
