@@ -64,7 +64,10 @@ fn the_contents_list_names_every_page_once() {
 fn every_link_leads_to_a_file_and_a_heading() {
     let mut wrong = Vec::new();
     let mut count = 0;
-    for page in Page::all().into_iter().chain(["CHANGELOG.md", "CONTRIBUTING.md"].map(Page::read)) {
+    for page in Page::all()
+        .into_iter()
+        .chain(["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(Page::read))
+    {
         for link in page.links() {
             count += 1;
             if link.starts_with("https://") {
@@ -94,7 +97,10 @@ fn every_link_leads_to_a_file_and_a_heading() {
 fn every_file_of_the_project_that_is_named_is_there() {
     let mut wrong = Vec::new();
     let mut count = 0;
-    for page in Page::all().into_iter().chain(["CHANGELOG.md", "CONTRIBUTING.md"].map(Page::read)) {
+    for page in Page::all()
+        .into_iter()
+        .chain(["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(Page::read))
+    {
         for span in page.spans() {
             let folders = ["src", "tests", "conf", "systemd", "fixtures", "docs", ".ci"];
             let first = span.split('/').next().unwrap_or_default();

@@ -63,7 +63,18 @@ fn rust() -> Vec<(String, String)> {
 }
 
 fn pages() -> Vec<(String, String)> {
-    files(&["docs", "fixtures", "tests", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"], ".md")
+    files(
+        &[
+            "docs",
+            "fixtures",
+            "tests",
+            "README.md",
+            "CHANGELOG.md",
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+        ],
+        ".md",
+    )
 }
 
 fn is_wide(line: &str) -> bool {
