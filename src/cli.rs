@@ -82,7 +82,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
             load_despite_jobs(config).and_then(|loaded| forget::run(&args, &loaded, adapters))
         }
         CliCommand::Replay(args) => {
-            load_despite_jobs(config).and_then(|loaded| replay::run(&args, &loaded, adapters))
+            load_despite_jobs(config).and_then(|loaded| replay::run(&args, loaded, adapters))
         }
         CliCommand::Lock(args) => {
             load_despite_jobs(config).and_then(|loaded| lock::run(args, &loaded, adapters))

@@ -11,8 +11,10 @@ use crate::config::Listen;
 mod jobs;
 mod locks;
 mod manual;
+mod replay;
 
 pub use jobs::{JobsArgs, JobsCommand, JobsRunArgs};
+pub use replay::{MboxQuoting, ReplayArgs};
 pub use locks::{Codes, LockArgs, LockCommand, OnBusy, WithLockArgs};
 pub use manual::{described, manual};
 
@@ -54,7 +56,8 @@ pub enum CliCommand {
     Purge(PurgeArgs),
     /// Let messages in again, after a mail store was restored; or erase an account
     Forget(ForgetArgs),
-    /// Deliver again what is on record and not in its mailboxes
+    /// Deliver again, from files or from the ledger, and write nothing twice; exits 0 (all
+    /// delivered), 1 (not all) or 75 (stopped, the rest is left)
     Replay(ReplayArgs),
     /// Run a command while no other host or process holds the same lock; exits as the command does
     WithLock(WithLockArgs),
@@ -233,22 +236,6 @@ pub struct ForgetArgs {
     #[arg(long, group = "which")]
     pub account: Option<String>,
     /// Say what would be forgotten, and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print the copies as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct ReplayArgs {
-    /// From the bytes in the ledger (ledger.keep_raw): each copy that is on record and not placed
-    #[arg(long, required = true)]
-    pub from_ledger: bool,
-    /// Messages recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: all]
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
-    /// Say what would be delivered, and write nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Print the copies as JSON

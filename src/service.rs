@@ -106,6 +106,20 @@ impl Service {
         Ok(service)
     }
 
+    /// As [`new`](Service::new), for message after message, so many at a time.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn for_many(
+        loaded: Arc<Loaded>,
+        adapters: Adapters,
+        at_a_time: usize,
+    ) -> Result<Service, Failure> {
+        let limits = Limits { kept: at_a_time, ..ONE };
+        let per_key = loaded.config.pool.per_account;
+        Service::with(loaded, adapters, limits, Limits { per_key, ..limits })
+    }
+
     fn with(
         loaded: Arc<Loaded>,
         adapters: Adapters,
@@ -189,6 +203,70 @@ impl Service {
             }
             Err(failure) => deliver::fail(&request, &failure, means),
         }
+    }
+
+    /// Delivers to the envelope's addresses. All are told how it ended for them, and there is one
+    /// ending for all, as of a process.
+    ///
+    /// # Errors
+    /// Who the recipients are cannot be told for any of them.
+    pub fn deliver_to(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        started: Instant,
+        deadline: &Deadline,
+    ) -> Result<Vec<Ending>, Failure> {
+        let until = deadline.end();
+        // What is about one recipient alone keeps no mail from the others.
+        let (mut homes, mut failed) = (Vec::new(), Vec::new());
+        for (at, recipient) in envelope.recipients.iter().enumerate() {
+            match self.account_of(recipient, until) {
+                Ok(home) => homes.push(home),
+                Err(failure) if failure.is_of_one_recipient() => failed.push((at, failure)),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let mut at = 0..;
+        let mut envelope = envelope.clone();
+        envelope.recipients.retain(|_| {
+            let at = at.next();
+            !failed.iter().any(|(failed, _)| Some(*failed) == at)
+        });
+        let (envelope, homes) = (&envelope, homes.as_slice());
+        let mail = Mail { message, envelope, homes, clauses: None, started, one_ending: true };
+        let mut each = match homes {
+            [] => Vec::new(),
+            _ => self.deliver(mail, deadline, &()),
+        };
+        for (at, failure) in failed {
+            each.insert(at, failure.ending(self.policy.over_quota));
+        }
+        Ok(each)
+    }
+
+    /// Where a delivery to the envelope's addresses would place copies, in words. Nothing is
+    /// written.
+    ///
+    /// # Errors
+    /// An address has no account, or that cannot be told.
+    pub fn places(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        until: Instant,
+    ) -> Result<String, Failure> {
+        let mut homes = Vec::new();
+        for recipient in &envelope.recipients {
+            let home = self.account_of(recipient, until)?;
+            homes.push(Some(
+                home.ok_or_else(|| Failure::UnknownRecipient(recipient.clone()))?,
+            ));
+        }
+        let own = self.routing.own(&homes, message);
+        let ledger = &*self.ledger;
+        let all = self.routing.destinations(&own, message, envelope, ledger, until)?;
+        Ok(all.iter().map(Destination::to_string).collect::<Vec<_>>().join("; "))
     }
 
     /// Where the message belongs, if it may be written there: nothing is written through a server

@@ -199,31 +199,7 @@ impl DeliverCommand<'_> {
         if envelope.recipients.is_empty() {
             envelope.recipients.push(String::new());
         }
-        let until = self.deadline.end();
-        // What is about one recipient alone keeps no mail from the others.
-        let (mut homes, mut failed) = (Vec::new(), Vec::new());
-        for (at, recipient) in envelope.recipients.iter().enumerate() {
-            match service.account_of(recipient, until) {
-                Ok(home) => homes.push(home),
-                Err(failure) if failure.is_of_one_recipient() => failed.push((at, failure)),
-                Err(failure) => return Err(failure),
-            }
-        }
-        let mut at = 0..;
-        envelope.recipients.retain(|_| {
-            let at = at.next();
-            !failed.iter().any(|(failed, _)| Some(*failed) == at)
-        });
-        let (envelope, homes, started) = (&envelope, homes.as_slice(), self.started);
-        let one_ending = true;
-        let mail = Mail { message, envelope, homes, clauses: None, started, one_ending };
-        let mut each = match homes {
-            [] => Vec::new(),
-            _ => service.deliver(mail, &self.deadline, &()),
-        };
-        for (at, failure) in failed {
-            each.insert(at, failure.ending(service.policy.over_quota));
-        }
+        let each = service.deliver_to(message, &envelope, self.started, &self.deadline)?;
         let message_id = message.identity().message_id.clone();
         Ok(DeliveryResult { each, message_id, handed_over: false })
     }

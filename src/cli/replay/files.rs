@@ -1,0 +1,277 @@
+//! `onedrop replay SOURCE...`: a line for each message that could not be delivered, as it ends, on
+//! standard output; progress on standard error, as a bar on a terminal, else a line every ten
+//! seconds.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::cli::{CommandOutcome, counted};
+use crate::command_line::ReplayArgs;
+use crate::config::Loaded;
+use crate::exit::Verdict;
+use crate::lock_key;
+use crate::replay::files::{FileReport, FileState, FilesToReplay, ReplayNews, from_files};
+use crate::replay::pace::MessageRate;
+use crate::replay::state::{DoneBefore, ReplayState, StatePurpose};
+use crate::service::{Adapters, Service};
+use crate::text::one_line;
+
+/// Between two lines of progress.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How long it may take to see whether the ledger is there.
+const LEDGER_TIME: Duration = Duration::from_secs(60);
+
+#[derive(Serialize)]
+struct FileLine<'a> {
+    place: &'a str,
+    message_id: Option<String>,
+    recipients: &'a [String],
+    /// In a word: would be delivered, stored, found, already there, failed.
+    state: &'static str,
+    text: &'a str,
+}
+
+/// How many ended how.
+#[derive(Default)]
+struct ReplayCounts {
+    would: u64,
+    stored: u64,
+    found: u64,
+    there: u64,
+    failed: u64,
+    done: u64,
+}
+
+pub(super) fn run(
+    args: &ReplayArgs,
+    loaded: Loaded,
+    adapters: Adapters,
+) -> Result<CommandOutcome, String> {
+    crate::telemetry::start();
+    let rate = args.rate.as_deref().map(str::parse::<MessageRate>).transpose();
+    let rate = rate.map_err(|error| format!("--rate: {error}"))?;
+    let loaded = Arc::new(loaded);
+    let parallel = usize::from(args.parallel);
+    let service = Service::for_many(Arc::clone(&loaded), adapters, parallel);
+    let service = service.map_err(|failure| failure.to_string())?;
+    if !args.dry_run {
+        let checked = service.ledger.check_program(Instant::now() + LEDGER_TIME);
+        checked.map_err(|error| format!("ledger: {error}"))?;
+    }
+    let purpose = StatePurpose { onedrop_replay: 1, to: args.to.clone(), site: site(&loaded) };
+    let opened = args.state.as_deref().map(|path| ReplayState::open(path, &purpose)).transpose()?;
+    let (state, done) = match opened {
+        Some((state, done)) => (Some(state).filter(|_| !args.dry_run), done),
+        None => (None, DoneBefore::default()),
+    };
+    let asked = FilesToReplay {
+        sources: &args.sources,
+        to: &args.to,
+        mbox: args.mbox,
+        subfolders: args.subfolders,
+        dry_run: args.dry_run,
+        rate,
+        parallel,
+        done: &done,
+    };
+    let mut printer = ReplayPrinter::new(args.json);
+    let ended = from_files(&asked, &service, state, &mut |news| printer.print(news));
+    let (counts, written) = printer.end();
+    let mut err = counts.told();
+    let mut verdict = if counts.failed > 0 { Verdict::No } else { Verdict::Done };
+    match ended {
+        Ok(end) => {
+            if let Some((place, why)) = end.stopped {
+                err.push_str(&one_line(&format!("\nstopped at {place}: {why}")));
+                err = err.replacen(" stopped at ", "\nstopped at ", 1);
+                err.push_str("\nwhat was not reached is left: mend that, and run it again");
+                verdict = Verdict::Failed;
+            }
+        }
+        Err(why) => {
+            err.push_str(&format!("\nstopped: {why}"));
+            verdict = Verdict::Failed;
+        }
+    }
+    if let Err(error) = written {
+        return Err(format!("{err}\nstandard output: {error}"));
+    }
+    Ok(CommandOutcome { out: String::new(), err, verdict })
+}
+
+/// Names ledger and store: what was delivered there is not delivered elsewhere.
+fn site(loaded: &Loaded) -> String {
+    let config = &loaded.config;
+    let text = format!("{:?}\0{:?}", config.ledger.url, config.store.url);
+    lock_key::hex(&Sha256::digest(text))[..32].to_owned()
+}
+
+impl ReplayCounts {
+    fn add(&mut self, state: FileState) {
+        *match state {
+            FileState::WouldBeDelivered => &mut self.would,
+            FileState::Stored => &mut self.stored,
+            FileState::Found => &mut self.found,
+            FileState::AlreadyThere => &mut self.there,
+            FileState::Failed => &mut self.failed,
+        } += 1;
+    }
+
+    fn all(&self) -> u64 {
+        self.would + self.stored + self.found + self.there + self.failed + self.done
+    }
+
+    fn told(&self) -> String {
+        let counts = [
+            (self.would, "would be delivered"),
+            (self.stored, "stored"),
+            (self.found, "found"),
+            (self.there, "already there"),
+            (self.done, "done by an earlier run"),
+            (self.failed, "failed"),
+        ];
+        let told = counts.iter().filter(|(count, _)| *count > 0);
+        let told: Vec<String> = told.map(|(count, what)| format!("{count} {what}")).collect();
+        let separator = if told.is_empty() { "" } else { ": " };
+        format!("{}{separator}{}", counted(self.all(), "message"), told.join(", "))
+    }
+}
+
+/// Prints what comes of each message, and how far the run is.
+struct ReplayPrinter {
+    json: bool,
+    lines: u64,
+    counts: ReplayCounts,
+    /// Shown on a terminal alone.
+    bar: ProgressBar,
+    is_terminal: bool,
+    began: Instant,
+    told: Instant,
+    source: PathBuf,
+    units: (u64, u64),
+    /// The first error of standard output. It does not change what is done, but how it ends.
+    written: io::Result<()>,
+}
+
+impl ReplayPrinter {
+    fn new(json: bool) -> ReplayPrinter {
+        // The default target is standard error, and hidden where that is no terminal.
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} % {wide_msg}");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        ReplayPrinter {
+            json,
+            lines: 0,
+            counts: ReplayCounts::default(),
+            bar,
+            is_terminal: io::stderr().is_terminal(),
+            began: Instant::now(),
+            told: Instant::now(),
+            source: PathBuf::new(),
+            units: (0, 0),
+            written: Ok(()),
+        }
+    }
+
+    fn print(&mut self, news: ReplayNews) {
+        match news {
+            ReplayNews::Begins { path, units } => {
+                self.bar.set_length(units);
+                (self.source, self.units) = (path, (0, units));
+            }
+            ReplayNews::At { units } => {
+                self.bar.set_position(units);
+                self.units.0 = units;
+            }
+            ReplayNews::Ended(report) => self.ended(&report),
+            ReplayNews::Done { count } => self.counts.done += count,
+            ReplayNews::Changed { path } => {
+                let line = format!(
+                    "{}: changed since the state file was written: read again",
+                    path.display()
+                );
+                self.say(&line);
+            }
+            ReplayNews::Waits { count } => {
+                self.bar.set_message(format!("{count} held by other deliveries: waiting"));
+            }
+        }
+        if self.is_terminal {
+            self.bar.set_message(self.progress());
+        } else if self.told.elapsed() >= PAUSE {
+            self.told = Instant::now();
+            self.say(&self.progress());
+        }
+    }
+
+    /// `1200 messages (3 failed), 57/s, 43 % of old.mbox`
+    fn progress(&self) -> String {
+        let count = self.counts.all();
+        let failed = match self.counts.failed {
+            0 => String::new(),
+            failed => format!(" ({failed} failed)"),
+        };
+        let secs = self.began.elapsed().as_secs().max(1);
+        let rate = (count - self.counts.done) / secs;
+        let percent = self.units.0 * 100 / self.units.1.max(1);
+        let source = self.source.display();
+        format!("{}{failed}, {rate}/s, {percent} % of {source}", counted(count, "message"))
+    }
+
+    fn say(&self, line: &str) {
+        // Standard error's own errors cannot be reported anywhere.
+        self.bar.suspend(|| drop(writeln!(io::stderr(), "{}", one_line(line))));
+    }
+
+    fn ended(&mut self, report: &FileReport) {
+        self.counts.add(report.state);
+        let text = match (self.json, report.state) {
+            (true, _) => {
+                let opening = if self.lines == 0 { "[\n" } else { ",\n" };
+                format!("{opening}{}", serde_json::to_string(&line(report)).unwrap_or_default())
+            }
+            (false, FileState::Failed | FileState::WouldBeDelivered) => {
+                let (state, place, text) = (report.state.name(), &report.place, &report.text);
+                one_line(&format!("{state} {place}: {text}")).into_owned() + "\n"
+            }
+            (false, _) => return,
+        };
+        self.lines += 1;
+        self.write(&text);
+    }
+
+    fn write(&mut self, text: &str) {
+        let written = self.bar.suspend(|| io::stdout().write_all(text.as_bytes()));
+        if self.written.is_ok() {
+            self.written = written;
+        }
+    }
+
+    /// What came of all, and whether all could be told.
+    fn end(mut self) -> (ReplayCounts, io::Result<()>) {
+        self.bar.finish_and_clear();
+        if self.json {
+            self.write(if self.lines == 0 { "[]\n" } else { "\n]\n" });
+        }
+        (self.counts, self.written.and(io::stdout().flush()))
+    }
+}
+
+fn line(report: &FileReport) -> FileLine<'_> {
+    let id = report.message_id.as_deref();
+    FileLine {
+        place: &report.place,
+        message_id: id.map(|id| String::from_utf8_lossy(id).into_owned()),
+        recipients: &report.recipients,
+        state: report.state.name(),
+        text: &report.text,
+    }
+}

@@ -1,0 +1,468 @@
+//! Delivers what files hold. One thread reads, as many as asked for deliver, and the caller's
+//! thread hears how each message ended, keeps the state file, and decides whether to go on: where
+//! ledger or store are out of reach, each further message would only fail as well. What another
+//! delivery has just now, or a killed one had, is tried again at the end, until its lease is over.
+
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::envelope;
+use super::pace::{MessageRate, Pacer};
+use super::place::Place;
+use super::state::{DoneBefore, DoneMark, ReplayState};
+use super::walk::{Walk, WalkStep};
+use crate::command_line::MboxQuoting;
+use crate::deliver::{Ending, Failure, How};
+use crate::delivery_log::DeliveryLogRecord;
+use crate::message::Message;
+use crate::outcome::{Outcome, Reason};
+use crate::service::Service;
+use crate::text;
+
+/// So many messages in a row, each failing for now, end the run.
+const FAILED_IN_A_ROW: u32 = 10;
+/// A ledger that is out of reach is tried again after these pauses.
+const LEDGER_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
+/// Between two tries of what another delivery has.
+const HELD_PAUSE: Duration = Duration::from_millis(500);
+/// How many messages that others have are kept for later.
+const MOST_HELD: usize = 10_000;
+/// A lease ends a little later than its owner's deadline.
+const BEHIND_A_LEASE: Duration = Duration::from_secs(5);
+
+/// What to replay.
+pub struct FilesToReplay<'a> {
+    pub sources: &'a [PathBuf],
+    /// The recipients; none: each message says for whom it is.
+    pub to: &'a [String],
+    pub mbox: Option<MboxQuoting>,
+    pub subfolders: bool,
+    pub dry_run: bool,
+    pub rate: Option<MessageRate>,
+    /// How many messages are delivered at a time.
+    pub parallel: usize,
+    pub done: &'a DoneBefore,
+}
+
+/// What came of a message.
+#[derive(Debug)]
+pub struct FileReport {
+    pub place: String,
+    pub message_id: Option<Vec<u8>>,
+    pub recipients: Vec<String>,
+    pub state: FileState,
+    /// Where the copies are, or why not.
+    pub text: String,
+}
+
+/// In a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileState {
+    WouldBeDelivered,
+    Stored,
+    Found,
+    AlreadyThere,
+    Failed,
+}
+
+impl FileState {
+    pub fn name(self) -> &'static str {
+        match self {
+            FileState::WouldBeDelivered => "would be delivered",
+            FileState::Stored => How::Stored.name(),
+            FileState::Found => How::Found.name(),
+            FileState::AlreadyThere => How::AlreadyThere.name(),
+            FileState::Failed => "failed",
+        }
+    }
+}
+
+/// News of a run.
+#[derive(Debug)]
+pub enum ReplayNews {
+    Ended(FileReport),
+    Begins { path: PathBuf, units: u64 },
+    At { units: u64 },
+    /// Earlier runs have delivered so many.
+    Done { count: u64 },
+    Changed { path: PathBuf },
+    /// So many are held by other deliveries, and tried again.
+    Waits { count: usize },
+}
+
+/// How a run ended.
+#[derive(Debug, Default)]
+pub struct RunEnd {
+    /// Where it ended before its time, and why; what follows is left.
+    pub stopped: Option<(String, String)>,
+}
+
+/// A message for a worker.
+struct MessageWork {
+    place: Place,
+    mark: DoneMark,
+    bytes: Vec<u8>,
+}
+
+/// What a worker or the reader has to say.
+enum WorkerNews {
+    News(ReplayNews),
+    Delivered { report: FileReport, place: Place, mark: DoneMark, why: Why },
+}
+
+/// What a message's end means for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Delivered,
+    /// It is about this message alone.
+    OfIts,
+    /// Another delivery has it, or had it when it was killed.
+    Held,
+    /// Others may well fail so.
+    ForNow,
+    /// Every message fails so.
+    NoLedger,
+}
+
+impl Why {
+    fn of(ending: &Ending) -> Why {
+        let Outcome::TempFail(..) = ending.outcome else {
+            let is_delivered = matches!(ending.outcome, Outcome::Delivered(_));
+            return if is_delivered { Why::Delivered } else { Why::OfIts };
+        };
+        match ending.reason {
+            Some(
+                Reason::LedgerDown
+                | Reason::LedgerLogin
+                | Reason::LedgerBusy
+                | Reason::LedgerSlow
+                | Reason::LedgerBroken
+                | Reason::Schema
+                | Reason::OtherConfig
+                | Reason::Clock,
+            ) => Why::NoLedger,
+            Some(Reason::Contended | Reason::InDoubt | Reason::Forgotten) => Why::Held,
+            Some(
+                Reason::AccountGone
+                | Reason::AddressGone
+                | Reason::NoRecipient
+                | Reason::TooLargeForStore
+                | Reason::Cut
+                | Reason::Input
+                | Reason::Internal,
+            ) => Why::OfIts,
+            _ => Why::ForNow,
+        }
+    }
+}
+
+/// Replays all there is.
+///
+/// # Errors
+/// The state file cannot be written.
+pub fn from_files(
+    asked: &FilesToReplay<'_>,
+    service: &Service,
+    state: Option<ReplayState>,
+    tell: &mut dyn FnMut(ReplayNews),
+) -> Result<RunEnd, String> {
+    let stop = AtomicBool::new(false);
+    let mut run = Run { state, held: Vec::new(), in_a_row: 0, end: RunEnd::default(), tell };
+    let replayer = Replayer { asked, service };
+    let heard = thread::scope(|scope| {
+        let (to_workers, work) = sync_channel::<MessageWork>(0);
+        let (news, heard) = sync_channel::<WorkerNews>(asked.parallel * 2);
+        let (work, stop) = (Mutex::new(work), &stop);
+        // Shared by the workers, and dropped with the last.
+        let work = std::sync::Arc::new(work);
+        for _ in 0..asked.parallel {
+            let (work, news, replayer) = (std::sync::Arc::clone(&work), news.clone(), &replayer);
+            scope.spawn(move || replayer.work(&work, &news, stop));
+        }
+        drop(work);
+        let reader = &replayer;
+        scope.spawn(move || reader.read(&to_workers, &news, stop));
+        let heard = heard.into_iter().try_for_each(|one| run.hear(one, stop));
+        stop.store(true, Ordering::SeqCst);
+        heard
+    });
+    heard?;
+    run.try_held_again(&replayer)?;
+    let Run { state, end, .. } = run;
+    state.map_or(Ok(()), ReplayState::end)?;
+    Ok(end)
+}
+
+/// The caller's side of a run.
+struct Run<'a> {
+    state: Option<ReplayState>,
+    held: Vec<(Place, DoneMark, FileReport)>,
+    /// So many messages have failed for now since the last that was delivered.
+    in_a_row: u32,
+    end: RunEnd,
+    tell: &'a mut dyn FnMut(ReplayNews),
+}
+
+impl Run<'_> {
+    fn hear(&mut self, news: WorkerNews, stop: &AtomicBool) -> Result<(), String> {
+        let (report, place, mark, why) = match news {
+            WorkerNews::News(news) => {
+                (self.tell)(news);
+                return Ok(());
+            }
+            WorkerNews::Delivered { report, place, mark, why } => (report, place, mark, why),
+        };
+        match why {
+            Why::Delivered => {
+                self.in_a_row = 0;
+                self.is_done(&mark, report.state)?;
+            }
+            Why::Held if self.held.len() < MOST_HELD => {
+                self.held.push((place, mark, report));
+                return Ok(());
+            }
+            Why::OfIts | Why::Held => {}
+            Why::ForNow => self.in_a_row += 1,
+            Why::NoLedger => self.in_a_row = FAILED_IN_A_ROW,
+        }
+        if self.in_a_row >= FAILED_IN_A_ROW && self.end.stopped.is_none() {
+            self.end.stopped = Some((report.place.clone(), report.text.clone()));
+            stop.store(true, Ordering::SeqCst);
+        }
+        (self.tell)(ReplayNews::Ended(report));
+        Ok(())
+    }
+
+    fn is_done(&mut self, mark: &DoneMark, state: FileState) -> Result<(), String> {
+        match &mut self.state {
+            Some(file) if state != FileState::WouldBeDelivered => file.add(mark),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tries again what others had, until a lease that a killed delivery left is over.
+    fn try_held_again(&mut self, replayer: &Replayer<'_>) -> Result<(), String> {
+        let until = Instant::now() + replayer.service.policy.lease + BEHIND_A_LEASE;
+        let mut held = std::mem::take(&mut self.held);
+        while !held.is_empty() && self.end.stopped.is_none() && Instant::now() < until {
+            (self.tell)(ReplayNews::Waits { count: held.len() });
+            thread::sleep(HELD_PAUSE);
+            let mut still = Vec::new();
+            for (place, mark, report) in held {
+                if self.end.stopped.is_some() || Instant::now() >= until {
+                    still.push((place, mark, report));
+                    continue;
+                }
+                let (report, why) = match place.read(replayer.limit()) {
+                    Ok(bytes) => replayer.deliver_patiently(&place, bytes),
+                    Err(text) => (FileReport { text, ..report }, Why::OfIts),
+                };
+                if why == Why::Held {
+                    still.push((place, mark, report));
+                    continue;
+                }
+                let stop = AtomicBool::new(false);
+                self.hear(WorkerNews::Delivered { report, place, mark, why }, &stop)?;
+            }
+            held = still;
+        }
+        held.into_iter().for_each(|(_, _, report)| (self.tell)(ReplayNews::Ended(report)));
+        Ok(())
+    }
+}
+
+/// What reads and delivers.
+struct Replayer<'a> {
+    asked: &'a FilesToReplay<'a>,
+    service: &'a Service,
+}
+
+impl Replayer<'_> {
+    fn limit(&self) -> u64 {
+        self.service.config().limits.message_bytes
+    }
+
+    /// Reads all sources; ends when nobody delivers any more.
+    fn read(
+        &self,
+        workers: &SyncSender<MessageWork>,
+        news: &SyncSender<WorkerNews>,
+        stop: &AtomicBool,
+    ) {
+        let mut pacer = Pacer::new(self.asked.rate);
+        let mut visit = |step: WalkStep| {
+            if stop.load(Ordering::SeqCst) {
+                return ControlFlow::Break(());
+            }
+            let told = match step {
+                WalkStep::Message { place, mark, bytes } => {
+                    sleep_unless(stop, pacer.pause(Instant::now()));
+                    workers.send(MessageWork { place, mark, bytes }).is_ok()
+                }
+                step => news.send(WorkerNews::News(of_step(step))).is_ok(),
+            };
+            if told { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let mut walk = Walk {
+            mbox: self.asked.mbox,
+            subfolders: self.asked.subfolders,
+            limit: self.limit(),
+            done: self.asked.done,
+            visit: &mut visit,
+        };
+        let _ = self.asked.sources.iter().try_for_each(|source| walk.source(source));
+    }
+
+    /// Delivers until there is no more.
+    fn work(
+        &self,
+        work: &Mutex<Receiver<MessageWork>>,
+        news: &SyncSender<WorkerNews>,
+        stop: &AtomicBool,
+    ) {
+        loop {
+            let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(MessageWork { place, mark, bytes }) = next else { return };
+            // It was read before the others failed.
+            if stop.load(Ordering::SeqCst) {
+                return;
+            }
+            let (report, why) = self.deliver_patiently(&place, bytes);
+            if news.send(WorkerNews::Delivered { report, place, mark, why }).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A ledger may be away for a moment.
+    fn deliver_patiently(&self, place: &Place, bytes: Vec<u8>) -> (FileReport, Why) {
+        let message = Message::new(bytes, self.service.by);
+        for pause in LEDGER_PAUSES {
+            let (report, why) = self.deliver(place, &message);
+            if why != Why::NoLedger {
+                return (report, why);
+            }
+            thread::sleep(pause);
+        }
+        self.deliver(place, &message)
+    }
+
+    fn deliver(&self, place: &Place, message: &Message) -> (FileReport, Why) {
+        let envelope = envelope::of(message, self.asked.to);
+        let report = FileReport {
+            place: place.to_string(),
+            message_id: message.identity().message_id.clone(),
+            recipients: envelope.recipients.clone(),
+            state: FileState::Failed,
+            text: String::new(),
+        };
+        if message.own_copy().is_empty() {
+            return (FileReport { text: "there is nothing in it".to_owned(), ..report }, Why::OfIts);
+        }
+        if envelope.recipients.is_empty() {
+            return (FileReport { text: NO_RECIPIENT.to_owned(), ..report }, Why::OfIts);
+        }
+        let deadline = self.service.deadline();
+        if self.asked.dry_run {
+            return match self.service.places(message, &envelope, deadline.end()) {
+                Ok(places) => {
+                    let state = FileState::WouldBeDelivered;
+                    (FileReport { state, text: places, ..report }, Why::Delivered)
+                }
+                Err(failure) => {
+                    let ending = failure.ending(self.service.policy.over_quota);
+                    let text = told(&ending.outcome);
+                    (FileReport { text, ..report }, Why::of(&ending))
+                }
+            };
+        }
+        let started = Instant::now();
+        let deliver = || self.service.deliver_to(message, &envelope, started, &deadline);
+        // A panic is a failure of this message and of no other.
+        let delivered = catch_unwind(AssertUnwindSafe(deliver))
+            .unwrap_or_else(|panic| Err(Failure::Internal(text::of_panic(panic))));
+        let over_quota = self.service.policy.over_quota;
+        let endings = delivered.unwrap_or_else(|failure| {
+            vec![failure.ending(over_quota); envelope.recipients.len()]
+        });
+        for (recipient, ending) in envelope.recipients.iter().zip(&endings) {
+            let record = DeliveryLogRecord {
+                sender: &envelope.sender,
+                recipient,
+                message_id: report.message_id.as_deref(),
+                account: ending.account.as_deref(),
+                own: ending.own.as_ref(),
+                collision: ending.collision,
+                took: Some(started.elapsed()),
+                phases: Some(&ending.phases),
+                reason: ending.reason,
+                by: "replayed: ",
+                ..DeliveryLogRecord::default()
+            };
+            record.log(&ending.outcome);
+        }
+        ended(report, &envelope.recipients, &endings)
+    }
+}
+
+/// Sleeps, and no longer than until it is to stop.
+fn sleep_unless(stop: &AtomicBool, pause: Duration) {
+    let until = Instant::now() + pause;
+    while !stop.load(Ordering::SeqCst) && Instant::now() < until {
+        thread::sleep(HELD_PAUSE.min(until.saturating_duration_since(Instant::now())));
+    }
+}
+
+const NO_RECIPIENT: &str = "no recipient: no Delivered-To and no X-Original-To above its first \
+                            Received field; say for whom it is, --to";
+
+/// How it ended for all recipients.
+fn ended(report: FileReport, recipients: &[String], endings: &[Ending]) -> (FileReport, Why) {
+    let outcomes = endings.iter().map(|ending| ending.outcome.clone());
+    let named: Vec<_> = recipients.iter().map(String::as_str).zip(outcomes).collect();
+    let outcome = Outcome::of_all(&named);
+    let decides = |ending: &&Ending| ending.outcome.name() == outcome.name();
+    let why = endings.iter().find(decides).map_or(Why::OfIts, Why::of);
+    let has = |how| endings.iter().filter_map(|one| one.own.as_ref()).any(|own| own.how == how);
+    let state = match outcome {
+        Outcome::Delivered(_) if has(How::Stored) => FileState::Stored,
+        Outcome::Delivered(_) if has(How::Found) => FileState::Found,
+        Outcome::Delivered(_) => FileState::AlreadyThere,
+        Outcome::TempFail(..) | Outcome::PermFail(..) => FileState::Failed,
+    };
+    (FileReport { state, text: told(&outcome), ..report }, why)
+}
+
+/// With the status where it failed.
+fn told(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Delivered(text) => text.clone(),
+        Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => {
+            format!("{status} {text}")
+        }
+    }
+}
+
+fn of_step(step: WalkStep) -> ReplayNews {
+    match step {
+        WalkStep::Begins { path, units } => ReplayNews::Begins { path, units },
+        WalkStep::At { units } => ReplayNews::At { units },
+        WalkStep::Done { count } => ReplayNews::Done { count },
+        WalkStep::Changed { path } => ReplayNews::Changed { path },
+        WalkStep::Unreadable { place, why } => ReplayNews::Ended(unreadable(place, why)),
+        WalkStep::Message { place, .. } => {
+            ReplayNews::Ended(unreadable(place.to_string(), String::new()))
+        }
+    }
+}
+
+fn unreadable(place: String, text: String) -> FileReport {
+    let (message_id, recipients) = (None, Vec::new());
+    FileReport { place, message_id, recipients, state: FileState::Failed, text }
+}

@@ -1,0 +1,275 @@
+//! Finds the messages of sources, in order, and reads them one at a time. A folder with `cur` and
+//! `new` is a Maildir: `new` first, so that a message that its owner sees meanwhile is met in
+//! `cur`; what is in `tmp` is not there yet. All other folders hold files.
+
+use std::ffi::OsStr;
+use std::fs::FileType;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::mbox::{MboxReader, is_from_line};
+use super::place::{CHANGED, OpenFolder, Place, SourceFile, is_unchanged, what_it_is};
+use super::state::{DoneBefore, DoneMark, FileVersion, IsDone};
+use crate::command_line::MboxQuoting;
+use crate::deliver::Failure;
+
+/// What a walk comes to.
+#[derive(Debug)]
+pub enum WalkStep {
+    /// A folder or an mbox with so many files or bytes.
+    Begins { path: PathBuf, units: u64 },
+    /// So many of them are passed.
+    At { units: u64 },
+    Message { place: Place, mark: DoneMark, bytes: Vec<u8> },
+    /// There is no message to deliver; where, and why.
+    Unreadable { place: String, why: String },
+    /// Earlier runs have delivered so many.
+    Done { count: u64 },
+    /// What the state file says of it does not count.
+    Changed { path: PathBuf },
+}
+
+/// Hears of each step, and says whether to go on.
+type Visit<'a> = dyn FnMut(WalkStep) -> ControlFlow<()> + 'a;
+
+/// How to walk.
+pub struct Walk<'a> {
+    /// Files are mboxes, quoted so; else each is a message.
+    pub mbox: Option<MboxQuoting>,
+    pub subfolders: bool,
+    /// Messages have at most so many bytes, unless it is 0.
+    pub limit: u64,
+    pub done: &'a DoneBefore,
+    pub visit: &'a mut Visit<'a>,
+}
+
+impl Walk<'_> {
+    /// Walks through what an administrator named.
+    pub fn source(&mut self, path: &Path) -> ControlFlow<()> {
+        match OpenFolder::open(path) {
+            Ok(folder) => self.folder(&Arc::new(folder)),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                let name = path.as_os_str().to_owned();
+                self.file(&SourceFile { folder: None, name, in_maildir: false })
+            }
+            Err(error) => self.unreadable(path.display().to_string(), error.to_string()),
+        }
+    }
+
+    fn unreadable(&mut self, place: String, why: String) -> ControlFlow<()> {
+        (self.visit)(WalkStep::Unreadable { place, why })
+    }
+
+    fn folder(&mut self, folder: &Arc<OpenFolder>) -> ControlFlow<()> {
+        let (cur, new) = (folder.folder("cur".as_ref()), folder.folder("new".as_ref()));
+        match (new, cur) {
+            (Ok(new), Ok(cur)) => self.maildir(folder, [new, cur]),
+            _ if is_tmp_of_a_maildir(&folder.absolute) => {
+                let why = "what is in a Maildir's tmp may not be whole".to_owned();
+                self.unreadable(folder.path.display().to_string(), why)
+            }
+            _ => self.files(folder, is_in_a_maildir(&folder.absolute)),
+        }
+    }
+
+    fn maildir(&mut self, folder: &OpenFolder, parts: [OpenFolder; 2]) -> ControlFlow<()> {
+        for part in parts {
+            self.files(&Arc::new(part), true)?;
+        }
+        if !self.subfolders {
+            return ControlFlow::Continue(());
+        }
+        let entries = match folder.all_entries() {
+            Ok(entries) => entries,
+            Err(error) => {
+                return self.unreadable(folder.path.display().to_string(), error.to_string());
+            }
+        };
+        for (name, kind) in entries {
+            let is_own = ["cur", "new", "tmp"].iter().any(|own| name == *own);
+            if !is_own
+                && kind.is_dir()
+                && let Ok(sub) = folder.folder(&name)
+                && let Ok(cur) = sub.folder("cur".as_ref())
+                && let Ok(new) = sub.folder("new".as_ref())
+            {
+                self.maildir(&sub, [new, cur])?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Every file of a folder.
+    fn files(&mut self, folder: &Arc<OpenFolder>, in_maildir: bool) -> ControlFlow<()> {
+        let entries = match folder.entries() {
+            Ok(entries) => entries,
+            Err(error) => {
+                return self.unreadable(folder.path.display().to_string(), error.to_string());
+            }
+        };
+        let is_of_mboxes = self.mbox.is_some() && !in_maildir;
+        if !is_of_mboxes {
+            let (path, units) = (folder.path.clone(), entries.len() as u64);
+            (self.visit)(WalkStep::Begins { path, units })?;
+        }
+        for (at, (name, kind)) in entries.into_iter().enumerate() {
+            self.entry(folder, &name, kind, in_maildir)?;
+            if !is_of_mboxes {
+                (self.visit)(WalkStep::At { units: at as u64 + 1 })?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn entry(
+        &mut self,
+        folder: &Arc<OpenFolder>,
+        name: &OsStr,
+        kind: FileType,
+        in_maildir: bool,
+    ) -> ControlFlow<()> {
+        if kind.is_dir() && self.subfolders && !in_maildir {
+            return match folder.folder(name) {
+                Ok(sub) => self.folder(&Arc::new(sub)),
+                Err(error) => {
+                    let path = folder.path.join(name);
+                    self.unreadable(path.display().to_string(), error.to_string())
+                }
+            };
+        }
+        let file = SourceFile { folder: Some(Arc::clone(folder)), name: name.to_owned(), in_maildir };
+        match what_it_is(kind) {
+            Some(what) => self.unreadable(file.path().display().to_string(), what.to_owned()),
+            None => self.file(&file),
+        }
+    }
+
+    fn file(&mut self, file: &SourceFile) -> ControlFlow<()> {
+        let read = match self.mbox {
+            Some(quoting) if !file.in_maildir => self.mbox(file, quoting),
+            _ => self.message(file),
+        };
+        match read {
+            Ok(flow) => flow,
+            Err(why) => self.unreadable(file.path().display().to_string(), why),
+        }
+    }
+
+    /// A file with one message.
+    fn message(&mut self, file: &SourceFile) -> Result<ControlFlow<()>, String> {
+        let (opened, facts) = file.open()?;
+        let (key, version) = (file.key(), FileVersion::of(&facts));
+        match self.done.of_file(&key, version) {
+            IsDone::Yes => return Ok((self.visit)(WalkStep::Done { count: 1 })),
+            IsDone::Changed => {
+                let changed = (self.visit)(WalkStep::Changed { path: file.path() });
+                if changed.is_break() {
+                    return Ok(changed);
+                }
+            }
+            IsDone::No => {}
+        }
+        // A single message may begin with a From_ line as well.
+        let is_one = file.in_maildir || file.name.as_bytes().ends_with(b".eml");
+        if !is_one && has_several(BufReader::new(opened)).map_err(|error| error.to_string())? {
+            return Err("an mbox: say how it is quoted, --mbox rd or --mbox o".to_owned());
+        }
+        let place = Place { file: file.clone(), in_mbox: None };
+        let bytes = place.read(self.limit)?;
+        let mark = DoneMark::of_file(&key, version);
+        Ok((self.visit)(WalkStep::Message { place, mark, bytes }))
+    }
+
+    fn mbox(&mut self, file: &SourceFile, quoting: MboxQuoting) -> Result<ControlFlow<()>, String> {
+        let told = |error: io::Error| error.to_string();
+        let (opened, facts) = file.open()?;
+        let (key, version) = (file.key(), FileVersion::of(&facts));
+        let size = facts.len();
+        let mut steps = Steps { visit: self.visit, ended: false };
+        steps.tell(WalkStep::Begins { path: file.path(), units: size });
+        let (is_done, runs) = self.done.of_mbox(&key, version);
+        if is_done == IsDone::Changed {
+            steps.tell(WalkStep::Changed { path: file.path() });
+        }
+        let mut offset = 0;
+        while offset < size && !steps.ended {
+            if let Some((end, count)) = runs.get(&offset) {
+                offset = *end;
+                steps.tell(WalkStep::Done { count: *count });
+                steps.tell(WalkStep::At { units: offset });
+                continue;
+            }
+            (&opened).seek(SeekFrom::Start(offset)).map_err(told)?;
+            // Not what comes in meanwhile.
+            let input = BufReader::with_capacity(1 << 18, (&opened).take(size - offset));
+            let mut reader = MboxReader::new(input, offset, quoting, self.limit);
+            while !steps.ended && !runs.contains_key(&offset) {
+                let next = reader.next_message().map_err(|error| error.to_string())?;
+                let Some(message) = next else {
+                    offset = size;
+                    break;
+                };
+                let place = Place { file: file.clone(), in_mbox: Some((quoting, offset)) };
+                match message.bytes {
+                    Some(bytes) => {
+                        let mark = DoneMark::of_mbox(&key, version, offset, message.end);
+                        steps.tell(WalkStep::Message { place, mark, bytes });
+                    }
+                    None => {
+                        let why = Failure::TooLarge { limit: self.limit }.to_string();
+                        steps.tell(WalkStep::Unreadable { place: place.to_string(), why });
+                    }
+                }
+                offset = message.end;
+                steps.tell(WalkStep::At { units: offset });
+            }
+        }
+        if !steps.ended && !opened.metadata().is_ok_and(|now| is_unchanged(&now, &facts)) {
+            return Err(CHANGED.to_owned());
+        }
+        Ok(if steps.ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+}
+
+/// Tells steps until it is said not to go on.
+struct Steps<'a, 'b> {
+    visit: &'a mut Visit<'b>,
+    ended: bool,
+}
+
+impl Steps<'_, '_> {
+    fn tell(&mut self, step: WalkStep) {
+        self.ended = self.ended || (self.visit)(step).is_break();
+    }
+}
+
+/// Whether a file that is to be one message is an mbox with more than one.
+fn has_several(mut input: impl BufRead) -> io::Result<bool> {
+    let mut line = Vec::new();
+    (&mut input).take(4096).read_until(b'\n', &mut line)?;
+    if !is_from_line(&line) {
+        return Ok(false);
+    }
+    // Of no message more is kept than this.
+    let mut reader = MboxReader::new((&line[..]).chain(input), 0, MboxQuoting::O, 1);
+    let mut count = 0;
+    while count < 2 && reader.next_message().is_ok_and(|message| message.is_some()) {
+        count += 1;
+    }
+    Ok(count > 1)
+}
+
+/// Whether the folder is a Maildir's `cur` or `new`.
+fn is_in_a_maildir(folder: &Path) -> bool {
+    [("cur", "new"), ("new", "cur")].iter().any(|(own, other)| {
+        folder.file_name() == Some(OsStr::new(own)) && folder.with_file_name(other).is_dir()
+    })
+}
+
+fn is_tmp_of_a_maildir(folder: &Path) -> bool {
+    let is_there = |other: &str| folder.with_file_name(other).is_dir();
+    folder.file_name() == Some(OsStr::new("tmp")) && is_there("cur") && is_there("new")
+}
