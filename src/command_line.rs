@@ -14,9 +14,9 @@ mod manual;
 mod replay;
 
 pub use jobs::{JobsArgs, JobsCommand, JobsRunArgs};
-pub use replay::{MboxQuoting, ReplayArgs};
 pub use locks::{Codes, LockArgs, LockCommand, OnBusy, WithLockArgs};
 pub use manual::{described, manual};
+pub use replay::{MboxQuoting, ReplayArgs};
 
 /// Mail delivery agent for Postfix: leaves exactly one copy of a message in each mailbox it belongs
 /// to.

@@ -258,10 +258,13 @@ impl Service {
     ) -> Result<String, Failure> {
         let mut homes = Vec::new();
         for recipient in &envelope.recipients {
-            let home = self.account_of(recipient, until)?;
-            homes.push(Some(
-                home.ok_or_else(|| Failure::UnknownRecipient(recipient.clone()))?,
-            ));
+            // The ledger is asked only where the directory's query is.
+            let home = match self.routing.known(recipient) {
+                Known::Home(home) => Some(home),
+                Known::Nobody => None,
+                Known::Ask(_) => self.account_of(recipient, until)?,
+            };
+            homes.push(Some(home.ok_or_else(|| Failure::UnknownRecipient(recipient.clone()))?));
         }
         let own = self.routing.own(&homes, message);
         let ledger = &*self.ledger;

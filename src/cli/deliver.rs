@@ -17,7 +17,7 @@ use crate::exit;
 use crate::lmtp::client::{HandOverError, ServerConnection};
 use crate::message::Message;
 use crate::outcome::{Outcome, OverQuota};
-use crate::service::{Adapters, Mail, Service, host_name};
+use crate::service::{Adapters, Service, host_name};
 
 /// What the command line and the environment say of the message.
 struct Request {

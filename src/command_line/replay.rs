@@ -16,18 +16,6 @@ pub enum MboxQuoting {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  onedrop replay --to scuba@mail.axial.net --dry-run /srv/old/scuba/Maildir
-  onedrop replay --mbox rd --to scuba@mail.axial.net --state scuba.state /srv/old/scuba.mbox
-  onedrop replay --rate 50/s --parallel 4 --state archive.state /srv/archive/*.eml
-  onedrop replay --from-ledger --since 24h
-
-Exit status:
-  0   every message is delivered, or was before
-  1   some are not: a line for each, with the reason
-  75  stopped, because the ledger or the store is out of reach or the command is wrong; what was
-      not reached is left: run it again")]
 pub struct ReplayArgs {
     /// A file with a message, a folder of such files, a Maildir, or with --mbox an mbox
     #[arg(value_name = "SOURCE", required_unless_present = "from_ledger")]

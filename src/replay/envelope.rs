@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn what_the_last_server_wrote_counts_and_what_stands_below_does_not() {
-        let forged = "Received: from far\nDelivered-To: boss@x\nX-Original-To: boss@x\nTo: boss@x\n";
+        let forged =
+            "Received: from far\nDelivered-To: boss@x\nX-Original-To: boss@x\nTo: boss@x\n";
         for (head, recipient) in [
             ("Delivered-To: doug@x\n", Some("doug@x")),
             ("X-Original-To: info@x\nDelivered-To: <doug@x>\n", Some("doug@x")),

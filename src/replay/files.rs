@@ -87,13 +87,24 @@ impl FileState {
 #[derive(Debug)]
 pub enum ReplayNews {
     Ended(FileReport),
-    Begins { path: PathBuf, units: u64 },
-    At { units: u64 },
+    Begins {
+        path: PathBuf,
+        units: u64,
+    },
+    At {
+        units: u64,
+    },
     /// Earlier runs have delivered so many.
-    Done { count: u64 },
-    Changed { path: PathBuf },
+    Done {
+        count: u64,
+    },
+    Changed {
+        path: PathBuf,
+    },
     /// So many are held by other deliveries, and tried again.
-    Waits { count: usize },
+    Waits {
+        count: usize,
+    },
 }
 
 /// How a run ended.
@@ -363,7 +374,10 @@ impl Replayer<'_> {
             text: String::new(),
         };
         if message.own_copy().is_empty() {
-            return (FileReport { text: "there is nothing in it".to_owned(), ..report }, Why::OfIts);
+            return (
+                FileReport { text: "there is nothing in it".to_owned(), ..report },
+                Why::OfIts,
+            );
         }
         if envelope.recipients.is_empty() {
             return (FileReport { text: NO_RECIPIENT.to_owned(), ..report }, Why::OfIts);
@@ -388,9 +402,8 @@ impl Replayer<'_> {
         let delivered = catch_unwind(AssertUnwindSafe(deliver))
             .unwrap_or_else(|panic| Err(Failure::Internal(text::of_panic(panic))));
         let over_quota = self.service.policy.over_quota;
-        let endings = delivered.unwrap_or_else(|failure| {
-            vec![failure.ending(over_quota); envelope.recipients.len()]
-        });
+        let endings = delivered
+            .unwrap_or_else(|failure| vec![failure.ending(over_quota); envelope.recipients.len()]);
         for (recipient, ending) in envelope.recipients.iter().zip(&endings) {
             let record = DeliveryLogRecord {
                 sender: &envelope.sender,

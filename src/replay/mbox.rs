@@ -315,7 +315,8 @@ mod tests {
 
     #[test]
     fn line_ends_and_nul_stay() {
-        let text = format!("{A}Subject: a\n\nx\0y\n\n{B}Subject: b\n\nFrom x\n").replace('\n', "\r\n");
+        let text =
+            format!("{A}Subject: a\n\nx\0y\n\n{B}Subject: b\n\nFrom x\n").replace('\n', "\r\n");
         assert_eq!(texts(&text), ["Subject: a\r\n\r\nx\0y\r\n", "Subject: b\r\n\r\nFrom x\r\n"]);
     }
 

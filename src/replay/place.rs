@@ -140,10 +140,11 @@ impl SourceFile {
             }
             opened => opened,
         };
-        let file = opened.map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
-            Errno::ELOOP => "a symbolic link, which is not followed".to_owned(),
-            _ => error.to_string(),
-        })?;
+        let file =
+            opened.map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+                Errno::ELOOP => "a symbolic link, which is not followed".to_owned(),
+                _ => error.to_string(),
+            })?;
         let facts = file.metadata().map_err(|error| error.to_string())?;
         match what_it_is(facts.file_type()) {
             None => Ok((file, facts)),

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -13,6 +13,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::durable::sync_folder;
 
 /// Between two syncs.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -173,50 +175,34 @@ impl ReplayState {
         let file = file.map_err(|error| told(&error))?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, _)| told(&"another replay uses it"))?;
+        let (done, end) = load(&file, purpose).map_err(|error| told(&error))?;
         let mut state = ReplayState { path: path.to_owned(), file, synced: Instant::now() };
-        let done = state.load(purpose).map_err(|error| told(&error))?;
+        state.begin(end, purpose).map_err(|error| told(&error))?;
         Ok((state, done))
     }
 
-    fn load(&mut self, purpose: &StatePurpose) -> Result<DoneBefore, String> {
-        let (mut done, mut end) = (DoneBefore::default(), 0);
-        let mut lines = BufReader::new(&*self.file);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let count = lines.read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
-            if count == 0 {
-                break;
-            }
-            let is_whole = line.ends_with(b"\n");
-            if end == 0 {
-                let is_begun = serde_json::to_vec(purpose).is_ok_and(|own| own.starts_with(&line));
-                match serde_json::from_slice::<StatePurpose>(&line) {
-                    Ok(then) if is_whole && then == *purpose => {}
-                    // Killed in the midst of its first line.
-                    _ if !is_whole && is_begun => break,
-                    Ok(_) if is_whole => return Err(OTHER.to_owned()),
-                    _ => return Err("no state file of onedrop replay".to_owned()),
-                }
-            } else {
-                match serde_json::from_slice(&line) {
-                    Ok(mark) if is_whole => done.add(mark),
-                    // Torn: what follows was not written in order, if there is anything.
-                    _ => break,
-                }
-            }
-            end += count as u64;
+    /// What is done, for a run that writes nothing.
+    ///
+    /// # Errors
+    /// As [`open`](ReplayState::open).
+    pub fn read(path: &Path, purpose: &StatePurpose) -> Result<DoneBefore, String> {
+        let told = |error: &dyn std::fmt::Display| format!("--state {}: {error}", path.display());
+        match File::open(path) {
+            Ok(file) => Ok(load(&file, purpose).map_err(|error| told(&error))?.0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(DoneBefore::default()),
+            Err(error) => Err(told(&error)),
         }
-        let begin = |error: io::Error| error.to_string();
-        self.file.set_len(end).map_err(begin)?;
-        self.file.seek(SeekFrom::End(0)).map_err(begin)?;
+    }
+
+    /// Cuts off what is torn.
+    fn begin(&mut self, end: u64, purpose: &StatePurpose) -> io::Result<()> {
+        self.file.set_len(end)?;
         if end == 0 {
-            self.append(&serde_json::to_vec(purpose).unwrap_or_default()).map_err(begin)?;
+            self.append(&serde_json::to_vec(purpose).unwrap_or_default())?;
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            crate::durable::sync_folder(folder.unwrap_or(Path::new("."))).map_err(begin)?;
+            sync_folder(folder.unwrap_or(Path::new(".")))?;
         }
-        self.file.sync_data().map_err(begin)?;
-        Ok(done)
+        self.file.sync_data()
     }
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
@@ -246,6 +232,35 @@ impl ReplayState {
 
     fn told(&self, error: &io::Error) -> String {
         format!("--state {}: {error}", self.path.display())
+    }
+}
+
+/// What is done by the lines of a state file, and where the last whole one ends.
+fn load(file: &File, purpose: &StatePurpose) -> Result<(DoneBefore, u64), String> {
+    let (mut done, mut end) = (DoneBefore::default(), 0);
+    let mut lines = BufReader::new(file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let count = lines.read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
+        let is_whole = line.ends_with(b"\n");
+        if end == 0 && count > 0 {
+            let is_begun = serde_json::to_vec(purpose).is_ok_and(|own| own.starts_with(&line));
+            match serde_json::from_slice::<StatePurpose>(&line) {
+                Ok(then) if is_whole && then == *purpose => {}
+                Ok(_) if is_whole => return Err(OTHER.to_owned()),
+                // Killed in the midst of its first line.
+                _ if is_begun => return Ok((done, 0)),
+                _ => return Err("no state file of onedrop replay".to_owned()),
+            }
+        } else {
+            match serde_json::from_slice(&line) {
+                Ok(mark) if is_whole => done.add(mark),
+                // The end; or torn: what follows was not written in order, if there is anything.
+                _ => return Ok((done, end)),
+            }
+        }
+        end += count as u64;
     }
 }
 
@@ -331,7 +346,10 @@ mod tests {
         drop(ReplayState::open(&path, &purpose("zoe")).expect("a state"));
         let why = ReplayState::open(&path, &purpose("max")).err().expect("an error");
         assert!(why.contains("of another replay"), "{why}");
+        let why = ReplayState::read(&path, &purpose("max")).err().expect("an error");
+        assert!(why.contains("of another replay"), "{why}");
         let nowhere = folder.path().join("no/state");
+        assert!(ReplayState::read(&nowhere, &purpose("zoe")).is_ok());
         assert!(ReplayState::open(&nowhere, &purpose("zoe")).is_err());
     }
 }

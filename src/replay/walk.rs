@@ -20,16 +20,32 @@ use crate::deliver::Failure;
 #[derive(Debug)]
 pub enum WalkStep {
     /// A folder or an mbox with so many files or bytes.
-    Begins { path: PathBuf, units: u64 },
+    Begins {
+        path: PathBuf,
+        units: u64,
+    },
     /// So many of them are passed.
-    At { units: u64 },
-    Message { place: Place, mark: DoneMark, bytes: Vec<u8> },
+    At {
+        units: u64,
+    },
+    Message {
+        place: Place,
+        mark: DoneMark,
+        bytes: Vec<u8>,
+    },
     /// There is no message to deliver; where, and why.
-    Unreadable { place: String, why: String },
+    Unreadable {
+        place: String,
+        why: String,
+    },
     /// Earlier runs have delivered so many.
-    Done { count: u64 },
+    Done {
+        count: u64,
+    },
     /// What the state file says of it does not count.
-    Changed { path: PathBuf },
+    Changed {
+        path: PathBuf,
+    },
 }
 
 /// Hears of each step, and says whether to go on.
@@ -140,7 +156,8 @@ impl Walk<'_> {
                 }
             };
         }
-        let file = SourceFile { folder: Some(Arc::clone(folder)), name: name.to_owned(), in_maildir };
+        let file =
+            SourceFile { folder: Some(Arc::clone(folder)), name: name.to_owned(), in_maildir };
         match what_it_is(kind) {
             Some(what) => self.unreadable(file.path().display().to_string(), what.to_owned()),
             None => self.file(&file),

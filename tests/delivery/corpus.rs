@@ -17,7 +17,7 @@ use crate::support::site::{Site, delivered, run};
 const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"never\"\n";
 const WORKERS: usize = 4;
 
-fn corpus() -> Option<Vec<PathBuf>> {
+pub fn corpus() -> Option<Vec<PathBuf>> {
     let root = std::env::var_os("ONEDROP_CORPUS").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus"),
         PathBuf::from,
@@ -43,13 +43,13 @@ fn corpus() -> Option<Vec<PathBuf>> {
 
 /// The bytes as they come to standard input. Of nothing at all no message can be told from a cut
 /// one: there, what pipe(8) prepends.
-fn input(file: &Path) -> Vec<u8> {
+pub fn input(file: &Path) -> Vec<u8> {
     let bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     if bytes.is_empty() { b"Return-Path: <>\nDelivered-To: x\n".to_vec() } else { bytes }
 }
 
 /// What must stand in a mailbox: without a leading mbox line.
-fn own_copy(input: &[u8]) -> &[u8] {
+pub fn own_copy(input: &[u8]) -> &[u8] {
     match input.strip_prefix(b"From ") {
         // "From : ..." is a field in RFC 5322's obsolete syntax (section 4.5).
         Some(rest) if !rest.trim_ascii_start().starts_with(b":") => {

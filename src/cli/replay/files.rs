@@ -65,10 +65,13 @@ pub(super) fn run(
         checked.map_err(|error| format!("ledger: {error}"))?;
     }
     let purpose = StatePurpose { onedrop_replay: 1, to: args.to.clone(), site: site(&loaded) };
-    let opened = args.state.as_deref().map(|path| ReplayState::open(path, &purpose)).transpose()?;
-    let (state, done) = match opened {
-        Some((state, done)) => (Some(state).filter(|_| !args.dry_run), done),
+    let (state, done) = match args.state.as_deref() {
         None => (None, DoneBefore::default()),
+        Some(path) if args.dry_run => (None, ReplayState::read(path, &purpose)?),
+        Some(path) => {
+            let (state, done) = ReplayState::open(path, &purpose)?;
+            (Some(state), done)
+        }
     };
     let asked = FilesToReplay {
         sources: &args.sources,
@@ -84,20 +87,18 @@ pub(super) fn run(
     let ended = from_files(&asked, &service, state, &mut |news| printer.print(news));
     let (counts, written) = printer.end();
     let mut err = counts.told();
-    let mut verdict = if counts.failed > 0 { Verdict::No } else { Verdict::Done };
-    match ended {
-        Ok(end) => {
-            if let Some((place, why)) = end.stopped {
-                err.push_str(&one_line(&format!("\nstopped at {place}: {why}")));
-                err = err.replacen(" stopped at ", "\nstopped at ", 1);
-                err.push_str("\nwhat was not reached is left: mend that, and run it again");
-                verdict = Verdict::Failed;
-            }
-        }
-        Err(why) => {
-            err.push_str(&format!("\nstopped: {why}"));
-            verdict = Verdict::Failed;
-        }
+    let stopped = match ended {
+        Ok(end) => end.stopped.map(|(place, why)| format!("stopped at {place}: {why}")),
+        Err(why) => Some(format!("stopped: {why}")),
+    };
+    let verdict = match &stopped {
+        Some(_) => Verdict::Failed,
+        None if counts.failed > 0 => Verdict::No,
+        None => Verdict::Done,
+    };
+    if let Some(why) = stopped {
+        let why = one_line(&why);
+        err.push_str(&format!("\n{why}\nthe rest is left: run it again when that is mended"));
     }
     if let Err(error) = written {
         return Err(format!("{err}\nstandard output: {error}"));
@@ -155,6 +156,8 @@ struct ReplayPrinter {
     told: Instant,
     source: PathBuf,
     units: (u64, u64),
+    /// So many messages are held by other deliveries.
+    waits: usize,
     /// The first error of standard output. It does not change what is done, but how it ends.
     written: io::Result<()>,
 }
@@ -177,6 +180,7 @@ impl ReplayPrinter {
             told: Instant::now(),
             source: PathBuf::new(),
             units: (0, 0),
+            waits: 0,
             written: Ok(()),
         }
     }
@@ -200,9 +204,7 @@ impl ReplayPrinter {
                 );
                 self.say(&line);
             }
-            ReplayNews::Waits { count } => {
-                self.bar.set_message(format!("{count} held by other deliveries: waiting"));
-            }
+            ReplayNews::Waits { count } => self.waits = count,
         }
         if self.is_terminal {
             self.bar.set_message(self.progress());
@@ -222,8 +224,11 @@ impl ReplayPrinter {
         let secs = self.began.elapsed().as_secs().max(1);
         let rate = (count - self.counts.done) / secs;
         let percent = self.units.0 * 100 / self.units.1.max(1);
-        let source = self.source.display();
-        format!("{}{failed}, {rate}/s, {percent} % of {source}", counted(count, "message"))
+        let at = match self.waits {
+            0 => format!("{percent} % of {}", self.source.display()),
+            waits => format!("waiting for {waits} that other deliveries hold"),
+        };
+        format!("{}{failed}, {rate}/s, {at}", counted(count, "message"))
     }
 
     fn say(&self, line: &str) {

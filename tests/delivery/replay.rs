@@ -1,0 +1,253 @@
+//! `onedrop replay` from files: what each form of source holds, for whom a message is, what is told
+//! and passed by.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Output;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::support::TempRoot;
+use crate::support::letters::{from_ann, from_lisa};
+use crate::support::site::{Site, run};
+
+const SCUBA: [&str; 3] = ["replay", "--to", "scuba@mail.axial.net"];
+
+/// Replays to scuba; these arguments come last.
+fn to_scuba(config: &Path, arguments: &[&str]) -> Output {
+    run(config, &[&SCUBA, arguments].concat())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// How it ended: the status, what it said of messages, and of all of them.
+#[track_caller]
+fn ended(output: &Output, status: i32, told: &str) -> String {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(status), "{out}{err}");
+    assert_eq!(err.lines().next_back(), Some(told), "{out}{err}");
+    out
+}
+
+fn path(root: &TempRoot, name: &str) -> String {
+    root.join(name).display().to_string()
+}
+
+/// Every file below, with its size and its last change.
+fn listing(folder: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut pending = vec![folder.to_path_buf()];
+    while let Some(folder) = pending.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let facts = entry.metadata().expect("facts");
+            all.push(format!("{} {} {:?}", entry.path().display(), facts.len(), facts.modified()));
+            pending.extend(facts.is_dir().then(|| entry.path()));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn each_form_of_source_leaves_one_copy_of_each_message() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let file = sources.write("one.eml", from_ann("file"));
+    for name in ["a", "b"] {
+        sources.write(&format!("folder/{name}"), from_ann(&format!("folder-{name}")));
+    }
+    sources.write("folder/.hidden", from_ann("hidden"));
+    sources.write("Maildir/new/1.new", from_ann("new"));
+    sources.write("Maildir/cur/2.cur:2,RS", from_ann("cur"));
+    sources.write("Maildir/tmp/3.tmp", from_ann("tmp"));
+    sources.write("Maildir/dovecot-uidlist", "3 V1");
+    for part in ["new", "cur", "tmp"] {
+        sources
+            .write(&format!("Maildir/.Sub.Deep/{part}/4.{part}"), from_ann(&format!("sub-{part}")));
+    }
+    let begin = "From ann@elsewhere.example Mon Jan  5 10:00:00 2015\n";
+    let quoted = format!("{}From here on all is well.\n\nFrom here on, too.\n", from_ann("first"));
+    let second = from_ann("second") + ">From me.\n";
+    let mbox = format!("{begin}{quoted}\n{begin}{}\n", second.replace(">From", ">>From"));
+    sources.write("old.mbox", &mbox);
+    sources.write("empty.mbox", "");
+
+    let folder = path(&sources, "folder");
+    let (one, maildir) = (file.display().to_string(), path(&sources, "Maildir"));
+    let mboxes = [path(&sources, "old.mbox"), path(&sources, "empty.mbox")];
+    let plain = [one.as_str(), folder.as_str(), maildir.as_str()];
+    let as_mbox = ["--mbox", "rd", mboxes[0].as_str(), mboxes[1].as_str()];
+
+    let mut expected: Vec<String> =
+        ["file", "folder-a", "folder-b", "new", "cur"].map(from_ann).into();
+    ended(&to_scuba(&config, &plain), 0, "5 messages: 5 stored");
+    site.inbox_has("scuba", &expected);
+    ended(&to_scuba(&config, &as_mbox), 0, "2 messages: 2 stored");
+    expected.extend([quoted, second]);
+    site.inbox_has("scuba", &expected);
+    let all = ["--subfolders", maildir.as_str()];
+    ended(&to_scuba(&config, &all), 0, "4 messages: 2 stored, 2 already there");
+    expected.extend(["sub-new", "sub-cur"].map(from_ann));
+    site.inbox_has("scuba", &expected);
+
+    ended(&to_scuba(&config, &plain), 0, "5 messages: 5 already there");
+    ended(&to_scuba(&config, &as_mbox), 0, "2 messages: 2 already there");
+    // A Maildir's own folders, one by one.
+    let parts = [path(&sources, "Maildir/new"), path(&sources, "Maildir/cur")];
+    let parts = [parts[0].as_str(), parts[1].as_str()];
+    ended(&to_scuba(&config, &parts), 0, "2 messages: 2 already there");
+    site.inbox_has("scuba", &expected);
+}
+
+#[test]
+fn what_is_no_message_is_told_and_passed_by() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "limits.message_bytes = 4000\n");
+    let secret = sources.write("secret", from_ann("secret"));
+    sources.write("Maildir/new/1.good", from_ann("good"));
+    sources.write("Maildir/cur/2.large", from_ann("large") + &"x".repeat(4000));
+    sources.write("Maildir/cur/3.empty", "");
+    sources.write("Maildir/cur/4.line", "From ann Mon Jan  5 10:00:00 2015\n");
+    sources.write("Maildir/cur/9.nul", from_ann("nul") + "\0\n");
+    let cur = sources.join("Maildir/cur");
+    symlink(&secret, cur.join("5.link")).expect("a link");
+    mkfifo(&cur.join("6.fifo"), Mode::S_IRWXU).expect("a FIFO");
+    fs::create_dir(cur.join("7.folder")).expect("a folder");
+    let socket = UnixListener::bind(cur.join("8.socket")).expect("a socket");
+    symlink(&cur, sources.join("Maildir/.Linked")).expect("a link");
+    let begin = "From ann@elsewhere.example Mon Jan  5 10:00:00 2015\n";
+    let two = format!("{begin}{}\n{begin}{}", from_ann("in-mbox"), from_ann("second"));
+    let large = format!("{begin}{}{}\n", from_ann("too-large"), "x\n".repeat(3000));
+    sources.write("two.mbox", format!("{large}\n{two}"));
+    mkfifo(&sources.join("fifo"), Mode::S_IRWXU).expect("a FIFO");
+
+    let names = ["Maildir", "two.mbox", "fifo", "missing", "Maildir/tmp", "secret"];
+    fs::create_dir(sources.join("Maildir/tmp")).expect("a folder");
+    let named: Vec<String> = names.iter().map(|name| path(&sources, name)).collect();
+    let mut arguments: Vec<&str> = named.iter().map(String::as_str).collect();
+    let output = to_scuba(&config, &[&["--subfolders"], &arguments[..]].concat());
+    let out = ended(&output, 1, "13 messages: 3 stored, 10 failed");
+    let root = sources.display();
+    let too_large = "message is larger than limits.message_bytes = 4000";
+    let expected = [
+        format!("Maildir/cur/2.large: {too_large}"),
+        "Maildir/cur/3.empty: there is nothing in it".to_owned(),
+        "Maildir/cur/5.link: a symbolic link, which is not followed".to_owned(),
+        "Maildir/cur/6.fifo: a FIFO".to_owned(),
+        "Maildir/cur/7.folder: a folder".to_owned(),
+        "Maildir/cur/8.socket: a socket".to_owned(),
+        "two.mbox: an mbox: say how it is quoted, --mbox rd or --mbox o".to_owned(),
+        "fifo: a FIFO".to_owned(),
+        "missing: No such file or directory (os error 2)".to_owned(),
+        "Maildir/tmp: what is in a Maildir's tmp may not be whole".to_owned(),
+    ];
+    let mut lines: Vec<String> = out.lines().map(str::to_owned).collect();
+    let mut wanted: Vec<String> =
+        expected.iter().map(|line| format!("failed {root}/{line}")).collect();
+    lines.sort();
+    wanted.sort();
+    // What an administrator names is read.
+    let line = "From ann Mon Jan  5 10:00:00 2015\n".to_owned();
+    assert_eq!(lines, wanted);
+    let mut stored = vec![from_ann("good"), from_ann("nul") + "\0\n", from_ann("secret")];
+    let mut inbox = site.inbox("scuba");
+    inbox.retain(|copy| *copy != line.as_bytes());
+    let mut copies: Vec<String> = inbox.iter().map(|copy| text(copy)).collect();
+    copies.sort();
+    stored.sort();
+    assert_eq!(copies, stored);
+
+    arguments = vec!["--mbox", "o", &named[1], &named[5]];
+    let out = ended(&to_scuba(&config, &arguments), 1, "4 messages: 2 stored, 2 failed");
+    let no_mbox = "no mbox: it does not begin with a From_ line (From, an address, a date)";
+    let wanted =
+        format!("failed {root}/two.mbox at byte 0: {too_large}\nfailed {root}/secret: {no_mbox}\n");
+    assert_eq!(out, wanted);
+    drop(socket);
+}
+
+#[test]
+fn the_message_says_for_whom_it_is_above_its_first_received_field() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let received = "Received: from far by near; Sun, 22 Nov 2026 12:00:00 +0000\n";
+    let forged = format!("{received}Delivered-To: boss@mail.axial.net\n");
+    let mut wanted = Vec::new();
+    for (name, head) in [
+        ("a", "Return-Path: <ann@x>\nDelivered-To: doug@mail.axial.net\n"),
+        ("b", "X-Original-To: info@x\nDelivered-To: doug@mail.axial.net\n"),
+        ("c", "X-Original-To: doug@mail.axial.net\n"),
+    ] {
+        let message = format!("{head}{forged}{}", from_ann(name));
+        sources.write(&format!("folder/{name}"), &message);
+        wanted.push(message);
+    }
+    sources.write("folder/d", format!("{forged}{}", from_ann("d")));
+    sources.write("folder/e", format!("Delivered-To: x@elsewhere.example\n{}", from_ann("e")));
+    let folder = path(&sources, "folder");
+    let out = run(&config, &["replay", &folder]);
+    let out = ended(&out, 1, "5 messages: 3 stored, 2 failed");
+    let why =
+        ["d: no recipient: no Delivered-To", "e: 5.1.1 unknown recipient x@elsewhere.example"];
+    assert!(why.iter().all(|why| out.contains(&format!("failed {folder}/{why}"))), "{out}");
+    site.inbox_has("doug", &wanted);
+    assert!(site.inbox("boss").is_empty());
+    let senders = site.ledger("SELECT DISTINCT sender FROM onedrop_attempt ORDER BY 1");
+    assert_eq!(senders, ["", "ann@x"]);
+
+    // For several, whatever it says.
+    let both = ["--to", "max@mail.axial.net", "--to", "zoe@mail.axial.net", folder.as_str()];
+    let out = run(&config, &[&["replay"], &both[..]].concat());
+    ended(&out, 0, "5 messages: 5 stored");
+    assert_eq!((site.inbox("max").len(), site.inbox("zoe").len()), (5, 5));
+}
+
+#[test]
+fn what_would_be_delivered_is_said_and_nothing_is_written() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let file = sources.write("lisa.eml", from_lisa("dry"));
+    sources.write("state", "");
+    let (file, state) = (file.display().to_string(), path(&sources, "none"));
+    let before = (listing(&site.root), listing(&sources));
+    let dry = ["--dry-run", "--to", "nobody@elsewhere.example", "--state", &state, &file];
+    let out = run(&config, &[&["replay"], &dry[..]].concat());
+    let out = ended(&out, 1, "1 message: 1 failed");
+    assert_eq!(out, format!("failed {file}: 5.1.1 unknown recipient nobody@elsewhere.example\n"));
+    let out = ended(&to_scuba(&config, &dry[3..]), 0, "1 message: 1 stored");
+    assert_eq!(out, "", "that was no dry run");
+    drop(before);
+    let before = (listing(&site.root.join("mail")), listing(&sources));
+    let out = to_scuba(&config, &["--dry-run", &file]);
+    let out = ended(&out, 0, "1 message: 1 would be delivered");
+    let both = "account=scuba mailbox=INBOX; account=lisa mailbox=Sent";
+    assert_eq!(out, format!("would be delivered {file}: {both}\n"));
+    assert_eq!((listing(&site.root.join("mail")), listing(&sources)), before);
+}
+
+/// Who is believed to have written it has a copy in Sent, as after any delivery, once.
+#[test]
+fn a_replayed_message_goes_where_a_delivery_would_take_it() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let file = sources.write("lisa.eml", from_lisa("sent")).display().to_string();
+    sources.write("ann.eml", from_ann("not-sent"));
+    for (told, other) in [("2 stored", "stored"), ("2 already there", "already there")] {
+        let out = to_scuba(&config, &["--json", &file, &path(&sources, "ann.eml")]);
+        let out = ended(&out, 0, &format!("2 messages: {told}"));
+        let lines: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let first = &lines[0];
+        assert_eq!(first["state"], other, "{out}");
+        assert_eq!(first["recipients"][0], "scuba@mail.axial.net");
+        assert_eq!(first["place"], file);
+        assert!(first["text"].as_str().expect("text").contains("account=lisa mailbox=Sent"));
+        assert_eq!(lines.as_array().map(Vec::len), Some(2));
+    }
+    assert_eq!((site.copies("lisa", ".Sent").len(), site.inbox("scuba").len()), (1, 2));
+}

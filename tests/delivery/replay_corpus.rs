@@ -1,0 +1,108 @@
+//! The corpus, replayed as a folder of messages, as mboxes and as a Maildir: one copy each, byte
+//! for byte.
+
+use std::collections::HashSet;
+use std::fs;
+
+use onedrop::message::{Bytes, DedupBy, Message};
+
+use crate::corpus::{corpus, input, own_copy};
+use crate::support::TempRoot;
+use crate::support::site::{Site, run};
+
+const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"never\"\n";
+
+/// What must stand in a mailbox: the first of those that are one message.
+fn wanted(messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut seen = HashSet::new();
+    let is_first = |message: &&Vec<u8>| {
+        let message = Message::new(Bytes::Memory(message.to_vec()), DedupBy::Content);
+        let identity = message.identity();
+        seen.insert((identity.id_hash, identity.digest))
+    };
+    let mut wanted: Vec<Vec<u8>> =
+        messages.iter().filter(is_first).map(|message| own_copy(message).to_vec()).collect();
+    wanted.sort();
+    wanted
+}
+
+fn lines(message: &[u8]) -> impl Iterator<Item = &[u8]> {
+    message.split_inclusive(|byte| *byte == b'\n')
+}
+
+/// As programs that write an mbox do it.
+fn mbox(messages: &[Vec<u8>], is_quoted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut mbox = Vec::new();
+    for message in messages {
+        mbox.extend_from_slice(b"From ann@elsewhere.example Mon Jan  5 10:00:00 2015\n");
+        for line in lines(message) {
+            let quote: &[u8] = if is_quoted(line) { b">" } else { b"" };
+            mbox.extend_from_slice(quote);
+            mbox.extend_from_slice(line);
+        }
+        mbox.push(b'\n');
+    }
+    mbox
+}
+
+fn is_from(line: &[u8]) -> bool {
+    line.starts_with(b"From ")
+}
+
+#[test]
+fn every_message_of_the_corpus_is_replayed_from_each_form() {
+    let Some(files) = corpus() else { return };
+    let messages: Vec<Vec<u8>> = files.iter().map(|file| input(file)).collect();
+    // In an mbox each line has an end.
+    let ended = |message: &Vec<u8>| {
+        let end: &[u8] = if message.ends_with(b"\n") { b"" } else { b"\n" };
+        [message, end].concat()
+    };
+    let ended: Vec<Vec<u8>> = messages.iter().map(ended).collect();
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", DIRECTORY);
+    for (number, message) in messages.iter().enumerate() {
+        sources.write(&format!("folder/{number:04}.eml"), message);
+        let part = if number % 3 == 0 { "cur" } else { "new" };
+        sources.write(&format!("Maildir/{part}/17000{number:04}.M1P2.host:2,S"), message);
+    }
+    fs::create_dir_all(sources.join("Maildir/tmp")).expect("a folder");
+    let rd = mbox(&ended, |line| is_from(&line[line.iter().take_while(|b| **b == b'>').count()..]));
+    sources.write("rd.mbox", rd);
+    sources.write("o.mbox", mbox(&ended, is_from));
+    // Where a line had a quote of its own, nobody can tell.
+    let less = |message: &Vec<u8>| {
+        let unquoted = |line| match line {
+            [b'>', rest @ ..] if is_from(rest) => rest,
+            line => line,
+        };
+        lines(message).map(unquoted).collect::<Vec<_>>().concat()
+    };
+    let by_o: Vec<Vec<u8>> = ended.iter().map(less).collect();
+    assert_ne!(by_o, ended, "the corpus has such lines");
+    let (of_new, of_cur): (Vec<_>, Vec<_>) =
+        messages.iter().cloned().enumerate().partition(|(number, _)| number % 3 != 0);
+    let of_maildir: Vec<Vec<u8>> = of_new.into_iter().chain(of_cur).map(|(_, one)| one).collect();
+    for (account, arguments, expected) in [
+        ("folder", vec!["folder"], &messages),
+        ("maildir", vec!["Maildir"], &of_maildir),
+        ("rd", vec!["--mbox", "rd", "rd.mbox"], &ended),
+        ("o", vec!["--mbox", "o", "o.mbox"], &by_o),
+    ] {
+        let (to, wanted) = (format!("{account}@mail.axial.net"), wanted(expected));
+        let (source, options) = arguments.split_last().expect("a source");
+        let source = sources.join(source).display().to_string();
+        let arguments = [&["replay", "--to", &to][..], options, &[source.as_str()]].concat();
+        for told in ["stored", "already there"] {
+            let output = run(&config, &arguments);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{account}: {output:?}");
+            assert!(said.contains(&format!("{} messages: ", files.len())), "{account}: {said}");
+            assert!(said.contains(told), "{account}: {said}");
+            let mut stored = site.inbox(account);
+            stored.sort();
+            assert_eq!(stored.len(), wanted.len(), "{account}: {said}");
+            assert!(stored == wanted, "{account}: not as they came");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Runs of `onedrop replay`: ended and run again, side by side, with a ledger or a store that is
+//! away, of an mbox that is larger than memory.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
+
+use crate::support::letters::from_ann;
+use crate::support::site::{Files, Site, run};
+use crate::support::{TempRoot, onedrop, onedrop_path, wait_until};
+
+const SOON: Duration = Duration::from_secs(60);
+const TO: [&str; 3] = ["replay", "--to", "scuba@mail.axial.net"];
+const BEGIN: &str = "From ann@elsewhere.example Mon Jan  5 10:00:00 2015\n";
+
+fn start(config: &Path, arguments: &[&str]) -> Child {
+    let mut command = onedrop();
+    command.args(TO).arg("--config").arg(config).args(arguments).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("binary")
+}
+
+fn replay(config: &Path, arguments: &[&str]) -> Output {
+    start(config, arguments).wait_with_output().expect("end")
+}
+
+#[track_caller]
+fn told(output: &Output, status: i32) -> String {
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    err
+}
+
+/// A Maildir and an mbox with these letters.
+fn sources(count: usize) -> (TempRoot, Vec<String>) {
+    let (root, mut mbox, mut letters) = (TempRoot::new(), String::new(), Vec::new());
+    fs::create_dir_all(root.join("Maildir/cur")).expect("a folder");
+    for number in 0..count {
+        let letter = from_ann(&format!("in-maildir-{number:03}"));
+        root.write(&format!("Maildir/new/17000{number:05}.M1.host"), &letter);
+        letters.push(letter);
+        let letter = from_ann(&format!("in-mbox-{number:03}"));
+        mbox.push_str(&format!("{BEGIN}{letter}\n"));
+        letters.push(letter);
+    }
+    root.write("old.mbox", mbox);
+    (root, letters)
+}
+
+fn lines(path: &Path) -> usize {
+    fs::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_and_a_changed_file_is_noticed() {
+    const COUNT: usize = 12;
+    let (sources, mut letters) = sources(COUNT);
+    let site = Site::embedded();
+    let config = site.config("etc", "");
+    let (maildir, mbox, state) =
+        (sources.join("Maildir"), sources.join("old.mbox"), sources.join("state"));
+    let [maildir_name, mbox_name, state_name] =
+        [&maildir, &mbox, &state].map(|path| path.display().to_string());
+    let arguments = ["--state", &state_name, "--mbox", "rd", &maildir_name, &mbox_name];
+    // In the midst of the Maildir, and of the mbox.
+    for done in [4, COUNT + 4] {
+        let mut run = start(&config, &[&["--rate", "20/s"], &arguments[..]].concat());
+        assert!(wait_until(SOON, || lines(&state) > done), "not so far");
+        run.kill().expect("killed");
+        run.wait().expect("end");
+    }
+    // Its owner has seen one that was done, and one that was not; the first is still known.
+    let names = |part: &str| {
+        let entries = fs::read_dir(maildir.join(part)).expect("a folder");
+        let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        names.sort();
+        names
+    };
+    let seen = names("new").remove(0);
+    let name = format!("{}:2,S", seen.file_name().expect("a name").to_string_lossy());
+    fs::rename(&seen, maildir.join("cur").join(name)).expect("renamed");
+    let before = lines(&state) - 1;
+    let err = told(&replay(&config, &arguments), 0);
+    assert!(err.contains(&format!("{} messages: ", 2 * COUNT)), "{err}");
+    assert!(err.contains(&format!("{before} done by an earlier run")), "{err}");
+    site.inbox_has("scuba", &letters);
+    let err = told(&replay(&config, &arguments), 0);
+    assert_eq!(err, format!("{0} messages: {0} done by an earlier run\n", 2 * COUNT));
+
+    let other = from_ann("another");
+    fs::write(&names("new")[0], &other).expect("a file");
+    let mut grown = fs::OpenOptions::new().append(true).open(&mbox).expect("the mbox");
+    write!(grown, "{BEGIN}{}\n", from_ann("new-in-mbox")).expect("written");
+    letters.extend([other, from_ann("new-in-mbox")]);
+    let err = told(&replay(&config, &arguments), 0);
+    for changed in [names("new")[0].display().to_string(), mbox_name.clone()] {
+        let line = format!("{changed}: changed since the state file was written: read again\n");
+        assert!(err.contains(&line), "{err}");
+    }
+    let counts = format!("2 stored, {COUNT} already there, {} done by an earlier run", COUNT - 1);
+    assert!(err.ends_with(&format!("{} messages: {counts}\n", 2 * COUNT + 1)), "{err}");
+    site.inbox_has("scuba", &letters);
+
+    let output = run(&config, &["replay", "--state", &state_name, &maildir_name]);
+    let err = told(&output, 75);
+    assert!(err.contains("it is of another replay"), "{err}");
+}
+
+#[test]
+fn two_runs_side_by_side_leave_one_copy_each() {
+    let (sources, letters) = sources(20);
+    let site = Site::embedded();
+    // Whoever meets another waits for it.
+    let patient = "[lock]\nwait_secs = 50\nlease_secs = 180\n[limits]\ndeadline_secs = 100\n";
+    let config = site.config("etc", patient);
+    site.remember_for_ever();
+    let (maildir, mbox) = (sources.join("Maildir"), sources.join("old.mbox"));
+    let (maildir, mbox) = (maildir.display().to_string(), mbox.display().to_string());
+    let arguments = ["--mbox", "o", "--parallel", "4", &maildir, &mbox];
+    let runs: Vec<Child> = (0..2).map(|_| start(&config, &arguments)).collect();
+    let mut stored = 0;
+    for run in runs {
+        let err = told(&run.wait_with_output().expect("end"), 0);
+        assert!(err.contains("40 messages: "), "{err}");
+        let count = err.split("40 messages: ").nth(1).and_then(|rest| rest.split_once(" stored"));
+        stored += count.map_or(0, |(count, _)| count.parse().expect("a number"));
+    }
+    assert_eq!(stored, 40);
+    site.inbox_has("scuba", &letters);
+}
+
+/// A killed delivery's lease is waited for, where it does not last long.
+#[test]
+fn what_a_killed_delivery_had_is_replayed_when_its_lease_is_over() {
+    let site = Site::with_servers();
+    let times = "[lock]\nwait_secs = 0\nlease_secs = 4\n[limits]\ndeadline_secs = 3\n\
+                 answer_secs = 1\n";
+    let config = site.config("etc", times);
+    let sources = TempRoot::new();
+    let file = sources.write("held.eml", from_ann("held")).display().to_string();
+    told(&replay(&config, &[&file]), 0);
+    site.postgres.psql(
+        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL,
+             leased_until = clock_timestamp() + interval '3 seconds', lease_owner = 'another'",
+    );
+    let err = told(&replay(&config, &[&file]), 0);
+    assert_eq!(err, "1 message: 1 found\n");
+    assert_eq!(site.dovecot.messages("scuba", "INBOX").len(), 1);
+}
+
+#[test]
+fn a_ledger_that_goes_away_ends_the_run_and_the_next_does_the_rest() {
+    const COUNT: usize = 15;
+    let (sources, letters) = sources(COUNT);
+    let mut site = Site::with_servers();
+    let config = site.config("etc", "");
+    let (maildir, state) = (sources.join("Maildir"), sources.join("state"));
+    let (maildir, state_name) = (maildir.display().to_string(), state.display().to_string());
+    let arguments = ["--rate", "10/s", "--state", &state_name, &maildir];
+    let run = start(&config, &arguments);
+    assert!(wait_until(SOON, || lines(&state) > 2), "not so far");
+    site.postgres.stop_immediate();
+    let output = run.wait_with_output().expect("end");
+    let err = told(&output, 75);
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(out.matches("failed ").count(), 1, "no more than one fails: {out}");
+    assert!(out.contains(": 4.3.0 ledger: cannot be reached"), "{out}");
+    assert!(err.contains(&format!("\nstopped at {maildir}/new/")), "{err}");
+    assert!(err.ends_with("\nthe rest is left: run it again when that is mended\n"), "{err}");
+    // From the beginning, too.
+    let err = told(&replay(&config, &arguments), 75);
+    assert!(err.starts_with("ledger: cannot be reached"), "{err}");
+    site.postgres.restart();
+    let err = told(&replay(&config, &arguments), 0);
+    assert!(err.contains(&format!("{COUNT} messages: ")), "{err}");
+    let copies = site.dovecot.messages("scuba", "INBOX");
+    let mut copies: Vec<String> =
+        copies.iter().map(|copy| String::from_utf8_lossy(copy).replace("\r\n", "\n")).collect();
+    let mut wanted: Vec<String> =
+        letters.into_iter().filter(|letter| letter.contains("in-maildir")).collect();
+    copies.sort();
+    wanted.sort();
+    assert_eq!(copies, wanted);
+}
+
+#[test]
+fn a_mailbox_that_takes_nothing_ends_the_run_and_recipients_that_nobody_knows_do_not() {
+    let (sources, letters) = sources(15);
+    let site: Site<Files> = Site::embedded();
+    let config = site.config("etc", "");
+    site.block("scuba");
+    let (maildir, mbox) = (sources.join("Maildir"), sources.join("old.mbox"));
+    let (maildir, mbox) = (maildir.display().to_string(), mbox.display().to_string());
+    let arguments = ["--mbox", "rd", &mbox, &maildir];
+    let output = replay(&config, &arguments);
+    let err = told(&output, 75);
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(out.lines().count(), 10, "{out}");
+    assert!(err.starts_with("10 messages: 10 failed\nstopped at "), "{err}");
+    fs::remove_file(site.root.join("mail/scuba/Maildir")).expect("a file");
+    told(&replay(&config, &arguments), 0);
+    site.inbox_has("scuba", &letters);
+
+    let output = run(&config, &["replay", "--to", "x@elsewhere.example", &maildir]);
+    assert_eq!(told(&output, 1), "15 messages: 15 failed\n");
+}
+
+/// A hole of more than 4 GiB, which is in no memory, between two messages.
+#[test]
+fn an_mbox_larger_than_memory_is_read_message_by_message() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "limits.message_bytes = 1000000\n");
+    let path = sources.write("large.mbox", format!("{BEGIN}{}\n{BEGIN}", from_ann("first")));
+    let mut file = File::options().append(true).open(&path).expect("the mbox");
+    let hole = file.metadata().expect("facts").len();
+    file.set_len(hole + (4 << 30) + 5).expect("a hole");
+    file.seek(SeekFrom::End(0)).expect("the end");
+    write!(file, "\n\n{BEGIN}{}\n", from_ann("last")).expect("written");
+    let (name, state) = (path.display().to_string(), sources.join("state"));
+    let (state, config) = (state.display().to_string(), config.display().to_string());
+    let limited = |more: &[&str]| {
+        let program = onedrop_path().display().to_string();
+        let mut arguments = vec!["-c", "ulimit -v 1000000; exec \"$@\"", "sh", &program];
+        arguments.extend(TO);
+        arguments.extend(["--config", &config, "--mbox", "rd", "--state", &state, &name]);
+        arguments.extend(more);
+        std::process::Command::new("sh").args(arguments).output().expect("sh")
+    };
+    let err = told(&limited(&[]), 1);
+    assert!(err.ends_with("3 messages: 2 stored, 1 failed\n"), "{err}");
+    site.inbox_has("scuba", [from_ann("first"), from_ann("last")]);
+    let noted = fs::read_to_string(sources.join("state")).expect("a state");
+    assert_eq!(noted.lines().count(), 3, "{noted}");
+    // What comes behind the hole is known by its offset.
+    let output = limited(&[]);
+    let err = told(&output, 1);
+    assert!(err.ends_with("3 messages: 2 done by an earlier run, 1 failed\n"), "{err}");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let at = hole - BEGIN.len() as u64;
+    assert!(out.starts_with(&format!("failed {name} at byte {at}: message is larger")), "{out}");
+}
+
+#[test]
+fn progress_is_a_line_every_ten_seconds_where_there_is_no_terminal() {
+    let (sources, _) = sources(60);
+    let site = Site::embedded();
+    let config = site.config("etc", "");
+    let maildir = sources.join("Maildir").display().to_string();
+    let mut run = start(&config, &["--rate", "5/s", &maildir]);
+    let mut err = String::new();
+    run.stderr.take().expect("stderr").read_to_string(&mut err).expect("text");
+    let output = run.wait_with_output().expect("end");
+    assert!(output.status.success(), "{output:?}");
+    let first = err.lines().next().expect("a line");
+    assert!(first.ends_with(&format!(" % of {maildir}/new")) && first.contains("/s, "), "{err}");
+    assert!(err.ends_with("60 messages: 60 stored\n"), "{err}");
+}
