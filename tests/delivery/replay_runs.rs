@@ -141,8 +141,8 @@ fn what_a_killed_delivery_had_is_replayed_when_its_lease_is_over() {
     let file = sources.write("held.eml", from_ann("held")).display().to_string();
     told(&replay(&config, &[&file]), 0);
     site.postgres.psql(
-        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL,
-             leased_until = clock_timestamp() + interval '3 seconds', lease_owner = 'another'",
+        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true,
+             leased_until = clock_timestamp() + interval '3 seconds', owner = 'another'",
     );
     let err = told(&replay(&config, &[&file]), 0);
     assert_eq!(err, "1 message: 1 found\n");

@@ -11,6 +11,7 @@
 //! before the killed delivery begins take a turn and a look, which are killed at every step too.
 
 mod forgetting;
+mod replaying;
 mod settings;
 pub mod sites;
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +29,7 @@ use crate::strace::{self, Call};
 use crate::support::TempRoot;
 use crate::support::site::Site;
 use forgetting::{Forgetting, What};
+use replaying::Replaying;
 use settings::{Delivery, LmtpServer, Migration, Repair, Setting, Settle};
 use sites::{Combination, Kind};
 
@@ -501,6 +503,16 @@ fn a_purge_of_mariadb_killed_at_any_step_leaves_nothing_half() {
 fn a_migration_killed_at_any_step_is_done_by_the_next() {
     for site in [Combination::embedded(), Combination::servers()] {
         kill_at_every_step(&[&Migration(&site)], NEED_NOT_MEET);
+    }
+}
+
+#[test]
+fn a_replay_killed_at_any_step_leaves_one_copy_of_each_message() {
+    for site in [Combination::embedded(), Combination::servers()] {
+        kill_at_every_step(
+            &[&Replaying(&site)],
+            Must { be_found_by_a_look: false, ..MUST_MEET_BOTH },
+        );
     }
 }
 

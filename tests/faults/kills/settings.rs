@@ -15,7 +15,7 @@ use crate::support::site::{deliver, delivered, run};
 use crate::support::{onedrop_path, wait_until};
 
 /// Postfix would try for days; here a lease and a few tries must do.
-const RETRY_LIMIT: Duration = Duration::from_secs(25);
+pub const RETRY_LIMIT: Duration = Duration::from_secs(25);
 /// Between two tries of a command that waits for nothing.
 const PACE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
