@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -124,7 +124,14 @@ struct MessageWork {
 /// What a worker or the reader has to say.
 enum WorkerNews {
     News(ReplayNews),
-    Delivered { report: FileReport, place: Place, mark: DoneMark, why: Why },
+    /// `ends`: no further message is to be tried.
+    Delivered {
+        report: FileReport,
+        place: Place,
+        mark: DoneMark,
+        why: Why,
+        ends: bool,
+    },
 }
 
 /// What a message's end means for the others.
@@ -184,8 +191,8 @@ pub fn from_files(
     tell: &mut dyn FnMut(ReplayNews),
 ) -> Result<RunEnd, String> {
     let stop = AtomicBool::new(false);
-    let mut run = Run { state, held: Vec::new(), in_a_row: 0, end: RunEnd::default(), tell };
-    let replayer = Replayer { asked, service };
+    let mut run = Run { state, held: Vec::new(), end: RunEnd::default(), tell };
+    let replayer = Replayer { asked, service, in_a_row: AtomicU32::new(0) };
     let heard = thread::scope(|scope| {
         let (to_workers, work) = sync_channel::<MessageWork>(0);
         let (news, heard) = sync_channel::<WorkerNews>(asked.parallel * 2);
@@ -199,7 +206,7 @@ pub fn from_files(
         drop(work);
         let reader = &replayer;
         scope.spawn(move || reader.read(&to_workers, &news, stop));
-        let heard = heard.into_iter().try_for_each(|one| run.hear(one, stop));
+        let heard = heard.into_iter().try_for_each(|one| run.hear(one));
         stop.store(true, Ordering::SeqCst);
         heard
     });
@@ -214,37 +221,31 @@ pub fn from_files(
 struct Run<'a> {
     state: Option<ReplayState>,
     held: Vec<(Place, DoneMark, FileReport)>,
-    /// So many messages have failed for now since the last that was delivered.
-    in_a_row: u32,
     end: RunEnd,
     tell: &'a mut dyn FnMut(ReplayNews),
 }
 
 impl Run<'_> {
-    fn hear(&mut self, news: WorkerNews, stop: &AtomicBool) -> Result<(), String> {
-        let (report, place, mark, why) = match news {
+    fn hear(&mut self, news: WorkerNews) -> Result<(), String> {
+        let (report, place, mark, why, ends) = match news {
             WorkerNews::News(news) => {
                 (self.tell)(news);
                 return Ok(());
             }
-            WorkerNews::Delivered { report, place, mark, why } => (report, place, mark, why),
+            WorkerNews::Delivered { report, place, mark, why, ends } => {
+                (report, place, mark, why, ends)
+            }
         };
         match why {
-            Why::Delivered => {
-                self.in_a_row = 0;
-                self.is_done(&mark, report.state)?;
-            }
+            Why::Delivered => self.is_done(&mark, report.state)?,
             Why::Held if self.held.len() < MOST_HELD => {
                 self.held.push((place, mark, report));
                 return Ok(());
             }
-            Why::OfIts | Why::Held => {}
-            Why::ForNow => self.in_a_row += 1,
-            Why::NoLedger => self.in_a_row = FAILED_IN_A_ROW,
+            Why::OfIts | Why::Held | Why::ForNow | Why::NoLedger => {}
         }
-        if self.in_a_row >= FAILED_IN_A_ROW && self.end.stopped.is_none() {
+        if ends && self.end.stopped.is_none() {
             self.end.stopped = Some((report.place.clone(), report.text.clone()));
-            stop.store(true, Ordering::SeqCst);
         }
         (self.tell)(ReplayNews::Ended(report));
         Ok(())
@@ -278,8 +279,8 @@ impl Run<'_> {
                     still.push((place, mark, report));
                     continue;
                 }
-                let stop = AtomicBool::new(false);
-                self.hear(WorkerNews::Delivered { report, place, mark, why }, &stop)?;
+                let ends = replayer.ends(why);
+                self.hear(WorkerNews::Delivered { report, place, mark, why, ends })?;
             }
             held = still;
         }
@@ -292,6 +293,8 @@ impl Run<'_> {
 struct Replayer<'a> {
     asked: &'a FilesToReplay<'a>,
     service: &'a Service,
+    /// So many messages have failed for now since the last that was delivered.
+    in_a_row: AtomicU32,
 }
 
 impl Replayer<'_> {
@@ -345,9 +348,26 @@ impl Replayer<'_> {
                 return;
             }
             let (report, why) = self.deliver_patiently(&place, bytes);
-            if news.send(WorkerNews::Delivered { report, place, mark, why }).is_err() {
+            let ends = self.ends(why);
+            if ends {
+                stop.store(true, Ordering::SeqCst);
+            }
+            if news.send(WorkerNews::Delivered { report, place, mark, why, ends }).is_err() {
                 return;
             }
+        }
+    }
+
+    /// Whether further messages would only fail as well.
+    fn ends(&self, why: Why) -> bool {
+        match why {
+            Why::Delivered => {
+                self.in_a_row.store(0, Ordering::SeqCst);
+                false
+            }
+            Why::ForNow => self.in_a_row.fetch_add(1, Ordering::SeqCst) + 1 >= FAILED_IN_A_ROW,
+            Why::NoLedger => true,
+            Why::OfIts | Why::Held => false,
         }
     }
 
