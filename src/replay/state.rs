@@ -346,7 +346,7 @@ mod tests {
         drop(ReplayState::open(&path, &purpose("zoe")).expect("a state"));
         let why = ReplayState::open(&path, &purpose("max")).err().expect("an error");
         assert!(why.contains("of another replay"), "{why}");
-        let why = ReplayState::read(&path, &purpose("max")).err().expect("an error");
+        let why = ReplayState::read(&path, &purpose("max")).expect_err("an error");
         assert!(why.contains("of another replay"), "{why}");
         let nowhere = folder.path().join("no/state");
         assert!(ReplayState::read(&nowhere, &purpose("zoe")).is_ok());
