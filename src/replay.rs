@@ -8,5 +8,6 @@ pub mod from_ledger;
 pub mod mbox;
 pub mod pace;
 pub mod place;
+pub mod report;
 pub mod state;
 pub mod walk;

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use super::envelope;
 use super::pace::{MessageRate, Pacer};
-use super::place::Place;
+use super::place::SourcePlace;
+use super::report::{EndMeaning, FileReport, FileState, ended, told, unreadable};
 use super::state::{DoneBefore, DoneMark, ReplayState};
 use super::walk::{Walk, WalkStep};
 use crate::command_line::MboxQuoting;
-use crate::deliver::{Ending, Failure, How};
+use crate::deliver::Failure;
 use crate::delivery_log::DeliveryLogRecord;
 use crate::message::Message;
-use crate::outcome::{Outcome, Reason};
 use crate::service::Service;
 use crate::text;
 
@@ -50,39 +50,6 @@ pub struct FilesToReplay<'a> {
     pub done: &'a DoneBefore,
 }
 
-/// What came of a message.
-#[derive(Debug)]
-pub struct FileReport {
-    pub place: String,
-    pub message_id: Option<Vec<u8>>,
-    pub recipients: Vec<String>,
-    pub state: FileState,
-    /// Where the copies are, or why not.
-    pub text: String,
-}
-
-/// In a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileState {
-    WouldBeDelivered,
-    Stored,
-    Found,
-    AlreadyThere,
-    Failed,
-}
-
-impl FileState {
-    pub fn name(self) -> &'static str {
-        match self {
-            FileState::WouldBeDelivered => "would be delivered",
-            FileState::Stored => How::Stored.name(),
-            FileState::Found => How::Found.name(),
-            FileState::AlreadyThere => How::AlreadyThere.name(),
-            FileState::Failed => "failed",
-        }
-    }
-}
-
 /// News of a run.
 #[derive(Debug)]
 pub enum ReplayNews {
@@ -109,14 +76,14 @@ pub enum ReplayNews {
 
 /// How a run ended.
 #[derive(Debug, Default)]
-pub struct RunEnd {
+pub struct ReplayEnd {
     /// Where it ended before its time, and why; what follows is left.
     pub stopped: Option<(String, String)>,
 }
 
 /// A message for a worker.
 struct MessageWork {
-    place: Place,
+    place: SourcePlace,
     mark: DoneMark,
     bytes: Vec<u8>,
 }
@@ -127,57 +94,11 @@ enum WorkerNews {
     /// `ends`: no further message is to be tried.
     Delivered {
         report: FileReport,
-        place: Place,
+        place: SourcePlace,
         mark: DoneMark,
-        why: Why,
+        why: EndMeaning,
         ends: bool,
     },
-}
-
-/// What a message's end means for the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
-    Delivered,
-    /// It is about this message alone.
-    OfIts,
-    /// Another delivery has it, or had it when it was killed.
-    Held,
-    /// Others may well fail so.
-    ForNow,
-    /// Every message fails so.
-    NoLedger,
-}
-
-impl Why {
-    fn of(ending: &Ending) -> Why {
-        let Outcome::TempFail(..) = ending.outcome else {
-            let is_delivered = matches!(ending.outcome, Outcome::Delivered(_));
-            return if is_delivered { Why::Delivered } else { Why::OfIts };
-        };
-        match ending.reason {
-            Some(
-                Reason::LedgerDown
-                | Reason::LedgerLogin
-                | Reason::LedgerBusy
-                | Reason::LedgerSlow
-                | Reason::LedgerBroken
-                | Reason::Schema
-                | Reason::OtherConfig
-                | Reason::Clock,
-            ) => Why::NoLedger,
-            Some(Reason::Contended | Reason::InDoubt | Reason::Forgotten) => Why::Held,
-            Some(
-                Reason::AccountGone
-                | Reason::AddressGone
-                | Reason::NoRecipient
-                | Reason::TooLargeForStore
-                | Reason::Cut
-                | Reason::Input
-                | Reason::Internal,
-            ) => Why::OfIts,
-            _ => Why::ForNow,
-        }
-    }
 }
 
 /// Replays all there is.
@@ -189,9 +110,9 @@ pub fn from_files(
     service: &Service,
     state: Option<ReplayState>,
     tell: &mut dyn FnMut(ReplayNews),
-) -> Result<RunEnd, String> {
+) -> Result<ReplayEnd, String> {
     let stop = AtomicBool::new(false);
-    let mut run = Run { state, held: Vec::new(), end: RunEnd::default(), tell };
+    let mut run = ReplayRun { state, held: Vec::new(), end: ReplayEnd::default(), tell };
     let replayer = Replayer { asked, service, in_a_row: AtomicU32::new(0) };
     let heard = thread::scope(|scope| {
         let (to_workers, work) = sync_channel::<MessageWork>(0);
@@ -212,20 +133,20 @@ pub fn from_files(
     });
     heard?;
     run.try_held_again(&replayer)?;
-    let Run { state, end, .. } = run;
+    let ReplayRun { state, end, .. } = run;
     state.map_or(Ok(()), ReplayState::end)?;
     Ok(end)
 }
 
 /// The caller's side of a run.
-struct Run<'a> {
+struct ReplayRun<'a> {
     state: Option<ReplayState>,
-    held: Vec<(Place, DoneMark, FileReport)>,
-    end: RunEnd,
+    held: Vec<(SourcePlace, DoneMark, FileReport)>,
+    end: ReplayEnd,
     tell: &'a mut dyn FnMut(ReplayNews),
 }
 
-impl Run<'_> {
+impl ReplayRun<'_> {
     fn hear(&mut self, news: WorkerNews) -> Result<(), String> {
         let (report, place, mark, why, ends) = match news {
             WorkerNews::News(news) => {
@@ -237,12 +158,12 @@ impl Run<'_> {
             }
         };
         match why {
-            Why::Delivered => self.is_done(&mark, report.state)?,
-            Why::Held if self.held.len() < MOST_HELD => {
+            EndMeaning::Delivered => self.is_done(&mark, report.state)?,
+            EndMeaning::Held if self.held.len() < MOST_HELD => {
                 self.held.push((place, mark, report));
                 return Ok(());
             }
-            Why::OfIts | Why::Held | Why::ForNow | Why::NoLedger => {}
+            EndMeaning::OfIts | EndMeaning::Held | EndMeaning::ForNow | EndMeaning::NoLedger => {}
         }
         if ends && self.end.stopped.is_none() {
             self.end.stopped = Some((report.place.clone(), report.text.clone()));
@@ -273,9 +194,9 @@ impl Run<'_> {
                 }
                 let (report, why) = match place.read(replayer.limit()) {
                     Ok(bytes) => replayer.deliver_patiently(&place, bytes),
-                    Err(text) => (FileReport { text, ..report }, Why::OfIts),
+                    Err(text) => (FileReport { text, ..report }, EndMeaning::OfIts),
                 };
-                if why == Why::Held {
+                if why == EndMeaning::Held {
                     still.push((place, mark, report));
                     continue;
                 }
@@ -359,24 +280,26 @@ impl Replayer<'_> {
     }
 
     /// Whether further messages would only fail as well.
-    fn ends(&self, why: Why) -> bool {
+    fn ends(&self, why: EndMeaning) -> bool {
         match why {
-            Why::Delivered => {
+            EndMeaning::Delivered => {
                 self.in_a_row.store(0, Ordering::SeqCst);
                 false
             }
-            Why::ForNow => self.in_a_row.fetch_add(1, Ordering::SeqCst) + 1 >= FAILED_IN_A_ROW,
-            Why::NoLedger => true,
-            Why::OfIts | Why::Held => false,
+            EndMeaning::ForNow => {
+                self.in_a_row.fetch_add(1, Ordering::SeqCst) + 1 >= FAILED_IN_A_ROW
+            }
+            EndMeaning::NoLedger => true,
+            EndMeaning::OfIts | EndMeaning::Held => false,
         }
     }
 
     /// A ledger may be away for a moment.
-    fn deliver_patiently(&self, place: &Place, bytes: Vec<u8>) -> (FileReport, Why) {
+    fn deliver_patiently(&self, place: &SourcePlace, bytes: Vec<u8>) -> (FileReport, EndMeaning) {
         let message = Message::new(bytes, self.service.by);
         for pause in LEDGER_PAUSES {
             let (report, why) = self.deliver(place, &message);
-            if why != Why::NoLedger {
+            if why != EndMeaning::NoLedger {
                 return (report, why);
             }
             thread::sleep(pause);
@@ -384,7 +307,7 @@ impl Replayer<'_> {
         self.deliver(place, &message)
     }
 
-    fn deliver(&self, place: &Place, message: &Message) -> (FileReport, Why) {
+    fn deliver(&self, place: &SourcePlace, message: &Message) -> (FileReport, EndMeaning) {
         let envelope = envelope::of(message, self.asked.to);
         let report = FileReport {
             place: place.to_string(),
@@ -396,23 +319,23 @@ impl Replayer<'_> {
         if message.own_copy().is_empty() {
             return (
                 FileReport { text: "there is nothing in it".to_owned(), ..report },
-                Why::OfIts,
+                EndMeaning::OfIts,
             );
         }
         if envelope.recipients.is_empty() {
-            return (FileReport { text: NO_RECIPIENT.to_owned(), ..report }, Why::OfIts);
+            return (FileReport { text: NO_RECIPIENT.to_owned(), ..report }, EndMeaning::OfIts);
         }
         let deadline = self.service.deadline();
         if self.asked.dry_run {
             return match self.service.places(message, &envelope, deadline.end()) {
                 Ok(places) => {
                     let state = FileState::WouldBeDelivered;
-                    (FileReport { state, text: places, ..report }, Why::Delivered)
+                    (FileReport { state, text: places, ..report }, EndMeaning::Delivered)
                 }
                 Err(failure) => {
                     let ending = failure.ending(self.service.policy.over_quota);
                     let text = told(&ending.outcome);
-                    (FileReport { text, ..report }, Why::of(&ending))
+                    (FileReport { text, ..report }, EndMeaning::of(&ending))
                 }
             };
         }
@@ -455,33 +378,6 @@ fn sleep_unless(stop: &AtomicBool, pause: Duration) {
 const NO_RECIPIENT: &str = "no recipient: no Delivered-To and no X-Original-To above its first \
                             Received field; say for whom it is, --to";
 
-/// How it ended for all recipients.
-fn ended(report: FileReport, recipients: &[String], endings: &[Ending]) -> (FileReport, Why) {
-    let outcomes = endings.iter().map(|ending| ending.outcome.clone());
-    let named: Vec<_> = recipients.iter().map(String::as_str).zip(outcomes).collect();
-    let outcome = Outcome::of_all(&named);
-    let decides = |ending: &&Ending| ending.outcome.name() == outcome.name();
-    let why = endings.iter().find(decides).map_or(Why::OfIts, Why::of);
-    let has = |how| endings.iter().filter_map(|one| one.own.as_ref()).any(|own| own.how == how);
-    let state = match outcome {
-        Outcome::Delivered(_) if has(How::Stored) => FileState::Stored,
-        Outcome::Delivered(_) if has(How::Found) => FileState::Found,
-        Outcome::Delivered(_) => FileState::AlreadyThere,
-        Outcome::TempFail(..) | Outcome::PermFail(..) => FileState::Failed,
-    };
-    (FileReport { state, text: told(&outcome), ..report }, why)
-}
-
-/// With the status where it failed.
-fn told(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Delivered(text) => text.clone(),
-        Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => {
-            format!("{status} {text}")
-        }
-    }
-}
-
 fn of_step(step: WalkStep) -> ReplayNews {
     match step {
         WalkStep::Begins { path, units } => ReplayNews::Begins { path, units },
@@ -493,9 +389,4 @@ fn of_step(step: WalkStep) -> ReplayNews {
             ReplayNews::Ended(unreadable(place.to_string(), String::new()))
         }
     }
-}
-
-fn unreadable(place: String, text: String) -> FileReport {
-    let (message_id, recipients) = (None, Vec::new());
-    FileReport { place, message_id, recipients, state: FileState::Failed, text }
 }

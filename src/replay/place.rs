@@ -179,13 +179,13 @@ fn unique(name: &OsStr) -> &[u8] {
 
 /// Where a message is.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct SourcePlace {
     pub file: SourceFile,
     /// In an mbox: how it is quoted, and where the message begins.
     pub in_mbox: Option<(MboxQuoting, u64)>,
 }
 
-impl Place {
+impl SourcePlace {
     /// The message's bytes.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl Place {
     }
 }
 
-impl Display for Place {
+impl Display for SourcePlace {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let path = self.file.path();
         match self.in_mbox {

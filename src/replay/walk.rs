@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mbox::{MboxReader, is_from_line};
-use super::place::{CHANGED, OpenFolder, Place, SourceFile, is_unchanged, what_it_is};
+use super::place::{CHANGED, OpenFolder, SourceFile, SourcePlace, is_unchanged, what_it_is};
 use super::state::{DoneBefore, DoneMark, FileVersion, IsDone};
 use crate::command_line::MboxQuoting;
 use crate::deliver::Failure;
@@ -29,7 +29,7 @@ pub enum WalkStep {
         units: u64,
     },
     Message {
-        place: Place,
+        place: SourcePlace,
         mark: DoneMark,
         bytes: Vec<u8>,
     },
@@ -194,7 +194,7 @@ impl Walk<'_> {
         if !is_one && has_several(BufReader::new(opened)).map_err(|error| error.to_string())? {
             return Err("an mbox: say how it is quoted, --mbox rd or --mbox o".to_owned());
         }
-        let place = Place { file: file.clone(), in_mbox: None };
+        let place = SourcePlace { file: file.clone(), in_mbox: None };
         let bytes = place.read(self.limit)?;
         let mark = DoneMark::of_file(&key, version);
         Ok((self.visit)(WalkStep::Message { place, mark, bytes }))
@@ -229,7 +229,7 @@ impl Walk<'_> {
                     offset = size;
                     break;
                 };
-                let place = Place { file: file.clone(), in_mbox: Some((quoting, offset)) };
+                let place = SourcePlace { file: file.clone(), in_mbox: Some((quoting, offset)) };
                 match message.bytes {
                     Some(bytes) => {
                         let mark = DoneMark::of_mbox(&key, version, offset, message.end);

@@ -91,7 +91,7 @@ fn a_run_that_was_killed_goes_on_and_a_changed_file_is_noticed() {
     let other = from_ann("another");
     fs::write(&names("new")[0], &other).expect("a file");
     let mut grown = fs::OpenOptions::new().append(true).open(&mbox).expect("the mbox");
-    write!(grown, "{BEGIN}{}\n", from_ann("new-in-mbox")).expect("written");
+    writeln!(grown, "{BEGIN}{}", from_ann("new-in-mbox")).expect("written");
     letters.extend([other, from_ann("new-in-mbox")]);
     let err = told(&replay(&config, &arguments), 0);
     for changed in [names("new")[0].display().to_string(), mbox_name.clone()] {
@@ -216,7 +216,7 @@ fn an_mbox_larger_than_memory_is_read_message_by_message() {
     let hole = file.metadata().expect("facts").len();
     file.set_len(hole + (4 << 30) + 5).expect("a hole");
     file.seek(SeekFrom::End(0)).expect("the end");
-    write!(file, "\n\n{BEGIN}{}\n", from_ann("last")).expect("written");
+    writeln!(file, "\n\n{BEGIN}{}", from_ann("last")).expect("written");
     let (name, state) = (path.display().to_string(), sources.join("state"));
     let (state, config) = (state.display().to_string(), config.display().to_string());
     let limited = |more: &[&str]| {

@@ -1,0 +1,120 @@
+//! What came of a message that a file held, and what that means for those that follow.
+
+use crate::deliver::{Ending, How};
+use crate::outcome::{Outcome, Reason};
+
+/// What came of a message.
+#[derive(Debug)]
+pub struct FileReport {
+    pub place: String,
+    pub message_id: Option<Vec<u8>>,
+    pub recipients: Vec<String>,
+    pub state: FileState,
+    /// Where the copies are, or why not.
+    pub text: String,
+}
+
+/// In a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileState {
+    WouldBeDelivered,
+    Stored,
+    Found,
+    AlreadyThere,
+    Failed,
+}
+
+impl FileState {
+    pub fn name(self) -> &'static str {
+        match self {
+            FileState::WouldBeDelivered => "would be delivered",
+            FileState::Stored => How::Stored.name(),
+            FileState::Found => How::Found.name(),
+            FileState::AlreadyThere => How::AlreadyThere.name(),
+            FileState::Failed => "failed",
+        }
+    }
+}
+
+/// What a message's end means for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndMeaning {
+    Delivered,
+    /// It is about this message alone.
+    OfIts,
+    /// Another delivery has it, or had it when it was killed.
+    Held,
+    /// Others may well fail so.
+    ForNow,
+    /// Every message fails so.
+    NoLedger,
+}
+
+impl EndMeaning {
+    pub fn of(ending: &Ending) -> EndMeaning {
+        let Outcome::TempFail(..) = ending.outcome else {
+            let is_delivered = matches!(ending.outcome, Outcome::Delivered(_));
+            return if is_delivered { EndMeaning::Delivered } else { EndMeaning::OfIts };
+        };
+        match ending.reason {
+            Some(
+                Reason::LedgerDown
+                | Reason::LedgerLogin
+                | Reason::LedgerBusy
+                | Reason::LedgerSlow
+                | Reason::LedgerBroken
+                | Reason::Schema
+                | Reason::OtherConfig
+                | Reason::Clock,
+            ) => EndMeaning::NoLedger,
+            Some(Reason::Contended | Reason::InDoubt | Reason::Forgotten) => EndMeaning::Held,
+            Some(
+                Reason::AccountGone
+                | Reason::AddressGone
+                | Reason::NoRecipient
+                | Reason::TooLargeForStore
+                | Reason::Cut
+                | Reason::Input
+                | Reason::Internal,
+            ) => EndMeaning::OfIts,
+            _ => EndMeaning::ForNow,
+        }
+    }
+}
+
+/// How it ended for all recipients.
+pub fn ended(
+    report: FileReport,
+    recipients: &[String],
+    endings: &[Ending],
+) -> (FileReport, EndMeaning) {
+    let outcomes = endings.iter().map(|ending| ending.outcome.clone());
+    let named: Vec<_> = recipients.iter().map(String::as_str).zip(outcomes).collect();
+    let outcome = Outcome::of_all(&named);
+    let decides = |ending: &&Ending| ending.outcome.name() == outcome.name();
+    let why = endings.iter().find(decides).map_or(EndMeaning::OfIts, EndMeaning::of);
+    let has = |how| endings.iter().filter_map(|one| one.own.as_ref()).any(|own| own.how == how);
+    let state = match outcome {
+        Outcome::Delivered(_) if has(How::Stored) => FileState::Stored,
+        Outcome::Delivered(_) if has(How::Found) => FileState::Found,
+        Outcome::Delivered(_) => FileState::AlreadyThere,
+        Outcome::TempFail(..) | Outcome::PermFail(..) => FileState::Failed,
+    };
+    (FileReport { state, text: told(&outcome), ..report }, why)
+}
+
+/// With the status where it failed.
+pub fn told(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Delivered(text) => text.clone(),
+        Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => {
+            format!("{status} {text}")
+        }
+    }
+}
+
+/// There is no message to deliver.
+pub fn unreadable(place: String, text: String) -> FileReport {
+    let (message_id, recipients) = (None, Vec::new());
+    FileReport { place, message_id, recipients, state: FileState::Failed, text }
+}
