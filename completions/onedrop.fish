@@ -37,7 +37,7 @@ complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "verify" -d 'Compare
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "settle" -d 'Write Sent copies that were left for later, unless the sender\'s mail program has saved its own; exits 0 (nothing left that needs a person), 1 (something is) or 75 (failed)'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "purge" -d 'Forget what is older than retention says, in small steps beside deliveries'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "forget" -d 'Let messages in again, after a mail store was restored; or erase an account'
-complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "replay" -d 'Deliver again what is on record and not in its mailboxes'
+complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "replay" -d 'Deliver again, from files or from the ledger, and write nothing twice; exits 0 (all delivered), 1 (not all) or 75 (stopped, the rest is left)'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "with-lock" -d 'Run a command while no other host or process holds the same lock; exits as the command does'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "lock" -d 'Show who holds locks, assert one, make one free'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "jobs" -d 'Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are'
@@ -100,11 +100,18 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l config -d 'Co
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l dry-run -d 'Say what would be forgotten, and change nothing'
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l json -d 'Print the copies as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l since -d 'Messages recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: all]' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l to -d 'Deliver each message to this address; may be repeated [default: its top-most Delivered-To, else X-Original-To, above the first Received field]' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l mbox -d 'Files are mboxes, in which a `>` before `From ` at the beginning of a line was put there so' -r -f -a "rd\t'mboxrd: also lines that were quoted already got one more `>` (`>From ` is `>>From `)'
+o\t'mboxo: only lines that begin with `From ` got a `>`'"
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l rate -d 'Deliver at most so many messages a time: 50/s, 600/m, 1000/h' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l parallel -d 'Messages at a time; with more than one they do not come in the order of the source' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l state -d 'Note in this file what is delivered; a run that was ended goes on there' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l since -d 'With --from-ledger: messages recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: all]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l subfolders -d 'Read the folders below as well: those of a Maildir (.Sent, .Archive.2020), or any'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l from-ledger -d 'From the bytes in the ledger (ledger.keep_raw): each copy that is on record and not placed'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l dry-run -d 'Say what would be delivered, and write nothing'
-complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l json -d 'Print the copies as JSON'
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l json -d 'Print as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l slots -d 'How many may hold the lock at a time' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l wait -d 'How long to wait for the lock: 0, 10s, 5m, forever' -r
@@ -218,7 +225,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_see
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "settle" -d 'Write Sent copies that were left for later, unless the sender\'s mail program has saved its own; exits 0 (nothing left that needs a person), 1 (something is) or 75 (failed)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "purge" -d 'Forget what is older than retention says, in small steps beside deliveries'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "forget" -d 'Let messages in again, after a mail store was restored; or erase an account'
-complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "replay" -d 'Deliver again what is on record and not in its mailboxes'
+complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "replay" -d 'Deliver again, from files or from the ledger, and write nothing twice; exits 0 (all delivered), 1 (not all) or 75 (stopped, the rest is left)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "with-lock" -d 'Run a command while no other host or process holds the same lock; exits as the command does'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "lock" -d 'Show who holds locks, assert one, make one free'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help" -f -a "jobs" -d 'Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are'
