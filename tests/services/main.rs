@@ -9,6 +9,8 @@ mod postfix_stop;
 mod readme;
 mod reference;
 mod set_up;
+mod shown;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
+mod tour;

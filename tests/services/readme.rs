@@ -6,25 +6,28 @@ use std::process::{Command, Output};
 
 use crate::page::Page;
 use crate::set_up::README_SET_UP;
+use crate::shown::{ShownBlock, is_as_shown, said_and_shown};
 use crate::support::{TempRoot, onedrop_path};
 
 const TRIAL: &str = "Try it";
 
-/// The commands of the trial. All others in README are those of its set-up, which `set_up.rs` runs.
-fn commands() -> Vec<String> {
-    let blocks = Page::read("README.md").commands();
+/// The commands of the trial, with what README shows below them. All others in README are those of
+/// its set-up, which `set_up.rs` runs.
+fn trial() -> Vec<ShownBlock> {
+    let blocks = said_and_shown(&Page::read("README.md"));
     let (trial, others): (Vec<_>, Vec<_>) =
         blocks.into_iter().partition(|block| block.section == TRIAL);
     assert!(others.iter().all(|block| block.section == README_SET_UP));
-    trial.into_iter().map(|block| block.text).collect()
+    trial
 }
 
 /// Runs a command as in a checkout, with the program that the tests have built.
 fn run(command: &str, checkout: &Path) -> Output {
     assert!(command.starts_with("cargo run --release -- "), "{command}");
-    let command =
-        command.replacen("cargo run --release --", &onedrop_path().display().to_string(), 1);
-    Command::new("sh").args(["-c", &command]).current_dir(checkout).output().expect("sh")
+    let command = command.replace("cargo run --release --", &onedrop_path().display().to_string());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &command]).env_clear().env("PATH", "/usr/bin:/bin").current_dir(checkout);
+    shell.output().expect("sh")
 }
 
 #[test]
@@ -37,15 +40,16 @@ fn the_trial_delivers_once_and_shows_what_it_did() {
         );
         link.expect("a link");
     }
-    let commands = commands();
-    assert_eq!(commands.len(), 2, "{commands:?}");
-    let first = run(&commands[0], &root);
+    let trial = trial();
+    let [deliver, look] = &trial[..] else { panic!("{} commands", trial.len()) };
+    let first = run(&deliver.commands, &root);
     let said = String::from_utf8_lossy(&first.stdout).into_owned();
     assert!(first.status.success(), "{first:?}");
     for copy in ["scuba mailbox=INBOX", "doug mailbox=INBOX", "lisa mailbox=Sent"] {
         assert!(said.contains(&format!("stored account={copy} ")), "{said}");
     }
-    let again = run(&commands[0], &root);
+    shows(deliver, &said);
+    let again = run(&deliver.commands, &root);
     let said = String::from_utf8_lossy(&again.stdout).into_owned();
     assert!(
         again.status.success() && said.matches("already there account=").count() == 3,
@@ -59,9 +63,10 @@ fn the_trial_delivers_once_and_shows_what_it_did() {
         [1, 1, 1]
     );
 
-    let trace = run(&commands[1], &root);
-    let told = String::from_utf8_lossy(&trace.stdout).into_owned();
-    assert!(trace.status.success(), "{trace:?}");
+    let output = run(&look.commands, &root);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    shows(look, &told);
     let host = nix::unistd::gethostname().expect("a name").to_string_lossy().into_owned();
     for fact in [
         "subject     Our next meeting \u{2013} Tuesday?",
@@ -78,4 +83,10 @@ fn the_trial_delivers_once_and_shows_what_it_did() {
     }
     assert_eq!(told.matches("\ncopy ").count(), 3, "{told}");
     assert_eq!(told.matches("\nattempt ").count(), 4, "one for each recipient and run: {told}");
+}
+
+#[track_caller]
+fn shows(block: &ShownBlock, said: &str) {
+    let shown = block.shown.as_deref().expect("README shows what it says");
+    assert!(is_as_shown(said, shown), "shown:\n{shown}\nsaid:\n{said}");
 }

@@ -10,8 +10,9 @@ use crate::machine::{Machine, provide};
 use crate::page::{PROJECT, Page};
 use crate::support::onedrop_path;
 
-/// The pages whose commands these tests run, all of them. README's trial is run by `readme.rs`.
-pub const FOLLOWED: [&str; 9] = [
+/// The pages whose commands tests run, all of them. README's trial is run by `readme.rs`, the tour
+/// by `tour.rs`.
+pub const FOLLOWED: [&str; 10] = [
     "README.md",
     "docs/install.md",
     "docs/jobs-ticking.md",
@@ -21,6 +22,7 @@ pub const FOLLOWED: [&str; 9] = [
     "docs/set-up-imap.md",
     "docs/set-up-lmtp.md",
     "docs/set-up-maildirs.md",
+    "docs/tour.md",
 ];
 
 /// Where the checkout is on the machine.

@@ -1,0 +1,51 @@
+//! The tour, word by word: its blocks run one after the other in one shell, with nothing of the
+//! environment set, and say what the page shows.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use crate::page::Page;
+use crate::shown::{is_as_shown, said_and_shown};
+use crate::support::{TempRoot, onedrop_path};
+
+/// The only thing that is not done: to build what the tests have built.
+const CARGO: &str = "#!/bin/sh
+[ \"$*\" = 'build --release' ]
+";
+
+#[test]
+fn the_tour_shows_what_happens() {
+    let root = TempRoot::new();
+    for folder in ["conf", "fixtures"] {
+        symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), root.join(folder))
+            .expect("a link");
+    }
+    let cargo = root.write("bin/cargo", CARGO);
+    fs::set_permissions(cargo, Permissions::from_mode(0o755)).expect("a mode");
+    fs::create_dir_all(root.join("target/release")).expect("a folder");
+    symlink(onedrop_path(), root.join("target/release/onedrop")).expect("a link");
+
+    let blocks = said_and_shown(&Page::read("docs/tour.md"));
+    // A mark behind each block, and an end where one fails.
+    let script: String =
+        blocks.iter().map(|block| format!("{}echo '--- end of block'\n", block.commands)).collect();
+    let output = Command::new("sh")
+        .args(["-e", "-c", &format!("exec 2>&1\n{script}")])
+        .env_clear()
+        .env("PATH", format!("{}/bin:/usr/bin:/bin", root.display()))
+        .current_dir(&*root)
+        .output()
+        .expect("sh");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{:?}\n{said}", output.status);
+    let all: Vec<&str> = said.split("--- end of block\n").collect();
+    assert_eq!(all.len(), blocks.len() + 1, "{said}");
+    for (block, said) in blocks.iter().zip(all) {
+        let shown = block.shown.as_deref().unwrap_or("...\n");
+        assert!(is_as_shown(said, shown), "{}\nshown:\n{shown}\nsaid:\n{said}", block.commands);
+    }
+    assert!(blocks.iter().filter(|block| block.shown.is_some()).count() >= 6);
+    assert!(!root.join("demo").exists(), "it is left as it was");
+}
