@@ -5,7 +5,7 @@
 //! is in [`of_this_host`]. A finding is a value: the command line and the page show the same ones.
 //! It changes nothing, and reads no message.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::config::{Config, JobSettings};
 use crate::duration::brief;
@@ -114,12 +114,26 @@ impl LedgerFacts {
     /// # Errors
     /// The ledger cannot be asked, or its schema is not this program's to read.
     pub fn read(ledger: &dyn AnyLedger, until: Instant) -> Result<LedgerFacts, LedgerError> {
+        let facts = LedgerFacts::without_attempts(ledger, until)?;
+        let hosts = ledger.hosts(HOSTS_BACK, until)?;
+        Ok(LedgerFacts { hosts, attempts: ledger.recent_attempts(HOUR, until)?, ..facts })
+    }
+
+    /// What the gauges need, which are asked for each minute: no hosts, and no attempts.
+    ///
+    /// # Errors
+    /// As [`read`](LedgerFacts::read).
+    pub fn without_attempts(
+        ledger: &dyn AnyLedger,
+        until: Instant,
+    ) -> Result<LedgerFacts, LedgerError> {
         let schema = ledger.schema_version(until)?;
         schema.check()?;
+        let (reach, now) = (Duration::ZERO, SystemTime::UNIX_EPOCH);
         Ok(LedgerFacts {
             schema,
-            hosts: ledger.hosts(HOSTS_BACK, until)?,
-            attempts: ledger.recent_attempts(HOUR, until)?,
+            hosts: Vec::new(),
+            attempts: RecentAttempts { now, reach, counts: Vec::new(), hosts: Vec::new() },
             open: ledger.open_copies(WINDOW, KEPT_FOR, until)?,
             remembered: ledger.remembered(until)?,
             jobs: JobsSeen::read(ledger, until)?,

@@ -8,9 +8,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Group};
@@ -20,14 +18,13 @@ use crate::command_line::LmtpArgs;
 use crate::config::{Listen, LmtpSettings, Loaded, RunIn};
 use crate::jobs::own_program::OwnProgram;
 use crate::jobs::ticker::Ticker;
-use crate::ledger::LedgerError;
 use crate::lmtp::{self, Control};
 use crate::net::listener::{Listener, SocketFile};
-use crate::service::{Adapters, ONE, Service};
-use crate::status;
+use crate::service::{Adapters, Service};
 
-/// How long ledger and store may take to show at the start that they are there.
-const FIRST_LOOK: Duration = Duration::from_secs(15);
+mod ends;
+
+use ends::{CurrentConfig, begin_to_look};
 
 /// `umask` is the caller's, for jobs.
 pub(super) fn run(
@@ -51,9 +48,10 @@ pub(super) fn run(
     }
     let loaded = Arc::new(loaded);
     let service = service_of(Arc::clone(&loaded), adapters)?;
-    begin_to_look_at_both_ends(Arc::clone(&loaded), adapters);
     let (control, ticker) =
         catch_signals(program).map_err(|error| format!("cannot start: {error}"))?;
+    let current: CurrentConfig = Arc::new(Mutex::new(Arc::clone(&loaded)));
+    begin_to_look(Arc::clone(&current), adapters, control.gauges.clone());
     let ticker = Arc::new(ticker);
     tick_if_wanted(&ticker, &loaded);
     let reloading = Arc::clone(&ticker);
@@ -61,6 +59,7 @@ pub(super) fn run(
         let loaded = Arc::new(read()?);
         let service = service_of(Arc::clone(&loaded), adapters)?;
         tick_if_wanted(&reloading, &loaded);
+        *current.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(service)
     });
     let served = lmtp::run(service, listeners, control, &reload);
@@ -116,28 +115,6 @@ fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Arc<Service>, S
     let service = Arc::new(service);
     service.begin_to_renew_the_proof();
     Ok(service)
-}
-
-/// Logs which end cannot be reached. The server serves all the same: what it cannot deliver stays
-/// in Postfix' queue.
-fn begin_to_look_at_both_ends(loaded: Arc<Loaded>, adapters: Adapters) {
-    let look = move || {
-        const UNTIL: &str = "until that is mended all mail is deferred";
-        if let Err(error) = ledger_answers(&loaded, adapters) {
-            tracing::error!("ledger: {error}; {UNTIL}");
-        }
-        let store = loaded.config.store.kind();
-        if let Err(error) = status::store_answers(&store, Instant::now() + FIRST_LOOK) {
-            tracing::error!("store: {store} cannot be reached: {error}; {UNTIL}");
-        }
-    };
-    if let Err(error) = thread::Builder::new().name("first look".to_owned()).spawn(look) {
-        tracing::warn!(%error, "no thread to look whether ledger and store are there");
-    }
-}
-
-fn ledger_answers(loaded: &Loaded, adapters: Adapters) -> Result<(), LedgerError> {
-    (adapters.ledger)(loaded, ONE)?.check_program(Instant::now() + FIRST_LOOK)
 }
 
 /// The configuration, with what systemd and the command line say in its place.

@@ -108,7 +108,10 @@ fn write_metrics(
     loaded: &Loaded,
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
-    let figures = facts(loaded, adapters).ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
+    let until = Instant::now() + LEDGER;
+    let facts = (adapters.ledger)(loaded, ONE)
+        .and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
+    let figures = facts.ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
     let store = status::store_answers(&loaded.config.store.kind(), Instant::now() + HOST).is_ok();
     let text = StatusGauges::textfile(figures.as_ref(), store, SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;

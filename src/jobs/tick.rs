@@ -24,6 +24,7 @@ use super::{held_job, refused};
 use crate::config::{JobSettings, JobsSettings};
 use crate::exit::RunStatus;
 use crate::ledger::{AnyLedger, JobChange, JobRow, JobsOnRecord, LedgerError, RandomValue};
+use crate::service::host_name;
 
 /// How many runs of this process may go on at a time.
 const MOST_RUNS: usize = 10;
@@ -72,6 +73,7 @@ pub fn tick(
         has_failed: false,
         has_added: false,
         pruned: None,
+        said: None,
         has_told_of_clocks: false,
     };
     let mut next = Instant::now();
@@ -90,7 +92,10 @@ pub fn tick(
             }
             let wait;
             (wait, trouble) = match tick.pass() {
-                Ok(wait) => (wait, None),
+                Ok(wait) => {
+                    tick.say_that_this_host_is_there();
+                    (wait, None)
+                }
                 Err(error) => {
                     tracing::warn!(%error, "jobs that are due cannot be seen");
                     (MINUTE, Some(error))
@@ -166,6 +171,8 @@ struct Tick<'a> {
     has_added: bool,
     /// When old runs were last taken off the record.
     pruned: Option<Instant>,
+    /// When it was last put on record that this host is there.
+    said: Option<Instant>,
     has_told_of_clocks: bool,
 }
 
@@ -308,6 +315,18 @@ impl Tick<'_> {
             if let Ok(pid) = i32::try_from(run.process.id()) {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
             }
+        }
+    }
+
+    /// For `onedrop status`, once a minute.
+    fn say_that_this_host_is_there(&mut self) {
+        if self.said.is_some_and(|at| at.elapsed() < MINUTE - SECOND) {
+            return;
+        }
+        self.said = Some(Instant::now());
+        let until = Instant::now() + CALLS;
+        if let Err(error) = self.ledger.note_host(&host_name(), env!("CARGO_PKG_VERSION"), until) {
+            tracing::warn!(%error, "that this host is there could not be put on record");
         }
     }
 

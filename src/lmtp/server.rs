@@ -18,6 +18,7 @@ use crate::net::listener::Listener;
 use crate::net::lmtp::reply;
 use crate::net::socket::Socket;
 use crate::service::Service;
+use crate::status::StatusGauges;
 use crate::web;
 
 pub mod connection;
@@ -127,6 +128,8 @@ pub struct Control {
     pub reload: Arc<AtomicBool>,
     pub waker: UnixStream,
     wakes: UnixStream,
+    /// What is served with the server's own metrics; the caller sets them.
+    pub gauges: StatusGauges,
 }
 
 impl Control {
@@ -134,7 +137,8 @@ impl Control {
         let (waker, wakes) = UnixStream::pair()?;
         waker.set_nonblocking(true)?;
         wakes.set_nonblocking(true)?;
-        Ok(Control { stop: Arc::default(), reload: Arc::default(), waker, wakes })
+        let gauges = StatusGauges::default();
+        Ok(Control { stop: Arc::default(), reload: Arc::default(), waker, wakes, gauges })
     }
 }
 
@@ -152,7 +156,7 @@ pub fn run(
     let at_start = service.config().lmtp.clone();
     let state = Arc::new(ServerState {
         believed: believed(),
-        metrics: Arc::default(),
+        metrics: Arc::new(Metrics::with(&control.gauges)),
         service: RwLock::new(service),
         draining: AtomicBool::new(false),
         stopping,

@@ -88,7 +88,6 @@ impl StatusFigures {
             attempts: *count,
         });
         let open_ends = counts.iter().filter(|one| one.outcome.is_none());
-        let is_here = |row: &&JobRow| jobs.iter().any(|job| job.name == row.name);
         let reason = |(reason, count)| ReasonCount { reason, count };
         StatusFigures {
             schema_version: facts.schema.found,
@@ -108,21 +107,22 @@ impl StatusFigures {
             sent_waiting: open.kept,
             purged_secs_ago: facts.remembered.purged_ago.map(secs),
             hosts: known.chain(others).collect(),
-            jobs: facts.jobs.rows.iter().filter(is_here).map(JobFigures::of).collect(),
+            jobs: jobs.iter().map(|job| JobFigures::of(job, facts.jobs.row(&job.name))).collect(),
         }
     }
 }
 
 impl JobFigures {
-    fn of(row: &JobRow) -> JobFigures {
+    /// A job that nothing has looked for yet has no row.
+    fn of(job: &JobSettings, row: Option<&JobRow>) -> JobFigures {
         let secs = |time: SystemTime| {
             time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
         };
         JobFigures {
-            job: row.name.clone(),
-            errors: row.errors,
-            last_exit: row.last_exit,
-            last_success: row.last_success.map(secs),
+            job: job.name.clone(),
+            errors: row.map_or(0, |row| row.errors),
+            last_exit: row.and_then(|row| row.last_exit),
+            last_success: row.and_then(|row| row.last_success).map(secs),
         }
     }
 }
@@ -144,9 +144,9 @@ pub struct StatusGauges {
 }
 
 impl StatusGauges {
-    /// New ones, in `registry`.
-    pub fn within(registry: &mut Registry) -> StatusGauges {
-        let gauges = StatusGauges::default();
+    /// Has them served with what else is in `registry`.
+    pub fn register(&self, registry: &mut Registry) {
+        let gauges = self;
         gauges.build.get_or_create_owned(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
         let of = registry;
         of.register("onedrop_build_info", "The program: always 1", gauges.build.clone());
@@ -171,7 +171,6 @@ impl StatusGauges {
         of.register("onedrop_job_errors", help, gauges.errors.clone());
         let help = "When these were last known, in seconds since 1970";
         of.register("onedrop_status_timestamp_seconds", help, gauges.seen.clone());
-        gauges
     }
 
     /// What is so at `now`; without figures the ledger did not answer, and the last ones stay.
@@ -204,7 +203,9 @@ impl StatusGauges {
         now: SystemTime,
     ) -> String {
         let mut registry = Registry::default();
-        StatusGauges::within(&mut registry).set(figures, store_answers, now);
+        let gauges = StatusGauges::default();
+        gauges.register(&mut registry);
+        gauges.set(figures, store_answers, now);
         let mut text = String::new();
         // Writing to a String cannot fail. The mark at the end is OpenMetrics' alone.
         let _ = encode(&mut text, &registry);

@@ -39,6 +39,20 @@ fn two_ticks_at_once_or_apart_run_a_job_once() {
 }
 
 #[test]
+fn a_tick_says_that_its_host_is_there() {
+    let site = JobSite::new(&job("later", "true", "schedule = \"0 0 1 1 *\""));
+    assert_eq!(site.tick().code, Some(0));
+    let hosts = site
+        .ledger()
+        .hosts(Duration::from_secs(60), std::time::Instant::now() + SOON)
+        .expect("hosts");
+    let told: Vec<_> =
+        hosts.iter().map(|row| (row.host.as_str(), row.program_version.as_str())).collect();
+    let host = nix::unistd::gethostname().expect("a name").into_string().expect("text");
+    assert_eq!(told, [(host.as_str(), env!("CARGO_PKG_VERSION"))]);
+}
+
+#[test]
 fn a_tick_runs_what_is_due_and_a_second_one_finds_nothing() {
     let jobs = [
         job("well", "echo well >>journal", ""),

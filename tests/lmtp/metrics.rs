@@ -190,6 +190,50 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     assert_eq!(ends, [",reason=\"contended\",status=\"4.3.0\"} 1"]);
 }
 
+/// What no counter tells, a server asks the ledger, and says on record that its host is there.
+#[test]
+fn the_ledgers_state_is_served_as_gauges() {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let job = "[jobs.report]\nevery = \"1h\"\ncommand = [\"true\"]\n";
+    let lmtp = site.server("");
+    assert_eq!(deliver(&mut lmtp.client(), &[SCUBA], &letter("one", "body")), [250]);
+    drop(lmtp);
+    site.sqlite()
+        .execute_batch(
+            "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
+                 leased_until = 1, lease_ms = 1000",
+        )
+        .expect("a lease without an end");
+    let mut lmtp = site.server(job);
+    let is_known = || scrape(&lmtp).value("onedrop_ledger_up") == 1.0;
+    assert!(wait_until(LONG, is_known), "{}", lmtp.metrics());
+    let told = scrape(&lmtp);
+    for (gauge, value) in [
+        (concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
+        ("schema_version", 10.0),
+        ("store_up", 1.0),
+        ("copies_in_doubt", 0.0),
+        ("leases_without_end", 1.0),
+        ("sent_waiting", 0.0),
+        ("job_errors{job=\"report\"}", 0.0),
+        ("job_last_success_timestamp_seconds{job=\"report\"}", 0.0),
+    ] {
+        assert_eq!(told.value(&format!("onedrop_{gauge}")), value, "{gauge}");
+    }
+    assert!(told.value("onedrop_status_timestamp_seconds") > 1_600_000_000.0);
+    let hosts = site.ledger("SELECT host || ' ' || program_version FROM onedrop_host");
+    let host = nix::unistd::gethostname().expect("a name").into_string().expect("text");
+    assert_eq!(hosts, [format!("{host} {}", env!("CARGO_PKG_VERSION"))]);
+    // The ledger is away when the next server starts.
+    lmtp.stop();
+    let broken = "[ledger]\nurl = \"sqlite:///proc/nowhere/ledger.db\"\n";
+    let lmtp = site.server(broken);
+    let is_told = || scrape(&lmtp).value("onedrop_store_up") == 1.0;
+    assert!(wait_until(LONG, is_told), "{}", lmtp.metrics());
+    assert_eq!(scrape(&lmtp).value("onedrop_ledger_up"), 0.0);
+}
+
 /// The directory cannot say whose they are: both are put off, the second without another query.
 #[test]
 fn recipients_that_cannot_be_looked_up_are_counted() {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use onedrop::config::{Config, job_keys};
 use onedrop::deliver::Failure;
@@ -16,9 +16,9 @@ use onedrop::store::StoreError;
 use onedrop::userdb::UserdbError;
 
 use crate::page::{PROJECT, Page, code};
-use crate::support::onedrop;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, run};
+use crate::support::{onedrop, wait_until};
 
 /// The section of the configuration page on jobs.
 const JOB: &str = "[jobs.NAME]";
@@ -321,11 +321,13 @@ fn the_reasons_page_has_every_reason_with_its_statuses() {
 #[test]
 fn the_metrics_page_has_every_metric() {
     let site = Site::embedded();
-    let lmtp = site.server("");
+    let lmtp = site.server("[jobs.report]\nevery = \"1h\"\ncommand = [\"true\"]\n");
     // A family without a sample is not served.
     let message = b"Subject: x\n\nbody\n";
     let reply = lmtp.client().deliver("", &["scuba@mail.axial.net"], message);
     assert!(reply.expect("a reply")[0].is_ok());
+    let has_jobs = || lmtp.metrics().contains("onedrop_job_errors{");
+    assert!(wait_until(Duration::from_secs(60), has_jobs), "{}", lmtp.metrics());
     let told = lmtp.metrics();
     let family = |name: &str| name.trim_end_matches("_total").to_owned();
     let served: BTreeSet<_> = told

@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::deliver::{CopyResult, Ending, Failure, How, Phases};
 use crate::outcome::Reason;
+use crate::status::StatusGauges;
 use crate::store::StoreError;
 
 /// Upper bounds of the phases' buckets, in seconds.
@@ -39,8 +40,9 @@ pub struct Metrics {
     phases: Family<Labels<1>, Histogram, fn() -> Histogram>,
 }
 
-impl Default for Metrics {
-    fn default() -> Metrics {
+impl Metrics {
+    /// New ones, beside the gauges of others.
+    pub fn with(gauges: &StatusGauges) -> Metrics {
         let mut metrics = Metrics {
             registry: Registry::default(),
             outcomes: Family::default(),
@@ -84,11 +86,10 @@ impl Default for Metrics {
         of.register("onedrop_pool_sessions", help, metrics.sessions.clone());
         let help = "What the parts of a delivery took";
         of.register("onedrop_phase_seconds", help, metrics.phases.clone());
+        gauges.register(&mut metrics.registry);
         metrics
     }
-}
 
-impl Metrics {
     /// A recipient's delivery ended.
     pub fn count_ending(&self, ending: &Ending) {
         let outcome = &ending.outcome;

@@ -1,0 +1,73 @@
+//! A server's look at both of its ends, the ledger and the mail store: at the start, for the log,
+//! and each minute, for the row that says that this host is there and for the gauges. It has a
+//! ledger of its own for the moment: no delivery waits for it, and no session of theirs is used.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::config::Loaded;
+use crate::ledger::{AnyLedger, LedgerError};
+use crate::service::{Adapters, ONE, host_name};
+use crate::status::{self, LedgerFacts, StatusFigures, StatusGauges};
+
+/// How long ledger and store may take to show that they are there.
+const LOOK: Duration = Duration::from_secs(15);
+/// Between two looks.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What counts now: a server reads its configuration again.
+pub(super) type CurrentConfig = Arc<Mutex<Arc<Loaded>>>;
+
+/// Looks until the process ends. A server whose ends are away serves all the same: what it cannot
+/// deliver stays in Postfix' queue.
+pub(super) fn begin_to_look(current: CurrentConfig, adapters: Adapters, gauges: StatusGauges) {
+    let work = move || {
+        let mut is_first = true;
+        loop {
+            let loaded = Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner));
+            look(&loaded, adapters, &gauges, is_first);
+            is_first = false;
+            thread::sleep(MINUTE);
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("look".to_owned()).spawn(work) {
+        tracing::warn!(%error, "no thread to look whether ledger and store are there");
+    }
+}
+
+fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bool) {
+    const UNTIL: &str = "until that is mended all mail is deferred";
+    let until = Instant::now() + LOOK;
+    let ledger = (adapters.ledger)(loaded, ONE);
+    let checked = ledger.and_then(|ledger| {
+        ledger.check_program(until)?;
+        Ok(ledger)
+    });
+    if let Err(error) = &checked
+        && is_first
+    {
+        tracing::error!("ledger: {error}; {UNTIL}");
+    }
+    let figures = checked.and_then(|ledger| figures(&*ledger, loaded, until));
+    let store = loaded.config.store.kind();
+    let answers = status::store_answers(&store, Instant::now() + LOOK);
+    if let Err(error) = &answers
+        && is_first
+    {
+        tracing::error!("store: {store} cannot be reached: {error}; {UNTIL}");
+    }
+    gauges.set(figures.ok().as_ref(), answers.is_ok(), SystemTime::now());
+}
+
+/// Says that this host is there, and asks how things are.
+fn figures(
+    ledger: &dyn AnyLedger,
+    loaded: &Loaded,
+    until: Instant,
+) -> Result<StatusFigures, LedgerError> {
+    if let Err(error) = ledger.note_host(&host_name(), env!("CARGO_PKG_VERSION"), until) {
+        tracing::warn!(%error, "that this host is there could not be put on record");
+    }
+    Ok(LedgerFacts::without_attempts(ledger, until)?.figures(&loaded.config.jobs.jobs))
+}
