@@ -320,7 +320,8 @@ impl Tick<'_> {
 
     /// For `onedrop status`, once a minute.
     fn say_that_this_host_is_there(&mut self) {
-        if self.said.is_some_and(|at| at.elapsed() < MINUTE - SECOND) {
+        let has_said = self.said.is_some_and(|at| at.elapsed() < MINUTE - SECOND);
+        if has_said || self.settings.jobs.is_empty() {
             return;
         }
         self.said = Some(Instant::now());

@@ -176,6 +176,62 @@ pub(super) fn first_copy(row: &impl SqlRow) -> Result<(i64, Option<Duration>), L
     Ok((row.cell::<Option<i64>>(0)?.unwrap_or(0), row.cell::<Option<f64>>(1)?.map(seconds)))
 }
 
+/// How the attempts ended from number {attempt} on, where a copy's row may tell the end of one
+/// ([`AttemptEnd`](super::AttemptEnd) with no more to say): such copies are counted by themselves,
+/// as those of the messages from {message} on stand together, and a join would look for each one.
+pub(super) const COUNTS: &str = "
+SELECT outcome, reason, status, duration_ms, COUNT(*)
+FROM onedrop_attempt WHERE id >= {attempt} GROUP BY 1, 2, 3, 4
+UNION ALL
+SELECT 'stored', 'delivered', '2.0.0', attempt_ms, COUNT(*)
+FROM onedrop_copy WHERE message_id >= {message} AND attempt_id >= {attempt} GROUP BY attempt_ms
+UNION ALL
+SELECT 'stored', 'delivered', '2.0.0', ms, COUNT(*) FROM (
+    SELECT (SELECT c.attempt_ms FROM onedrop_copy c
+            WHERE c.message_id = a.message_id AND c.attempt_id = a.id LIMIT 1) AS ms
+    FROM onedrop_attempt a
+    WHERE a.id >= {attempt} AND a.message_id < {message} AND a.outcome IS NULL) told
+WHERE ms IS NOT NULL GROUP BY ms";
+
+/// The first message that was recorded in the asked time: its number, or a null.
+pub(super) fn first_message(then: &str) -> String {
+    format!(
+        "SELECT (SELECT m.id FROM onedrop_message m WHERE m.recorded_at >= {then}
+                 ORDER BY m.recorded_at, m.id LIMIT 1)"
+    )
+}
+
+/// What the rows of [`COUNTS`] stand for: an attempt whose end a copy tells is one without an end
+/// of its own.
+pub(super) fn counted(mut counts: Vec<AttemptCount>) -> Vec<AttemptCount> {
+    let mut told = 0;
+    for one in counts.iter_mut().filter(|one| one.outcome.as_deref() == Some("stored")) {
+        one.outcome = Some("delivered".to_owned());
+        told += one.count;
+    }
+    for one in counts.iter_mut().filter(|one| one.outcome.is_none()) {
+        let own = one.count.min(told);
+        one.count -= own;
+        told -= own;
+    }
+    counts.retain(|one| one.count > 0);
+    let mut merged: Vec<AttemptCount> = Vec::new();
+    counts.sort_by(|a, b| a.key().cmp(&b.key()));
+    for one in counts {
+        match merged.last_mut().filter(|last| last.key() == one.key()) {
+            Some(last) => last.count += one.count,
+            None => merged.push(one),
+        }
+    }
+    merged
+}
+
+impl AttemptCount {
+    fn key(&self) -> (&Option<String>, &Option<String>, &Option<String>, Option<u64>) {
+        (&self.outcome, &self.reason, &self.status, self.millis)
+    }
+}
+
 /// The only row of a query that has one.
 pub(super) fn only<R>(rows: &[R]) -> Result<&R, LedgerError> {
     rows.first().ok_or_else(|| LedgerError::Broken("a question without an answer".to_owned()))

@@ -15,15 +15,6 @@ use crate::ledger::{HostRow, LedgerError, OpenCopies, Overview, RecentAttempts, 
 const DIALECT: Dialect =
     Dialect { middle: "((low + high) / 2)", then: "?2 - ?1", ago: "(?2 - {})", now: "?2" };
 
-const COUNTS: &str = "
-SELECT CASE WHEN c.id IS NULL THEN a.outcome ELSE 'delivered' END AS outcome,
-       CASE WHEN c.id IS NULL THEN a.reason ELSE 'delivered' END AS reason,
-       CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
-       coalesce(a.duration_ms, c.attempt_ms) AS duration, count(*)
-FROM onedrop_attempt a LEFT JOIN onedrop_copy c ON c.message_id = a.message_id
-     AND c.attempt_id = a.id AND a.outcome IS NULL
-WHERE a.id >= ?1 GROUP BY 1, 2, 3, 4";
-
 const HOSTS_OF: &str =
     "SELECT host, count(*) FROM onedrop_attempt WHERE id >= ?1 GROUP BY host ORDER BY host";
 
@@ -65,14 +56,15 @@ pub(super) fn open_copies() -> String {
 }
 
 /// The others.
-pub(super) fn others() -> [String; 5] {
+pub(super) fn others() -> [String; 6] {
     let most = |sql: &str| sql.replace("{most}", &MOST_OPEN.to_string());
     [
         DIALECT.first_attempt(),
-        COUNTS.to_owned(),
+        overview::COUNTS.replace("{attempt}", "?1").replace("{message}", "?2"),
         HOSTS_OF.to_owned(),
         DIALECT.first_copy(),
         most(KEPT),
+        overview::first_message(DIALECT.then),
     ]
 }
 
@@ -82,16 +74,21 @@ impl Overview for SqliteLedger {
         back: Duration,
         until: Instant,
     ) -> Result<RecentAttempts, LedgerError> {
-        let [first_attempt, ..] = others();
+        let [first_attempt, counts_sql, _, _, _, first_message] = others();
         self.call(until, |session| {
-            let (now, ledger) = (rows::secs(session.clocks.wall()), &session.connection);
-            let wanted = params![back.as_secs_f64(), now];
+            let (secs, ledger) = (rows::secs(session.clocks.wall()), &session.connection);
+            let wanted = params![back.as_secs_f64(), secs];
             let first = read(ledger, &first_attempt, wanted, |row| overview::first_attempt(row))?;
             let (now, first, reach) = *only(&first)?;
             let reach = reach.unwrap_or(back);
             let (mut counts, mut hosts) = (Vec::new(), Vec::new());
             if let Some(first) = first {
-                counts = read(ledger, COUNTS, [first], |row| overview::attempt_count(row))?;
+                let wanted = params![reach.as_secs_f64(), secs];
+                let message = read(ledger, &first_message, wanted, |row| row.cell(0))?;
+                let message = only::<Option<i64>>(&message)?.unwrap_or(i64::MAX);
+                let wanted = params![first, message];
+                counts = read(ledger, &counts_sql, wanted, |row| overview::attempt_count(row))?;
+                counts = overview::counted(counts);
                 hosts = read(ledger, HOSTS_OF, [first], |row| overview::host_count(row))?;
             }
             Ok(RecentAttempts { now, reach, counts, hosts })
@@ -104,7 +101,7 @@ impl Overview for SqliteLedger {
         kept_for: Duration,
         until: Instant,
     ) -> Result<OpenCopies, LedgerError> {
-        let [_, _, _, first_copy, kept] = others();
+        let [_, _, _, first_copy, kept, _] = others();
         self.call(until, |session| {
             let (now, ledger) = (rows::secs(session.clocks.wall()), &session.connection);
             let wanted = params![back.as_secs_f64(), now];
