@@ -235,3 +235,63 @@ fn whole(mut file: File, facts: &Metadata) -> io::Result<Vec<u8>> {
 pub fn is_unchanged(now: &Metadata, then: &Metadata) -> bool {
     now.len() == then.len() && now.modified().ok() == then.modified().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Arc<OpenFolder>) {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(root.path().join("cur")).expect("a folder");
+        let folder = OpenFolder::open(root.path()).expect("a folder");
+        (root, Arc::new(folder.folder("cur".as_ref()).expect("a folder")))
+    }
+
+    fn place(folder: &Arc<OpenFolder>, name: &str) -> SourcePlace {
+        let folder = Some(Arc::clone(folder));
+        let file = SourceFile { folder, name: name.into(), in_maildir: true };
+        SourcePlace { file, in_mbox: None }
+    }
+
+    #[test]
+    fn a_message_that_its_owner_has_seen_meanwhile_is_read_under_its_new_name() {
+        let (root, folder) = folder();
+        fs::write(root.path().join("cur/1.M:2,S"), "seen").expect("a file");
+        fs::write(root.path().join("cur/1.MM:2,S"), "another").expect("a file");
+        assert_eq!(place(&folder, "1.M:2,").read(0), Ok(b"seen".to_vec()));
+        assert!(place(&folder, "2.M:2,").read(0).is_err());
+        let keys = ["1.M", "1.M:2,", "1.M:2,S"].map(|name| place(&folder, name).file.key());
+        assert!(keys.iter().all(|key| key.ends_with("1.M") && *key == keys[0]), "{keys:?}");
+    }
+
+    #[test]
+    fn what_comes_in_the_way_meanwhile_is_not_followed() {
+        let (root, folder) = folder();
+        fs::write(root.path().join("secret"), "secret").expect("a file");
+        symlink(root.path().join("secret"), root.path().join("cur/1.M")).expect("a link");
+        let why = "a symbolic link, which is not followed";
+        assert_eq!(place(&folder, "1.M").read(0), Err(why.to_owned()));
+        // The folder that is open stays the one that is read.
+        fs::write(root.path().join("cur/2.M"), "own").expect("a file");
+        fs::rename(root.path().join("cur"), root.path().join("old")).expect("renamed");
+        fs::create_dir(root.path().join("other")).expect("a folder");
+        fs::write(root.path().join("other/2.M"), "another's").expect("a file");
+        symlink(root.path().join("other"), root.path().join("cur")).expect("a link");
+        assert_eq!(place(&folder, "2.M").read(0), Ok(b"own".to_vec()));
+        let names: Vec<_> = folder.entries().expect("entries");
+        assert_eq!(names.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["1.M", "2.M"]);
+        let parent = OpenFolder::open(root.path()).expect("a folder");
+        assert!(parent.folder("cur".as_ref()).is_err());
+    }
+
+    #[test]
+    fn a_message_is_read_whole_and_no_larger_than_may_be() {
+        let (root, folder) = folder();
+        fs::write(root.path().join("cur/1.M"), "12345").expect("a file");
+        assert_eq!(place(&folder, "1.M").read(5), Ok(b"12345".to_vec()));
+        let too_large = "message is larger than limits.message_bytes = 4";
+        assert_eq!(place(&folder, "1.M").read(4), Err(too_large.to_owned()));
+    }
+}

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
+use nix::pty::openpty;
+
 use crate::support::letters::from_ann;
 use crate::support::site::{Files, Site, run};
 use crate::support::{TempRoot, onedrop, onedrop_path, wait_until};
@@ -255,4 +257,31 @@ fn progress_is_a_line_every_ten_seconds_where_there_is_no_terminal() {
     let first = err.lines().next().expect("a line");
     assert!(first.ends_with(&format!(" % of {maildir}/new")) && first.contains("/s, "), "{err}");
     assert!(err.ends_with("60 messages: 60 stored\n"), "{err}");
+}
+
+#[test]
+fn progress_is_a_bar_on_a_terminal() {
+    let (sources, _) = sources(6);
+    let site = Site::embedded();
+    let config = site.config("etc", "");
+    let mbox = sources.join("old.mbox").display().to_string();
+    let pty = openpty(None, None).expect("a terminal");
+    let mut command = onedrop();
+    command.args(TO).args(["--rate", "4/s", "--mbox", "rd", &mbox]).arg("--config").arg(&config);
+    command.env("TERM", "xterm").stdin(Stdio::null()).stdout(Stdio::piped());
+    let run = command.stderr(Stdio::from(pty.slave)).spawn().expect("binary");
+    // Nobody else has the terminal open.
+    drop(command);
+    let (mut screen, mut shown) = (File::from(pty.master), Vec::new());
+    let mut bytes = [0; 4096];
+    // The end of a terminal is an error.
+    while let Ok(count @ 1..) = screen.read(&mut bytes) {
+        shown.extend_from_slice(&bytes[..count]);
+    }
+    let output = run.wait_with_output().expect("end");
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?} {shown}");
+    assert!(shown.contains("\u{2588}") || shown.contains('#'), "no bar: {shown}");
+    assert!(shown.contains(&format!("% of {mbox}")), "{shown}");
+    assert!(shown.trim_end().ends_with("6 messages: 6 stored"), "{shown}");
 }
