@@ -36,6 +36,7 @@ mod settle;
 mod status;
 mod trace;
 mod verify;
+mod web;
 mod with_lock;
 
 pub use migrate::say_that_migrate_waits;
@@ -57,6 +58,9 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
         CliCommand::Lmtp(args) => {
             lmtp::run(&args, config, adapters, umask).map(|()| CommandOutcome::done(String::new()))
+        }
+        CliCommand::Web(args) => {
+            web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }
         CliCommand::Migrate(args) => load_despite_jobs(config)
             .and_then(|loaded| migrate::run(&args, &loaded, adapters))

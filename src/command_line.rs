@@ -36,6 +36,8 @@ pub enum CliCommand {
     Deliver(DeliverArgs),
     /// Serve LMTP until SIGTERM; SIGHUP reads the configuration again
     Lmtp(LmtpArgs),
+    /// Serve pages for administrators, read only, until SIGTERM
+    Web(WebArgs),
     /// Bring the ledger's schema to this program's version, while mail goes on
     Migrate(MigrateArgs),
     /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per
@@ -99,6 +101,26 @@ pub struct LmtpArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<std::net::SocketAddr>,
 }
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = WEB_EXAMPLES)]
+pub struct WebArgs {
+    /// Where to listen: ADDRESS:PORT or unix:/path [default: systemd's sockets, else web.listen]
+    #[arg(long, value_name = "PLACE")]
+    pub listen: Option<Listen>,
+}
+
+const WEB_EXAMPLES: &str = "\
+EXAMPLES
+  onedrop web --listen 127.0.0.1:9726
+      then open http://127.0.0.1:9726/ here, or from afar by
+      ssh -L 9726:127.0.0.1:9726 mail.example.org
+  systemctl enable --now onedrop-web.socket
+      listens on /run/onedrop/web.sock for a proxy (conf/nginx, conf/caddy)
+
+EXIT STATUS
+  0  ended by SIGTERM or SIGINT
+  75 it could not start";
 
 #[derive(Debug, Args)]
 pub struct MigrateArgs {

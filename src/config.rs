@@ -73,6 +73,7 @@ pub struct Config {
     pub limits: LimitSettings,
     pub deliver: DeliverSettings,
     pub lmtp: LmtpSettings,
+    pub web: WebSettings,
     pub pool: PoolSettings,
     pub jobs: JobsSettings,
 }
@@ -295,6 +296,21 @@ pub enum WhenFull {
     Refuse,
     /// It stays in the listen queue until another one leaves.
     Wait,
+}
+
+/// `[web]`: the pages.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct WebSettings {
+    /// Where `onedrop web` listens, without systemd's sockets and `--listen`.
+    #[serde(default, deserialize_with = "parsed_if_set")]
+    pub listen: Option<Listen>,
+    /// Names by which the pages may be asked for, beside localhost and addresses.
+    pub hosts: Vec<String>,
+    /// Whether subjects are shown and searched.
+    pub show_subjects: bool,
+    /// File with the password that browsers are asked for, read by [`Loaded::web_password`].
+    pub password_file: Option<PathBuf>,
 }
 
 /// `[pool]`: the connections that the server keeps.

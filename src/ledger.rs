@@ -25,6 +25,7 @@ pub mod memory;
 mod migration;
 mod on_record;
 mod overview;
+mod pages;
 mod pooled;
 mod port;
 pub mod postgres;
@@ -47,6 +48,10 @@ pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Wind
 pub use overview::{
     AttemptCount, HostRow, MOST_ATTEMPTS, MOST_COPIES, MOST_OPEN, OpenCopies, Overview,
     RecentAttempts,
+};
+pub use pages::{
+    ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages, SLOWER_MS,
+    first_since,
 };
 pub use pooled::PooledLedger;
 pub use port::{

@@ -7,11 +7,11 @@
 //! | layer         | modules                                                                   |
 //! |---------------|---------------------------------------------------------------------------|
 //! | values        | `message`, `directory`, `envelope`, `sender`, `outcome`, `receipt`, ...   |
-//! | tools         | `net`, `pool`, `group_commit`, `web`, `exit`, `hook` (tests), ...         |
+//! | tools         | `net`, `pool`, `group_commit`, `http`, `exit`, `hook` (tests), ...        |
 //! | ports         | `ledger`, `store`; each with its adapters below it                        |
 //! | configuration | `config`, `command_line` (what clap reads)                                |
 //! | flow          | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not  |
-//! | work          | `service`, `routing`, `check`, `verify`, `retention`, `replay`, ...       |
+//! | work          | `service`, `routing`, `check`, `verify`, `retention`, `replay`, `web` ... |
 //! | doors         | `lmtp` (server and client), `cli` (a file a command), `main`              |
 //!
 //! A layer uses the ones above it in this table; the ports do not use each other nor `config`, and
@@ -40,6 +40,7 @@ pub mod exit;
 pub mod filing;
 pub mod group_commit;
 pub mod hook;
+pub mod http;
 pub mod jobs;
 pub mod ledger;
 pub mod lmtp;
@@ -67,4 +68,4 @@ pub mod trust_search;
 pub mod userdb;
 pub mod verify;
 pub mod way;
-mod web;
+pub mod web;

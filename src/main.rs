@@ -18,8 +18,9 @@ use onedrop::store::{AnyStore, StoreError, maildir::MaildirStore};
 
 fn main() {
     exit::survive_file_size_limit();
-    let outcome =
-        exit::guard(|| cli::run(std::env::args_os(), Adapters { ledger, accounts, store }));
+    let outcome = exit::guard(|| {
+        cli::run(std::env::args_os(), Adapters { ledger, reading, accounts, store })
+    });
     exit::end(&outcome)
 }
 
@@ -47,6 +48,28 @@ fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerE
         #[cfg(not(feature = "mariadb"))]
         LedgerUrl::Mysql { .. } => Err(not_built_in()),
     }
+}
+
+/// The ledger for questions alone: what is shown need not fit this program's configuration.
+fn reading(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
+    let program = Program::default();
+    let (password, ca_file) =
+        (loaded.ledger_password().cloned(), loaded.config.ledger.ca_file.clone());
+    Ok(match loaded.config.ledger.url.clone() {
+        LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::reading(path, program, limits)),
+        LedgerUrl::Postgres { url } => {
+            let settings =
+                PostgresSettings { url, password, ca_file, prepare: false, notify: false };
+            Arc::new(PostgresLedger::reading(settings, program, limits)?)
+        }
+        #[cfg(feature = "mariadb")]
+        LedgerUrl::Mysql { url } => {
+            let settings = MariadbSettings { url, password, ca_file };
+            Arc::new(MariadbLedger::reading(settings, program, limits)?)
+        }
+        #[cfg(not(feature = "mariadb"))]
+        LedgerUrl::Mysql { .. } => return Err(not_built_in()),
+    })
 }
 
 /// The reader of the configuration has refused it.

@@ -36,6 +36,8 @@ pub type MakeStore = fn(&Loaded, Limits) -> Result<Arc<dyn AnyStore>, StoreError
 #[derive(Clone, Copy)]
 pub struct Adapters {
     pub ledger: MakeLedger,
+    /// Makes one for questions alone.
+    pub reading: MakeLedger,
     pub accounts: MakeAccounts,
     pub store: MakeStore,
 }

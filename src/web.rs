@@ -1,75 +1,230 @@
-//! HTTP, by axum: one private runtime in one thread serves a router. Metrics are one part of it; a
-//! page joins by merging its own router.
+//! `onedrop web`: pages for administrators about what is on record. Read only, by GET and HEAD;
+//! nothing in them comes from elsewhere, and no script runs in them.
 //!
-//! Promise: a client that is silent, slow or endless costs a place among [`CONNECTIONS`] for
-//! [`PATIENCE`] at most, and no delivery ever waits for one. Relies on handlers that answer from
-//! memory. Nothing outside this module is async.
+//! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
+//! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
+//! 503. What foreign people wrote (senders, subjects, file names) is shown as text: templates
+//! escape it, and the policy that browsers get lets no script run. Relies on a ledger for questions
+//! alone. A crash leaves nothing.
 
-use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::future::Future;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use axum::Router;
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use axum::{Router, middleware};
+use secrecy::SecretString;
+use serde::Deserialize;
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
 
-/// What a client gets to ask and to take its answer; one request a connection.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Clients at a time; more wait in the system's queue.
-const CONNECTIONS: usize = 8;
-/// Bytes of a request's head, at most.
-const LONGEST_REQUEST: usize = 8192;
-/// Prometheus' text format.
-const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+use crate::config::{Config, JobSettings};
+use crate::http::HttpLimits;
+use crate::ledger::{AnyLedger, LedgerError, SchemaVersion};
+use activity::Activity;
+use findings::KeptFindings;
+use guard::PageGuard;
+use page::{Html, NotShown};
 
-/// `/metrics`, with what `text` says at the moment.
-pub fn metrics(text: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
-    let answer = || async move { ([(CONTENT_TYPE, TEXT_FORMAT)], text()) };
-    Router::new()
-        .route("/metrics", get(answer))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "see /metrics\n") })
+mod activity;
+mod chart;
+mod doubts;
+mod failures;
+mod findings;
+mod front;
+mod guard;
+mod hosts;
+mod jobs;
+mod locks;
+mod look;
+mod page;
+mod search;
+mod story;
+
+/// What clients may take.
+pub const LIMITS: HttpLimits =
+    HttpLimits { places: 64, head: Duration::from_secs(2), whole: Duration::from_secs(10) };
+
+/// Pages that ask the ledger at a time.
+pub const QUESTIONS: usize = 4;
+
+/// How long a page waits for its turn.
+const TURN: Duration = Duration::from_secs(2);
+
+/// What a page's questions may take together.
+const TIME: Duration = Duration::from_secs(3);
+
+/// How often attempts are counted, and findings read, when nobody looks.
+const COUNTING: Duration = Duration::from_secs(60);
+
+const STYLE: &str = include_str!("web/style.css");
+
+/// What the pages are made from.
+pub struct Site {
+    ledger: Arc<dyn AnyLedger>,
+    guard: PageGuard,
+    shows_subjects: bool,
+    jobs: Vec<JobSettings>,
+    host: String,
+    activity: Activity,
+    findings: KeptFindings,
+    turns: Semaphore,
 }
 
-/// Serves in a thread of its own, for the life of the process.
-pub fn serve(address: SocketAddr, router: Router) -> io::Result<()> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    thread::Builder::new().name("web".to_owned()).spawn(move || {
-        let ended = runtime.block_on(accept(listener, router));
-        if let Err(error) = ended {
-            tracing::error!(%error, "no metrics are served any more");
+impl Site {
+    pub fn new(
+        config: &Config,
+        ledger: Arc<dyn AnyLedger>,
+        password: Option<SecretString>,
+        host: String,
+    ) -> Site {
+        Site {
+            ledger,
+            guard: PageGuard::new(&config.web.hosts, password),
+            shows_subjects: config.web.show_subjects,
+            jobs: config.jobs.jobs.clone(),
+            host,
+            activity: Activity::default(),
+            findings: KeptFindings::default(),
+            turns: Semaphore::new(QUESTIONS),
         }
-    })?;
-    Ok(())
+    }
+
+    fn until(&self) -> Instant {
+        Instant::now() + TIME
+    }
 }
 
-async fn accept(listener: TcpListener, router: Router) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-        let Ok((client, _)) = listener.accept().await else {
-            // No more descriptors, most likely: they come back when clients leave.
-            sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).keep_alive(false).title_case_headers(true);
-            http.max_buf_size(LONGEST_REQUEST);
-            // A client that is gone, or too slow, needs no answer.
-            let _ = timeout(PATIENCE, http.serve_connection(TokioIo::new(client), service)).await;
-            drop(place);
-        });
+/// Counts attempts, and reads findings, now and then in a thread of its own, so that a page finds
+/// them there.
+pub fn keep_counting(site: &Arc<Site>) -> std::io::Result<()> {
+    let site = Arc::downgrade(site);
+    let count = move || {
+        while let Some(site) = site.upgrade() {
+            findings::read(&site);
+            if let Err(error) = site.activity.fill(&*site.ledger) {
+                tracing::warn!(%error, "attempts are not counted");
+            }
+            drop(site);
+            thread::sleep(COUNTING);
+        }
+    };
+    thread::Builder::new().name("counting".to_owned()).spawn(count).map(drop)
+}
+
+/// All pages.
+pub fn router(site: Arc<Site>) -> Router {
+    Router::new()
+        .route("/", get(front))
+        .route("/m/{number}", get(story))
+        .route("/search", get(search))
+        .route("/failures", get(failures))
+        .route("/doubts", get(doubts))
+        .route("/locks", get(locks))
+        .route("/jobs", get(jobs))
+        .route("/hosts", get(hosts))
+        .route("/healthz", get(healthz))
+        .route("/style.css", get(style))
+        .fallback(nowhere)
+        .layer(middleware::from_fn_with_state(Arc::clone(&site), guard::guard))
+        .with_state(site)
+}
+
+/// What a page may be asked with.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AskedPage {
+    q: String,
+    by: String,
+    reason: String,
+    before: Option<i64>,
+    after: Option<i64>,
+}
+
+type Shared = State<Arc<Site>>;
+
+async fn front(State(site): Shared) -> Response {
+    made(site, front::page).await
+}
+
+async fn story(State(site): Shared, Path(number): Path<String>) -> Response {
+    made(site, move |site| story::page(site, &number)).await
+}
+
+async fn search(State(site): Shared, Query(asked): Query<AskedPage>) -> Response {
+    made(site, move |site| search::page(site, &asked)).await
+}
+
+async fn failures(State(site): Shared, Query(asked): Query<AskedPage>) -> Response {
+    made(site, move |site| failures::page(site, &asked)).await
+}
+
+async fn doubts(State(site): Shared, Query(asked): Query<AskedPage>) -> Response {
+    made(site, move |site| doubts::page(site, &asked)).await
+}
+
+async fn locks(State(site): Shared) -> Response {
+    made(site, |site| locks::page(site)).await
+}
+
+async fn jobs(State(site): Shared) -> Response {
+    made(site, |site| jobs::page(site)).await
+}
+
+async fn hosts(State(site): Shared) -> Response {
+    made(site, |site| hosts::page(site)).await
+}
+
+async fn nowhere(State(site): Shared) -> Response {
+    NotShown::nowhere().response(&site)
+}
+
+async fn style() -> Response {
+    ([(CONTENT_TYPE, "text/css; charset=utf-8")], STYLE).into_response()
+}
+
+/// For probes: 200, or 503 and why.
+async fn healthz(State(site): Shared) -> Response {
+    const TEXT: [(axum::http::HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
+    let asked = asked(&site, |site| -> Result<(), LedgerError> {
+        site.ledger.schema_version(site.until()).and_then(SchemaVersion::check)
+    });
+    let why = match asked.await {
+        Ok(Ok(())) => return (TEXT, "ok\n").into_response(),
+        Ok(Err(error)) => format!("ledger: {error}\n"),
+        Err(why) => format!("{why}\n"),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, TEXT, why).into_response()
+}
+
+async fn made(
+    site: Arc<Site>,
+    make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
+) -> Response {
+    match asked(&site, make).await {
+        Ok(Ok(page)) => page.response(),
+        Ok(Err(why)) => why.response(&site),
+        Err(why) => NotShown::busy(why).response(&site),
+    }
+}
+
+/// Does what blocks, when its turn comes; or why not.
+fn asked<T: Send + 'static>(
+    site: &Arc<Site>,
+    ask: impl FnOnce(&Arc<Site>) -> T + Send + 'static,
+) -> impl Future<Output = Result<T, &'static str>> {
+    let site = Arc::clone(site);
+    async move {
+        let turn = tokio::time::timeout(TURN, site.turns.acquire()).await;
+        let Ok(Ok(turn)) = turn else { return Err("too many pages are asked for at once") };
+        let of_site = Arc::clone(&site);
+        // What panics is one page, not the server.
+        let asked = tokio::task::spawn_blocking(move || ask(&of_site)).await;
+        drop(turn);
+        asked.map_err(|_| "an internal error; the log has it")
     }
 }

@@ -132,7 +132,7 @@ fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<L
     Ok(loaded)
 }
 
-fn systemds_listeners() -> Result<Vec<Listener>, String> {
+pub(super) fn systemds_listeners() -> Result<Vec<Listener>, String> {
     let passed = sd_notify::listen_fds().map_err(|error| format!("systemd's sockets: {error}"))?;
     let listener = |fd| {
         // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and
@@ -150,32 +150,38 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
             "nowhere to listen: give --listen, set lmtp.listen, or start it by systemd's socket";
         return Err(text.to_owned());
     }
-    let listener = |place: &Listen| {
-        let at = |error: io::Error| format!("cannot listen on {place}: {error}");
-        let listener = match place {
-            Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(at)?),
-            Listen::Unix(path) => {
-                let listener = bind(path).map_err(at)?;
-                let made = SocketFile::at(path).map_err(at)?;
-                // It was made for our user alone (main's umask). The group comes first: it is never
-                // open to another one.
-                if let Some(group) = group {
-                    lchown(path, None, Some(group.as_raw())).map_err(|error| {
-                        format!(
-                            "cannot listen on {place}: cannot give it to lmtp.socket_group \
-                             \"{}\": {error}; run as root or as a member of that group",
-                            settings.socket_group
-                        )
-                    })?;
-                }
-                let mode = Permissions::from_mode(settings.socket_mode.0);
-                std::fs::set_permissions(path, mode).map_err(at)?;
-                Listener::Unix(listener, Some(made))
-            }
-        };
-        listener.prepared().map_err(at)
-    };
+    let group = group.map(|group| (group, settings.socket_group.as_str()));
+    let listener = |place| listen_at(place, group, settings.socket_mode.0);
     settings.listen.iter().map(listener).collect()
+}
+
+/// A socket that is made here; a Unix socket's file gets the group and the mode.
+pub(super) fn listen_at(
+    place: &Listen,
+    group: Option<(Gid, &str)>,
+    mode: u32,
+) -> Result<Listener, String> {
+    let at = |error: io::Error| format!("cannot listen on {place}: {error}");
+    let listener = match place {
+        Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).map_err(at)?),
+        Listen::Unix(path) => {
+            let listener = bind(path).map_err(at)?;
+            let made = SocketFile::at(path).map_err(at)?;
+            // It was made for our user alone (main's umask). The group comes first: it is never
+            // open to another one.
+            if let Some((group, name)) = group {
+                lchown(path, None, Some(group.as_raw())).map_err(|error| {
+                    format!(
+                        "cannot listen on {place}: cannot give it to lmtp.socket_group \
+                         \"{name}\": {error}; run as root or as a member of that group"
+                    )
+                })?;
+            }
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(at)?;
+            Listener::Unix(listener, Some(made))
+        }
+    };
+    listener.prepared().map_err(at)
 }
 
 /// The group of that name; none for an empty one.

@@ -31,6 +31,7 @@ pub(super) fn run(
 ) -> Result<CommandOutcome, String> {
     let back = args.since.as_deref().or(args.wanted.is_none().then_some(SINCE));
     let filter = TraceFilter {
+        message: None,
         name: args.wanted.as_deref(),
         since: back.map(since).transpose()?,
         sender: args.sender.as_deref(),

@@ -15,7 +15,7 @@ use ::config::ConfigError;
 use secrecy::SecretString;
 
 use super::layer::{self, Layer, Reading};
-use super::password::open_regular;
+use super::password::{self, open_regular};
 use super::problem::{ConfigErrors, Origin, Problem, shown_io};
 use super::rules::{self, Passwords};
 use super::{Config, job_rules, schema, variables};
@@ -49,6 +49,18 @@ impl Loaded {
     /// The password in `directory.password_file`.
     pub fn directory_password(&self) -> Option<&SecretString> {
         self.passwords.directory.as_ref()
+    }
+
+    /// The password in `web.password_file`, read now: deliveries need not be able to.
+    ///
+    /// # Errors
+    /// What is wrong with the file, without what it holds.
+    pub fn web_password(&self) -> Result<Option<SecretString>, String> {
+        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+        let path = self.config.web.password_file.as_deref();
+        path.map(|path| password::read(path, credentials.as_deref()))
+            .transpose()
+            .map_err(|why| format!("web.password_file: {why}"))
     }
 
     /// The password in `store.password_file`; an IMAP store always has one.

@@ -218,6 +218,16 @@ fn server(config: &Config, reading: &mut Reading) {
         );
         reading.doubtful(&["lmtp.side_by_side", "pool.ledger"], text);
     }
+    if let Some(Listen::Tcp(place)) = &config.web.listen
+        && !place.ip().is_loopback()
+        && config.web.password_file.is_none()
+    {
+        let text = format!(
+            "web.listen: {place} is open to other hosts, and the pages say who wrote to whom: set \
+             web.password_file, or listen on 127.0.0.1 or a Unix socket behind a proxy"
+        );
+        reading.doubtful(&["web.listen", "web.password_file"], text);
+    }
     if per_account >= sessions {
         let text = format!(
             "pool.per_account ({per_account}) is not less than pool.ledger ({sessions}): \

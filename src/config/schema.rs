@@ -108,6 +108,10 @@ pub(super) const KEYS: &[Key] = &[
     key("lmtp.spool_bytes", "1048576", Count(0..=1 << 30)),
     key("lmtp.spool_dir", "/var/tmp", Text(absolute)),
     key("lmtp.metrics", "", OptionalText(address)),
+    key("web.listen", "", OptionalText(parses::<Listen>)),
+    key("web.hosts", "", List(host)),
+    key("web.show_subjects", "false", Flag),
+    key("web.password_file", "", OptionalText(anything)),
     key("pool.ledger", "10", Count(1..=1000)),
     key("pool.store", "256", Count(0..=10_000)),
     key("pool.per_account", "4", Count(1..=1000)),
@@ -276,6 +280,12 @@ fn domain(text: &str) -> Result<String, String> {
 fn listen(text: &str) -> Result<String, String> {
     let place = text.parse::<Listen>();
     place.map(|place| place.to_string()).map_err(|why| format!("\"{}\": {why}", shown_name(text)))
+}
+
+/// A name by which browsers ask for the pages, as it is compared.
+fn host(text: &str) -> Result<String, String> {
+    ensure(!text.contains(':'), "expected names of hosts, without a port")?;
+    domain(text)
 }
 
 fn address(text: &str) -> Result<(), String> {

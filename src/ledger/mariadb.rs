@@ -28,6 +28,7 @@ mod link;
 mod locks;
 mod newly;
 mod overview;
+mod pages;
 mod proof;
 mod receipts;
 mod record;
@@ -77,6 +78,20 @@ impl MariadbLedger {
     ) -> Result<MariadbLedger, LedgerError> {
         let target = MariadbTarget::new(settings, Program::default())?;
         Ok(MariadbLedger::to(MariadbTarget { purpose: Purpose::Accounts, ..target }, limits))
+    }
+
+    /// The ledger for questions alone: every transaction is read only, and no statement takes
+    /// longer than two seconds.
+    ///
+    /// # Errors
+    /// As [`new`](MariadbLedger::new).
+    pub fn reading(
+        settings: MariadbSettings,
+        program: Program,
+        limits: Limits,
+    ) -> Result<MariadbLedger, LedgerError> {
+        let target = MariadbTarget::new(settings, program)?;
+        Ok(MariadbLedger::to(MariadbTarget { purpose: Purpose::Questions, ..target }, limits))
     }
 
     fn to(target: MariadbTarget, limits: Limits) -> MariadbLedger {

@@ -26,6 +26,7 @@ use rows::Rows;
 mod jobs;
 mod locks;
 mod overview;
+mod pages;
 mod retention;
 mod rows;
 mod settling;

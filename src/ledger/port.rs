@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::durability::Durability;
 use super::jobs::Jobs;
 use super::locks::Locks;
+use super::pages::Pages;
 use super::retention::Retention;
 use super::settling::{Due, Settling};
 use super::{
@@ -326,6 +327,7 @@ pub trait AnyLedger:
     + Durability
     + Locks
     + Jobs
+    + Pages
     + Connections
 {
 }
@@ -343,6 +345,7 @@ impl<L> AnyLedger for L where
         + Durability
         + Locks
         + Jobs
+        + Pages
         + Connections
 {
 }

@@ -29,6 +29,7 @@ mod locks;
 mod metered;
 mod migrate;
 mod overview;
+mod pages;
 mod proof;
 mod retention;
 mod schema;
@@ -64,9 +65,28 @@ impl PostgresLedger {
         program: Program,
         limits: Limits,
     ) -> Result<PostgresLedger, LedgerError> {
-        let target = Arc::new(Target::new(settings, program)?);
+        Ok(PostgresLedger::to(Target::new(settings, program)?, limits))
+    }
+
+    /// The same for questions alone: every transaction is read only, and no statement takes longer
+    /// than two seconds.
+    ///
+    /// # Errors
+    /// As [`new`](PostgresLedger::new).
+    pub fn reading(
+        settings: PostgresSettings,
+        program: Program,
+        limits: Limits,
+    ) -> Result<PostgresLedger, LedgerError> {
+        let mut target = Target::new(settings, program)?;
+        target.only_reads = true;
+        Ok(PostgresLedger::to(target, limits))
+    }
+
+    fn to(target: Target, limits: Limits) -> PostgresLedger {
+        let target = Arc::new(target);
         let open = Arc::new(move |until| Connection::open(Arc::clone(&target), until));
         let traits = Traits { commits_together: true, is_a_file: false };
-        Ok(PooledLedger::over(open, traits, limits))
+        PooledLedger::over(open, traits, limits)
     }
 }

@@ -39,9 +39,11 @@ mod jobs;
 mod locks;
 mod migrate;
 mod overview;
+mod pages;
 #[cfg(test)]
 mod plans;
 mod proof;
+mod reading;
 mod record;
 mod retention;
 mod schema;
@@ -102,6 +104,8 @@ pub struct SqliteSession {
     locks: File,
     holds: Option<i64>,
     until: Instant,
+    /// Of a session for questions alone: when the statement that runs has to end.
+    ends: Option<reading::EndOfQuestion>,
 }
 
 impl From<rusqlite::Error> for LedgerError {
@@ -117,6 +121,9 @@ impl From<rusqlite::Error> for LedgerError {
                 | ErrorCode::PermissionDenied
                 | ErrorCode::FileLockingProtocolFailed,
             ) => LedgerError::Unavailable(error.to_string()),
+            Some(ErrorCode::OperationInterrupted) => {
+                LedgerError::TookTooLong("a question".to_owned())
+            }
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                 LedgerError::Broken(error.to_string())
             }
@@ -185,6 +192,7 @@ impl SqliteSession {
             locks,
             holds: None,
             until,
+            ends: None,
         };
         // Opens the WAL; while it is open, no process deletes it.
         ledger.is_empty()?;
@@ -266,13 +274,19 @@ fn read<T>(
 impl Session for SqliteSession {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.until = until;
+        if self.ends.is_some() {
+            return self.limit_question(until);
+        }
         Ok(self.connection.busy_timeout(until.saturating_duration_since(Instant::now()))?)
     }
 
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         let path = self.path.clone();
         let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
-        *self = SqliteSession::open_as_is(&path, until, clocks, program)?;
+        *self = match self.ends {
+            Some(_) => SqliteSession::open_to_read(&path, until, clocks, program)?,
+            None => SqliteSession::open_as_is(&path, until, clocks, program)?,
+        };
         Ok(())
     }
 

@@ -31,6 +31,8 @@ pub fn stored_text(destination: &Destination, receipt: &Receipt) -> String {
 /// all of them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TraceFilter<'a> {
+    /// This message alone, by its row; then `name` and `since` say nothing.
+    pub message: Option<i64>,
     /// A Message-ID (with or without its brackets), a queue id, a recipient in any case, or an
     /// account. An empty one names nothing.
     pub name: Option<&'a str>,

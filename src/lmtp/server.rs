@@ -14,12 +14,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Uid, User, geteuid};
 
 use crate::config::{LmtpSettings, WhenFull};
+use crate::http;
 use crate::net::listener::Listener;
 use crate::net::lmtp::reply;
 use crate::net::socket::Socket;
 use crate::service::Service;
 use crate::status::StatusGauges;
-use crate::web;
 
 pub mod connection;
 mod delivery;
@@ -172,7 +172,7 @@ pub fn run(
                 .metrics
                 .text(service.connections().into_iter().map(|(pool, one)| (pool, one.count())))
         };
-        web::serve(address, web::metrics(text))
+        http::serve(address, http::metrics(text))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
     }
     let server = LmtpServer { state, listeners, control, at_start };

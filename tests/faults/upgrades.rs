@@ -45,7 +45,7 @@ const RECIPIENTS: [&str; 2] = ["scuba", "doug"];
 fn program_of_a_later_version() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
     let argv = ["onedrop"].into_iter().chain(arguments.split('\x1f')).map(Into::into);
-    let adapters = Adapters { ledger, accounts: |_, _| Ok(None), store };
+    let adapters = Adapters { ledger, reading: ledger, accounts: |_, _| Ok(None), store };
     exit::end(&exit::guard(|| cli::run(argv, adapters)))
 }
 

@@ -15,6 +15,7 @@ mod memory;
 #[path = "../support/next.rs"]
 mod next;
 mod overview;
+mod pages;
 mod plans;
 #[path = "../ports/mod.rs"]
 mod ports;
@@ -253,6 +254,14 @@ macro_rules! ledger_contract {
                     what_may_stand_twice_is_looked_at_again_however_old,
                     what_is_left_to_settle_is_looked_at_until_that_is_over,
                     a_purge_beside_claims_of_the_same_messages_leaves_nothing_half,
+                }
+                pages {
+                    a_name_leads_to_its_messages_page_by_page,
+                    a_part_of_a_sender_or_subject_is_found_within_a_range,
+                    a_story_is_of_one_message,
+                    failures_are_newest_first_and_by_reason_and_name,
+                    attempts_are_counted_by_minute_and_end,
+                    copies_that_want_a_look_are_told_the_oldest_first,
                 }
                 company {
                     messages_recorded_at_once_are_each_what_they_would_be_alone,

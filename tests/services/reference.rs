@@ -48,9 +48,12 @@ fn shipped_keys() -> BTreeMap<String, String> {
 
 #[test]
 fn the_configuration_page_has_every_key_with_its_default() {
-    let page = Page::read("docs/configuration.md");
     let mut shown = BTreeMap::new();
-    for heading in page.sections().into_iter().filter(|heading| *heading != JOB) {
+    let (page, web) = (Page::read("docs/configuration.md"), Page::read("docs/web.md"));
+    let of_web = web.sections().into_iter().filter(|heading| *heading == "[web]");
+    let sections = page.sections().into_iter().filter(|heading| *heading != JOB);
+    let sections = sections.map(|heading| (&page, heading));
+    for (page, heading) in sections.chain(of_web.map(|heading| (&web, heading))) {
         let section = heading.trim_matches(['[', ']']);
         for row in page.rows(heading) {
             let key = match code(&row[0]) {
@@ -113,6 +116,7 @@ fn options_on_the_pages_are_the_commands_own() {
     let commands = [
         "deliver",
         "lmtp",
+        "web",
         "migrate",
         "check",
         "trace",

@@ -9,10 +9,17 @@ use std::process::{Command, Output};
 use onedrop::config::Config;
 
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
-const NAMES: [&str; 4] =
-    ["onedrop-jobs.service", "onedrop-jobs.timer", "onedrop-lmtp.service", "onedrop-lmtp.socket"];
+const NAMES: [&str; 6] = [
+    "onedrop-jobs.service",
+    "onedrop-jobs.timer",
+    "onedrop-lmtp.service",
+    "onedrop-lmtp.socket",
+    "onedrop-web.service",
+    "onedrop-web.socket",
+];
 /// The highest exposure that we accept: 0 is none, 10 all.
-const EXPOSURE: [(&str, f64); 2] = [("onedrop-lmtp.service", 2.0), ("onedrop-jobs.service", 2.5)];
+const EXPOSURE: [(&str, f64); 3] =
+    [("onedrop-lmtp.service", 2.0), ("onedrop-jobs.service", 2.5), ("onedrop-web.service", 2.0)];
 
 #[test]
 fn systemd_finds_no_fault_with_the_units() {
@@ -87,6 +94,26 @@ fn units_and_tmpfiles_agree_about_the_folders() {
         "{tmpfiles}"
     );
     assert!(shipped("onedrop.sysusers.conf").contains(&format!("u {user} - ")));
+}
+
+#[test]
+fn the_pages_are_served_as_the_server_runs_and_only_where_it_is_asked_for() {
+    let (web, server) = (shipped("onedrop-web.service"), shipped("onedrop-lmtp.service"));
+    for name in SHARED {
+        assert_eq!(setting(&web, name), setting(&server, name), "{name}");
+    }
+    let socket = shipped("onedrop-web.socket");
+    assert_eq!(
+        (setting(&socket, "SocketGroup"), setting(&socket, "SocketMode")),
+        ("onedrop-web", "0660")
+    );
+    assert!(shipped("onedrop.sysusers.conf").contains("\ng onedrop-web -"));
+    // The service comes with its socket's first client, and by nothing else.
+    assert!(!web.contains("WantedBy"), "{web}");
+    for proxy in ["conf/nginx/onedrop-web.conf", "conf/caddy/Caddyfile", "docs/web.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(proxy));
+        assert!(text.expect("a file").contains(setting(&socket, "ListenStream")), "{proxy}");
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ static LOADED: LazyLock<[Arc<Loaded>; 2]> = LazyLock::new(|| {
 /// Nobody connects to these.
 const ADAPTERS: Adapters = Adapters {
     ledger: |_, _| Ok(Arc::new(MemoryLedger::default())),
+    reading: |_, _| Ok(Arc::new(MemoryLedger::default())),
     accounts: |_, _| Ok(None),
     store: |_, _| Ok(Arc::new(MemoryStore::default())),
 };

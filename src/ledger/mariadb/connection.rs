@@ -14,8 +14,9 @@ use mysql_async::{Conn, Error, Params, Row, Value as Param};
 use super::errors::{meaning_of, no_answer};
 use super::link::MariadbLink;
 use super::statement::{SqlBatch, Value, values};
-use super::target::{MariadbTarget, PACKET_BYTES};
+use super::target::{MariadbTarget, PACKET_BYTES, Purpose};
 use crate::ledger::given_up::for_cancelling;
+use crate::ledger::pages::QUESTION;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{LedgerError, Program};
 
@@ -246,6 +247,10 @@ impl MariadbSession {
     }
 
     /// Time that is left.
+    fn only_reads(&self) -> bool {
+        self.target.purpose == Purpose::Questions
+    }
+
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
@@ -253,7 +258,11 @@ impl MariadbSession {
     fn beginning(&self) -> SqlBatch {
         let mut batch = SqlBatch::default();
         self.limits(&mut batch);
-        batch.add("START TRANSACTION READ WRITE", &[]);
+        let begin = match self.only_reads() {
+            true => "START TRANSACTION READ ONLY",
+            false => "START TRANSACTION READ WRITE",
+        };
+        batch.add(begin, &[]);
         batch
     }
 
@@ -261,6 +270,8 @@ impl MariadbSession {
     /// transactions of a host that has vanished.
     fn limits(&self, batch: &mut SqlBatch) {
         let secs = i64::try_from(self.left().as_secs()).unwrap_or(i64::MAX / 4).min(86_400) + 1;
+        let question = i64::try_from(QUESTION.as_secs()).unwrap_or(secs);
+        let secs = if self.only_reads() { secs.min(question) } else { secs };
         batch.add(
             "SET innodb_lock_wait_timeout = ?1, lock_wait_timeout = ?1, max_statement_time = ?1,
                  idle_transaction_timeout = ?2",

@@ -45,9 +45,13 @@ impl MariadbLink {
         let mut link = MariadbLink { conn: None, runtime };
         let began = Instant::now();
         let opts = target.opts.clone();
+        let only_reads = target.purpose == Purpose::Questions;
         let connecting = async {
             let mut conn = Conn::new(opts).await?;
             let server = begin(&mut conn).await?;
+            if only_reads {
+                conn.query_drop("SET SESSION TRANSACTION READ ONLY").await?;
+            }
             Ok::<_, Error>((conn, server))
         };
         let connected = guarded(|| {
@@ -71,7 +75,7 @@ impl MariadbLink {
         };
         let why = match target.purpose {
             Purpose::Ledger => unfit(&version.cell::<String>(0)?, settings)?,
-            Purpose::Accounts => None,
+            Purpose::Accounts | Purpose::Questions => None,
         };
         match why {
             Some(why) => Err(LedgerError::Refused(why)),

@@ -45,6 +45,8 @@ pub(super) enum Purpose {
     Ledger,
     /// Accounts alone: it may be a replica, a node of a cluster, or lose commits.
     Accounts,
+    /// Questions about the ledger alone: the same.
+    Questions,
 }
 
 impl MariadbTarget {

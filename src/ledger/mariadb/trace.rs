@@ -110,13 +110,24 @@ impl Records for MariadbLedger {
     }
 }
 
+/// [`Pages::story`](crate::ledger::Pages::story).
+pub(super) fn story(
+    connection: &mut MariadbSession,
+    message: i64,
+) -> Result<Option<Trace>, LedgerError> {
+    let filter = TraceFilter { message: Some(message), ..TraceFilter::default() };
+    Ok(trace(connection, &filter, 1)?.pop())
+}
+
 fn trace(
     connection: &mut MariadbSession,
     filter: &TraceFilter<'_>,
     limit: u32,
 ) -> Result<Vec<Trace>, LedgerError> {
     let name = filter.name.map(|name| text::within(name.trim(), INDEXED));
-    if name.as_deref() == Some("") {
+    // Attempts that recorded no message belong to none.
+    let name = if filter.message.is_some() { Some("".into()) } else { name };
+    if filter.message.is_none() && name.as_deref() == Some("") {
         return Ok(Vec::new());
     }
     let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
@@ -136,12 +147,16 @@ fn trace(
         within(subject),
         failed,
     ];
-    let sql = match name {
-        Some(_) => format!(
+    let sql = match (name.as_deref(), filter.message) {
+        (_, Some(message)) => {
+            let one = format!("(SELECT * FROM onedrop_message WHERE id = {message}) m");
+            MESSAGES.replace("{wanted}", &one)
+        }
+        (Some(_), None) => format!(
             "{NAMED}{}",
             MESSAGES.replace("{wanted}", "onedrop_message m JOIN wanted ON wanted.id = m.id")
         ),
-        None => MESSAGES.replace("{wanted}", "onedrop_message m"),
+        (None, None) => MESSAGES.replace("{wanted}", "onedrop_message m"),
     };
     let mut found = TraceBuilder::default();
     let sql = with_times(&sql).replace("{hashes}", &hashes);
@@ -167,7 +182,7 @@ fn trace(
 }
 
 /// Replaces each `{column}` that is a time by its ISO 8601 text, and `{unrecorded}`.
-fn with_times(sql: &str) -> String {
+pub(super) fn with_times(sql: &str) -> String {
     let times = ["recorded_at", "date", "placed_at", "leased_until", "started_at", "due_at"];
     let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     times.into_iter().fold(

@@ -27,7 +27,7 @@ impl Records for MemoryLedger {
 
 impl Rows {
     fn trace(&self, filter: &TraceFilter<'_>, limit: u32) -> Vec<Trace> {
-        if filter.name == Some("") {
+        if filter.message.is_none() && filter.name == Some("") {
             return Vec::new();
         }
         let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
@@ -41,7 +41,8 @@ impl Rows {
         };
         let is_since = |at| filter.since.is_none_or(|since| at >= since);
         let is_wanted = |row: &MessageRow, trace: &Trace| {
-            (filter.name.is_none()
+            (filter.message.is_some()
+                || filter.name.is_none()
                 || hashes.contains(&row.identity.id_hash)
                 || trace.attempts.iter().any(names)
                 || trace.copies.iter().any(names_account))
@@ -51,7 +52,8 @@ impl Rows {
                 && (!filter.failed || self.is_open(trace) || failed(trace))
         };
         let mut found: Vec<(Hash, Trace)> = Vec::new();
-        for (number, row) in self.messages.iter().rev() {
+        let is_meant = |number: &i64| filter.message.is_none_or(|wanted| wanted == *number);
+        for (number, row) in self.messages.iter().rev().filter(|(number, _)| is_meant(number)) {
             let trace = self.message_trace(row, *number);
             if is_wanted(row, &trace) {
                 found.push((row.identity.id_hash, trace));
@@ -64,6 +66,7 @@ impl Rows {
                 || self.messages.values().any(|message| message.identity.id_hash == row.id_hash);
             let trace = row.trace();
             let is_named = match filter.name {
+                _ if filter.message.is_some() => false,
                 Some(_) => hashes.contains(&row.id_hash) || names(&trace),
                 None => !is_recorded(),
             };

@@ -22,7 +22,8 @@ use super::errors::{meaning_of, no_answer, unavailable};
 use super::link::Link;
 use super::target::Target;
 use crate::ledger::given_up::for_cancelling;
-use crate::ledger::{LedgerError, Program};
+use crate::ledger::pages::QUESTION;
+use crate::ledger::{LedgerError, Program, rows};
 
 /// A statement and its parameters, `$1` first.
 pub struct Statement<'a> {
@@ -103,7 +104,10 @@ impl Connection {
 
     /// As [`begin`](Connection::begin), with a statement that sets the transaction's limits itself.
     pub fn begin_turn(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        self.begin_by("BEGIN ISOLATION LEVEL READ COMMITTED", statement)
+        match self.target.only_reads {
+            true => self.begin(statement),
+            false => self.begin_by("BEGIN ISOLATION LEVEL READ COMMITTED", statement),
+        }
     }
 
     fn begin_by(
@@ -128,7 +132,7 @@ impl Connection {
     /// commits, or in one of its own. If the function reports the wrong isolation level, it is
     /// called again in a suitable transaction.
     pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        if !self.in_transaction && !self.calls_begin {
+        if !self.in_transaction && !self.calls_begin && !self.target.only_reads {
             self.prepare(std::slice::from_ref(statement))?;
             let answered = self.run(async |link| Ok(sent(link, statement).await))?;
             match answered {
@@ -279,7 +283,9 @@ impl Connection {
     }
 
     fn begin_sql(&self, mode: TransactionMode) -> String {
-        let (statement_ms, idle_ms) = (self.patience_ms(), self.idle_ms());
+        let only_reads = self.target.only_reads;
+        let most = if only_reads { rows::millis(QUESTION) } else { i64::MAX };
+        let (statement_ms, idle_ms) = (self.patience_ms().min(most), self.idle_ms());
         let limits = format!(
             "SET LOCAL idle_in_transaction_session_timeout = {idle_ms};
              SET LOCAL statement_timeout = {statement_ms};"
@@ -287,12 +293,12 @@ impl Connection {
         match mode {
             // The level is explicit, because under another default a row re-read under a lock would
             // be an old one. A copy must not be written after a commit that the server may lose.
-            TransactionMode::Write => format!(
+            TransactionMode::Write if !only_reads => format!(
                 "BEGIN ISOLATION LEVEL READ COMMITTED; {limits}
                  SELECT set_config('synchronous_commit', 'on', true) \
                  WHERE current_setting('synchronous_commit') = 'off';"
             ),
-            TransactionMode::Read => {
+            TransactionMode::Write | TransactionMode::Read => {
                 format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}")
             }
         }

@@ -41,6 +41,8 @@ pub(super) struct Target {
     pub notify: bool,
     pub given_up: GivenUp,
     pub program: Program,
+    /// Nothing may be written: see [`PostgresLedger::reading`](super::PostgresLedger::reading).
+    pub only_reads: bool,
 }
 
 /// One host and how to speak to it.
@@ -83,7 +85,8 @@ impl Target {
             false => None,
         };
         let (prepare, notify) = (settings.prepare, settings.notify);
-        Ok(Target { hosts, tls, prepare, notify, given_up: GivenUp::default(), program })
+        let given_up = GivenUp::default();
+        Ok(Target { hosts, tls, prepare, notify, given_up, program, only_reads: false })
     }
 
     /// See [`GivenUp::may_begin`].

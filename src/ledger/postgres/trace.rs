@@ -114,13 +114,24 @@ impl Records for PostgresLedger {
     }
 }
 
+/// [`Pages::story`](crate::ledger::Pages::story).
+pub(super) fn story(
+    connection: &mut Connection,
+    message: i64,
+) -> Result<Option<Trace>, LedgerError> {
+    let filter = TraceFilter { message: Some(message), ..TraceFilter::default() };
+    Ok(trace(connection, &filter, 1)?.pop())
+}
+
 fn trace(
     connection: &mut Connection,
     filter: &TraceFilter<'_>,
     limit: u32,
 ) -> Result<Vec<Trace>, LedgerError> {
     let name = filter.name.map(|name| text::within(name.trim(), INDEXED));
-    if name.as_deref() == Some("") {
+    // Attempts that recorded no message belong to none.
+    let name = if filter.message.is_some() { Some("".into()) } else { name };
+    if filter.message.is_none() && name.as_deref() == Some("") {
         return Ok(Vec::new());
     }
     let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
@@ -129,12 +140,16 @@ fn trace(
     let is_plain = since.is_none() && sender.is_none() && subject.is_none() && !failed;
     let of_each = if is_plain { i64::from(limit) } else { LOOKED_AT };
     let sql = with_times(MESSAGES);
-    let sql = match name {
-        Some(_) => format!(
+    let sql = match (name.as_deref(), filter.message) {
+        (_, Some(message)) => {
+            let one = format!("(SELECT * FROM onedrop_message WHERE id = {message}) m");
+            sql.replace("{wanted}", &one)
+        }
+        (Some(_), None) => format!(
             "{NAMED}{}",
             sql.replace("{wanted}", "onedrop_message m JOIN wanted USING (id)")
         ),
-        None => sql.replace("{wanted}", "onedrop_message m"),
+        (None, None) => sql.replace("{wanted}", "onedrop_message m"),
     };
     let wanted = Statement::new(&sql)
         .with(&hashes, Type::BYTEA_ARRAY)
@@ -170,7 +185,7 @@ fn conditions<'a>(statement: Statement<'a>, filter: &TraceFilter<'a>) -> Stateme
 }
 
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC, and `{unrecorded}`.
-fn with_times(sql: &str) -> String {
+pub(super) fn with_times(sql: &str) -> String {
     let times = [("recorded_at", ""), ("date", ""), ("placed_at", ".MS"), ("leased_until", ".MS")];
     let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     let mut sql = sql.replace("{overdue}", &OVERDUE.as_secs().to_string());

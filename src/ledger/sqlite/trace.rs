@@ -104,6 +104,16 @@ const UNRECORDED: &str = "NOT EXISTS
 /// Seconds by which the clock may have been set back between two messages with rising row numbers.
 const CLOCK_STEP_SECS: i64 = 3600;
 
+/// [`Pages::story`](crate::ledger::Pages::story).
+pub(super) fn story(
+    connection: &Connection,
+    boot: &BootTime,
+    message: i64,
+) -> Result<Option<Trace>, LedgerError> {
+    let filter = TraceFilter { message: Some(message), ..TraceFilter::default() };
+    Ok(trace(connection, boot, &filter, 1)?.pop())
+}
+
 fn trace(
     connection: &Connection,
     boot: &BootTime,
@@ -112,12 +122,14 @@ fn trace(
 ) -> Result<Vec<Trace>, LedgerError> {
     let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
     let (first, last) = (hashes.first(), hashes.last());
-    let (name, lower) = (filter.name, filter.name.map(str::to_lowercase));
+    // Attempts that recorded no message belong to none.
+    let name = if filter.message.is_some() { Some("") } else { filter.name };
+    let lower = name.map(str::to_lowercase);
     let since = rows::whole_secs(filter.since.unwrap_or(UNIX_EPOCH));
     let TraceFilter { sender, subject, failed, .. } = *filter;
     let mut found = TraceBuilder::default();
     let wanted = params![first, last, name, lower, since, sender, subject, failed];
-    messages(connection, name.is_some(), wanted, since, limit, &mut found)?;
+    messages(connection, filter, wanted, since, limit, &mut found)?;
     let of = serde_json::json!(found.messages()).to_string();
     let ids: Vec<String> = found.hashes().iter().map(|hash| hex(hash)).collect();
     let ids = serde_json::json!(ids).to_string();
@@ -140,15 +152,16 @@ pub(super) fn attempts_of() -> String {
 /// that is too old: row numbers rise with time, and times have no index.
 fn messages(
     connection: &Connection,
-    is_named: bool,
+    filter: &TraceFilter<'_>,
     wanted: impl Params,
     since: i64,
     limit: u32,
     found: &mut TraceBuilder,
 ) -> Result<(), LedgerError> {
-    let which = match is_named {
-        true => format!("{NAMED} AND {CONDITIONS}"),
-        false => format!("recorded_at < ?5 OR {CONDITIONS}"),
+    let which = match (filter.message, filter.name) {
+        (Some(message), _) => format!("id = {message} AND {CONDITIONS}"),
+        (None, Some(_)) => format!("{NAMED} AND {CONDITIONS}"),
+        (None, None) => format!("recorded_at < ?5 OR {CONDITIONS}"),
     };
     let sql = format!(
         "SELECT id, id_hash, message_id, digest, {{recorded_at}}, subject, {{date}},
@@ -179,7 +192,7 @@ fn messages(
 }
 
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC.
-fn with_times(sql: &str) -> String {
+pub(super) fn with_times(sql: &str) -> String {
     let columns = ["recorded_at", "date", "placed_at", "started_at", "due_at"];
     columns.iter().fold(sql.replace("{overdue}", &OVERDUE.as_secs().to_string()), |sql, column| {
         let text = format!("strftime('%Y-%m-%dT%H:%M:%SZ', {column}, 'unixepoch')");

@@ -152,6 +152,7 @@ fn a_copy_that_was_written_another_way_is_reported() {
 fn adapters(ledger: MakeLedger) -> Adapters {
     Adapters {
         ledger,
+        reading: ledger,
         accounts: |_, _| Ok(None),
         store: |_, _| Ok(Arc::new(MemoryStore::default())),
     }

@@ -1,0 +1,48 @@
+//! `onedrop web`: reads the configuration, opens the listener (systemd's, else `--listen`, else
+//! `web.listen`), serves pages until SIGTERM or SIGINT.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::lmtp::{listen_at, systemds_listeners};
+use crate::command_line::WebArgs;
+use crate::http;
+use crate::pool::Limits;
+use crate::service::{Adapters, host_name};
+use crate::web::{self, QUESTIONS, Site};
+
+/// The permission bits of a Unix socket that is made here: for a proxy of the same group.
+const SOCKET_MODE: u32 = 0o660;
+/// Sessions of the ledger are kept for so long.
+const IDLE: Duration = Duration::from_secs(60);
+
+pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> Result<(), String> {
+    // Before the log, which has a thread.
+    let mut listeners = systemds_listeners()?;
+    let _log = crate::telemetry::start_for_a_server();
+    let loaded = super::load_despite_jobs(config)?;
+    if listeners.is_empty() {
+        let place = args.listen.as_ref().or(loaded.config.web.listen.as_ref());
+        let place = place.ok_or(
+            "nowhere to listen: give --listen, set web.listen, or start it by systemd's socket",
+        )?;
+        listeners.push(listen_at(place, None, SOCKET_MODE)?);
+    }
+    let password = loaded.web_password()?;
+    let limits = Limits { used: QUESTIONS, per_key: QUESTIONS, kept: QUESTIONS, idle: IDLE };
+    let ledger = (adapters.reading)(&loaded, limits).map_err(|error| format!("ledger: {error}"))?;
+    let site = Arc::new(Site::new(&loaded.config, ledger, password, host_name()));
+    let failed = |error: std::io::Error| format!("cannot serve: {error}");
+    let (stop, waker) = UnixStream::pair().map_err(failed)?;
+    for signal in [SIGTERM, SIGINT] {
+        let waker = waker.try_clone().map_err(failed)?;
+        signal_hook::low_level::pipe::register(signal, waker).map_err(failed)?;
+    }
+    web::keep_counting(&site).map_err(failed)?;
+    tracing::info!("serves pages");
+    http::run(listeners, web::router(site), web::LIMITS, QUESTIONS, stop).map_err(failed)
+}

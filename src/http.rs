@@ -1,0 +1,162 @@
+//! HTTP, by axum and hyper: one private runtime in one thread serves a router, over TCP or a Unix
+//! socket. Metrics are served by it, and the web pages.
+//!
+//! Promise: a client that is silent, slow or endless costs a place among [`HttpLimits::places`] for
+//! [`HttpLimits::whole`] at most, a panic ends one request, and no delivery ever waits for either.
+//! Relies on handlers that do not block. Nothing outside this module and `web` is async.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use crate::net::listener::Listener;
+
+/// What clients may take.
+#[derive(Debug, Clone, Copy)]
+pub struct HttpLimits {
+    /// Clients at a time; more wait in the system's queue.
+    pub places: usize,
+    /// For a request's head.
+    pub head: Duration,
+    /// For the request and its answer; one request a connection.
+    pub whole: Duration,
+}
+
+/// Those of `/metrics`.
+const OF_METRICS: HttpLimits =
+    HttpLimits { places: 8, head: Duration::from_secs(2), whole: Duration::from_secs(2) };
+/// Bytes of a request's head, at most.
+const LONGEST_REQUEST: usize = 8192;
+/// What requests under way get when the server stops.
+const LAST_REQUESTS: Duration = Duration::from_secs(5);
+/// Prometheus' text format.
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// `/metrics`, with what `text` says at the moment.
+pub fn metrics(text: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
+    let answer = || async move { ([(CONTENT_TYPE, TEXT_FORMAT)], text()) };
+    Router::new()
+        .route("/metrics", get(answer))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "see /metrics\n") })
+}
+
+/// Serves in a thread of its own, for the life of the process.
+pub fn serve(address: SocketAddr, router: Router) -> io::Result<()> {
+    let listener = Listener::Tcp(TcpListener::bind(address)?).prepared()?;
+    let runtime = runtime(1)?;
+    thread::Builder::new().name("http".to_owned()).spawn(move || {
+        let places = Arc::new(Semaphore::new(OF_METRICS.places));
+        let ended = runtime.block_on(accept(listener, router, OF_METRICS, places));
+        if let Err(error) = ended {
+            tracing::error!(%error, "no metrics are served any more");
+        }
+    })?;
+    Ok(())
+}
+
+/// Serves until something comes from `stop`, or its other end is closed; requests under way are
+/// answered. Handlers may run as many blocking calls at a time as `blocking`.
+pub fn run(
+    listeners: Vec<Listener>,
+    router: Router,
+    limits: HttpLimits,
+    blocking: usize,
+    stop: UnixStream,
+) -> io::Result<()> {
+    stop.set_nonblocking(true)?;
+    let runtime = runtime(blocking)?;
+    let served = runtime.block_on(async {
+        let stop = tokio::net::UnixStream::from_std(stop)?;
+        let open = Arc::new(Semaphore::new(limits.places));
+        let accepting = listeners
+            .into_iter()
+            .map(|listener| tokio::spawn(accept(listener, router.clone(), limits, open.clone())));
+        let accepting: Vec<_> = accepting.collect();
+        stop.readable().await?;
+        for one in accepting {
+            one.abort();
+        }
+        let places = u32::try_from(limits.places).unwrap_or(u32::MAX);
+        // A client that is slower than that sees its connection end.
+        let _ = timeout(LAST_REQUESTS, open.acquire_many(places)).await;
+        Ok(())
+    });
+    runtime.shutdown_timeout(LAST_REQUESTS);
+    served
+}
+
+fn runtime(blocking: usize) -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(blocking)
+        .build()
+}
+
+/// A listener of the runtime.
+enum Accepting {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+async fn accept(
+    listener: Listener,
+    router: Router,
+    limits: HttpLimits,
+    places: Arc<Semaphore>,
+) -> io::Result<()> {
+    // The file of a Unix socket goes with the last of this.
+    let (accepting, _file) = match listener {
+        Listener::Tcp(one) => (Accepting::Tcp(tokio::net::TcpListener::from_std(one)?), None),
+        Listener::Unix(one, file) => {
+            (Accepting::Unix(tokio::net::UnixListener::from_std(one)?), file)
+        }
+    };
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+        let router = router.clone();
+        let accepted = match &accepting {
+            Accepting::Tcp(one) => {
+                one.accept().await.map(|(client, _)| spawn(client, router, limits, place))
+            }
+            Accepting::Unix(one) => {
+                one.accept().await.map(|(client, _)| spawn(client, router, limits, place))
+            }
+        };
+        if accepted.is_err() {
+            // No more descriptors, most likely: they come back when clients leave.
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+fn spawn(
+    client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    limits: HttpLimits,
+    place: OwnedSemaphorePermit,
+) {
+    tokio::spawn(async move {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).keep_alive(false).title_case_headers(true);
+        http.max_buf_size(LONGEST_REQUEST).header_read_timeout(limits.head);
+        let service = TowerToHyperService::new(router);
+        let served = http.serve_connection(TokioIo::new(client), service);
+        // A client that is gone, or too slow, needs no answer.
+        let _ = timeout(limits.whole, served).await;
+        drop(place);
+    });
+}

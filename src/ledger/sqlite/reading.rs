@@ -1,0 +1,71 @@
+//! The ledger's file for questions alone: opened read only, never made, and no statement takes
+//! longer than [`QUESTION`]. Deliveries write beside it: with WAL a reader keeps no writer waiting.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::{Clocks, HostClocks, SqliteLedger, SqliteSession};
+use crate::ledger::pages::QUESTION;
+use crate::ledger::pooled::Traits;
+use crate::ledger::{LedgerError, PooledLedger, Program};
+use crate::pool::Limits;
+
+/// Steps of SQLite's machine between two looks at the clock: less than a millisecond.
+const STEPS: i32 = 10_000;
+
+/// When the statement that runs has to end.
+pub type EndOfQuestion = Arc<Mutex<Instant>>;
+
+impl SqliteLedger {
+    /// The ledger in the file `path`, which is there already, for questions alone.
+    pub fn reading(path: PathBuf, program: Program, limits: Limits) -> SqliteLedger {
+        let (program, clocks) = (Arc::new(program), Arc::new(HostClocks::default()));
+        let open = move |until| {
+            SqliteSession::open_to_read(&path, until, clocks.clone(), Arc::clone(&program))
+        };
+        let traits = Traits { commits_together: false, is_a_file: true };
+        PooledLedger::over(Arc::new(open), traits, limits)
+    }
+}
+
+impl SqliteSession {
+    pub(super) fn open_to_read(
+        path: &Path,
+        until: Instant,
+        clocks: Arc<dyn Clocks>,
+        program: Arc<Program>,
+    ) -> Result<SqliteSession, LedgerError> {
+        let at = |error: &dyn std::fmt::Display| {
+            LedgerError::Unavailable(format!("{}: {error}", path.display()))
+        };
+        // Nothing is locked here: where a lock's file would be, there is nothing.
+        let locks = File::open("/dev/null").map_err(|error| at(&error))?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection =
+            Connection::open_with_flags(path, flags).map_err(|error| at(&error))?;
+        connection.execute_batch("PRAGMA query_only = ON")?;
+        let ends: EndOfQuestion = Arc::new(Mutex::new(until));
+        let told = Arc::clone(&ends);
+        let is_over =
+            move || *told.lock().unwrap_or_else(PoisonError::into_inner) <= Instant::now();
+        connection.progress_handler(STEPS, Some(is_over))?;
+        let ends = Some(ends);
+        let path = path.to_owned();
+        let mut session =
+            SqliteSession { path, clocks, program, connection, locks, holds: None, until, ends };
+        session.limit_question(until)?;
+        Ok(session)
+    }
+
+    /// The next statements end by then, and soon.
+    pub(super) fn limit_question(&mut self, until: Instant) -> Result<(), LedgerError> {
+        let Some(ends) = &self.ends else { return Ok(()) };
+        let end = until.min(Instant::now() + QUESTION);
+        *ends.lock().unwrap_or_else(PoisonError::into_inner) = end;
+        Ok(self.connection.busy_timeout(end.saturating_duration_since(Instant::now()))?)
+    }
+}

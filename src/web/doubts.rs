@@ -1,0 +1,124 @@
+//! Copies that are not placed, and those that want another look, each with what `onedrop verify`
+//! will do about it.
+
+use std::time::{Duration, SystemTime};
+
+use askama::Template;
+
+use super::look::{self, Looked, PAGE, WHOLE_PAGE};
+use super::page::{Head, Html, NotShown, StateMark, When};
+use super::{AskedPage, Site};
+use crate::ledger::{CopyOnRecord, Numbered, Standing, first_since};
+use crate::text;
+
+/// Copies of messages since then are looked through; older ones are found where they want a look.
+const BACK: Duration = Duration::from_secs(48 * 3600);
+/// Bytes of a Message-ID in a line.
+const ID_BYTES: usize = 200;
+
+struct DoubtRow {
+    message: i64,
+    message_id: String,
+    recorded: When,
+    account: String,
+    mailbox: String,
+    mark: StateMark,
+    owner: String,
+    epoch: i64,
+    will: String,
+}
+
+#[derive(Template)]
+#[template(path = "doubts.html")]
+struct DoubtsPage {
+    head: Head,
+    unsettled: Vec<DoubtRow>,
+    more_unsettled: Option<i64>,
+    recent: Vec<DoubtRow>,
+    more_recent: Option<i64>,
+    is_first: bool,
+}
+
+pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
+    let (ledger, until) = (&*site.ledger, site.until());
+    // One of the two lists goes on; the other is on the first page alone.
+    let is_of_recent = asked.after.is_some();
+    let mut unsettled = match is_of_recent {
+        true => Vec::new(),
+        false => ledger.unsettled_copies(asked.before.unwrap_or(0), PAGE + 1, until)?,
+    };
+    let is_more = unsettled.len() > PAGE as usize;
+    unsettled.truncate(PAGE as usize);
+    let more_unsettled = unsettled.last().map(|copy| copy.copy).filter(|_| is_more);
+    let recent = match asked.before {
+        Some(_) => Looked { rows: Vec::new(), next: None },
+        None => {
+            let since = ledger.time().checked_sub(BACK).unwrap_or(SystemTime::UNIX_EPOCH);
+            let first = match asked.after {
+                Some(after) => after,
+                None => first_since(ledger, Numbered::Message, since, until)?,
+            };
+            let end = ledger.last_row(Numbered::Message, until)?.map_or(0, |(last, _)| last + 1);
+            let read = |span: &_, limit| ledger.unplaced_copies(span, limit, until);
+            look::forth((first, end), WHOLE_PAGE, read, |copy: &CopyOnRecord| copy.message)?
+        }
+    };
+    let shown = |copy: &CopyOnRecord| unsettled.iter().any(|one| one.copy == copy.copy);
+    let recent_rows = recent.rows.iter().filter(|copy| !shown(copy)).map(row).collect();
+    Html::of(&DoubtsPage {
+        head: site.head("Doubts", "/doubts"),
+        recent: recent_rows,
+        more_recent: recent.next,
+        unsettled: unsettled.iter().map(row).collect(),
+        more_unsettled,
+        is_first: asked.before.is_none() && asked.after.is_none(),
+    })
+}
+
+fn row(copy: &CopyOnRecord) -> DoubtRow {
+    let id = copy.identity.message_id.as_deref().unwrap_or(b"(no Message-ID)");
+    DoubtRow {
+        message: copy.message,
+        message_id: text::of_bytes(id, ID_BYTES),
+        recorded: When::of(copy.recorded_at),
+        account: copy.destination.account.clone(),
+        mailbox: copy.destination.mailbox.clone(),
+        mark: mark(copy),
+        owner: copy.owner.clone(),
+        epoch: copy.epoch,
+        will: will(copy),
+    }
+}
+
+fn mark(copy: &CopyOnRecord) -> StateMark {
+    match copy.standing {
+        Standing::Placed { .. } if copy.may_be_double => StateMark::doubt("placed, maybe twice"),
+        Standing::Placed { .. } => StateMark::good("placed"),
+        Standing::Leased => StateMark::waits("leased"),
+        Standing::InDoubt { .. } => StateMark::doubt("in doubt"),
+        Standing::Free if copy.due.is_some() => StateMark::waits("due"),
+        Standing::Free => StateMark::bad("not delivered"),
+    }
+}
+
+/// What `onedrop verify --repair` does, in words.
+fn will(copy: &CopyOnRecord) -> String {
+    let text = match (&copy.standing, &copy.kept) {
+        _ if copy.is_left_to_settle() => {
+            "leaves it to onedrop settle, which writes it unless the sender's mail program has"
+        }
+        (Standing::Placed { .. }, _) => {
+            "looks a second time, and takes out what is too many of our own"
+        }
+        (Standing::Leased, _) => "waits until the lease has ended",
+        (Standing::InDoubt { .. } | Standing::Free, Some(_)) => {
+            "looks in the mailbox, and writes it from the bytes that are kept if it is not there"
+        }
+        (Standing::InDoubt { .. }, None) => {
+            "looks in the mailbox and records what is there; if nothing is, the next attempt of \
+             Postfix writes it"
+        }
+        (Standing::Free, None) => "tells of it; the next attempt of Postfix writes it",
+    };
+    text.to_owned()
+}

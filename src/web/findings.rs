@@ -1,0 +1,62 @@
+//! What `onedrop status` finds in the ledger, for the front page. It costs more than a page may, so
+//! it is read now and then and kept in this process; the page says of when it is.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::Site;
+use crate::status::{LedgerFacts, StatusFinding, without_ledger};
+
+/// What is newer is shown as it is.
+const FRESH: Duration = Duration::from_secs(10);
+/// What is older is not shown at all.
+const STALE: Duration = Duration::from_secs(150);
+/// What reading may take.
+const TIME: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Default)]
+pub struct KeptFindings {
+    kept: Mutex<Option<ReadFindings>>,
+    is_read: AtomicBool,
+}
+
+/// Findings and when they were read.
+#[derive(Clone)]
+pub struct ReadFindings {
+    pub findings: Vec<StatusFinding>,
+    pub at: SystemTime,
+    read: Instant,
+}
+
+/// The newest that are kept. Where they are a little old, the next page has newer ones; where they
+/// are too old, they are read now.
+pub fn of(site: &Arc<Site>) -> ReadFindings {
+    let kept = site.findings.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(kept) = kept.filter(|kept| kept.read.elapsed() < STALE) else { return read(site) };
+    if kept.read.elapsed() >= FRESH && !site.findings.is_read.swap(true, Ordering::AcqRel) {
+        let of_thread = Arc::clone(site);
+        let again = move || {
+            read(&of_thread);
+            of_thread.findings.is_read.store(false, Ordering::Release);
+        };
+        if thread::Builder::new().name("findings".to_owned()).spawn(again).is_err() {
+            site.findings.is_read.store(false, Ordering::Release);
+        }
+    }
+    kept
+}
+
+/// Reads them and keeps them.
+pub fn read(site: &Site) -> ReadFindings {
+    let facts = LedgerFacts::read(&*site.ledger, Instant::now() + TIME);
+    let findings = match facts {
+        Ok(facts) => facts.findings(&site.jobs),
+        Err(error) => vec![without_ledger(&error)],
+    };
+    let now = ReadFindings { findings, at: SystemTime::now(), read: Instant::now() };
+    *site.findings.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(now.clone());
+    now
+}

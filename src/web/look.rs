@@ -1,0 +1,154 @@
+//! Looking back through rows that no index has by what is asked for: a span of numbers at a time,
+//! until a page is full, all is seen, or enough was looked at; the next page goes on from there.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::ledger::LedgerError;
+
+/// Numbers of rows that one question looks through.
+pub const SPAN: i64 = 20_000;
+
+/// Rows of a page.
+pub const PAGE: u32 = 50;
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Looked<T> {
+    pub rows: Vec<T>,
+    /// Below this number (going back), or from it on, there may be more.
+    pub next: Option<i64>,
+}
+
+/// How much is looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub rows: u32,
+    pub spans: u32,
+    pub time: Duration,
+}
+
+/// Of a page that does nothing else.
+pub const WHOLE_PAGE: Bounds = Bounds { rows: PAGE, spans: 50, time: Duration::from_millis(1000) };
+
+impl Bounds {
+    fn is_over(&self, spans: u32, began: Instant) -> bool {
+        spans >= self.spans || began.elapsed() >= self.time
+    }
+}
+
+/// From below `before` down to `first`, the newest rows first. `read` gets a span and how many rows
+/// are wanted; `number` tells a row's.
+pub fn back<T>(
+    (first, before): (i64, i64),
+    bounds: Bounds,
+    mut read: impl FnMut(&Range<i64>, u32) -> Result<Vec<T>, LedgerError>,
+    number: impl Fn(&T) -> i64,
+) -> Result<Looked<T>, LedgerError> {
+    let (began, mut rows, mut end, mut spans) = (Instant::now(), Vec::new(), before, 0);
+    while end > first {
+        let left = bounds.rows - rows.len() as u32;
+        if left == 0 || bounds.is_over(spans, began) {
+            return Ok(Looked { rows, next: Some(end) });
+        }
+        let span = (end - SPAN).max(first)..end;
+        let found = read(&span, left)?;
+        end = match found.last() {
+            Some(last) if found.len() as u32 == left => number(last),
+            _ => span.start,
+        };
+        rows.extend(found);
+        spans += 1;
+    }
+    Ok(Looked { rows, next: None })
+}
+
+/// From `from` up to before `end`, the oldest rows first; several rows may share a number, and
+/// those of one number come together.
+pub fn forth<T>(
+    (from, end): (i64, i64),
+    bounds: Bounds,
+    mut read: impl FnMut(&Range<i64>, u32) -> Result<Vec<T>, LedgerError>,
+    number: impl Fn(&T) -> i64,
+) -> Result<Looked<T>, LedgerError> {
+    let (began, mut rows, mut start, mut spans) = (Instant::now(), Vec::new(), from, 0);
+    while start < end {
+        let left = bounds.rows.saturating_sub(rows.len() as u32);
+        if left == 0 || bounds.is_over(spans, began) {
+            return Ok(Looked { rows, next: Some(start) });
+        }
+        let span = start..(start + SPAN).min(end);
+        let mut found = read(&span, left)?;
+        start = span.end;
+        if found.len() as u32 == left
+            && let Some(last) = found.last().map(&number)
+        {
+            // There may be more of the last number: the next page has all of them.
+            let whole = found.iter().position(|row| number(row) == last).unwrap_or(0);
+            match whole {
+                0 => start = last + 1,
+                _ => {
+                    found.truncate(whole);
+                    start = last;
+                }
+            }
+            rows.extend(found);
+            return Ok(Looked { rows, next: Some(start) });
+        }
+        rows.extend(found);
+        spans += 1;
+    }
+    Ok(Looked { rows, next: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AMPLE: Bounds = Bounds { rows: 3, spans: 50, time: Duration::from_secs(60) };
+
+    #[test]
+    fn going_back_page_by_page_shows_every_row_once() {
+        let all: Vec<i64> = vec![1, 2, 3, 50_000, 50_001, 70_000, 99_999];
+        let read = |span: &Range<i64>, limit: u32| {
+            let rows = all.iter().rev().filter(|row| span.contains(row));
+            Ok(rows.take(limit as usize).copied().collect::<Vec<i64>>())
+        };
+        let (mut seen, mut before) = (Vec::new(), 100_000);
+        for _ in 0..10 {
+            let looked = back((0, before), AMPLE, read, |row| *row).expect("rows");
+            assert!(looked.rows.len() <= 3);
+            seen.extend(looked.rows);
+            let Some(next) = looked.next else { break };
+            before = next;
+        }
+        assert_eq!(seen, all.into_iter().rev().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_was_not_looked_at_is_left_for_the_next_page() {
+        let bounds = Bounds { spans: 2, ..AMPLE };
+        let looked = back((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
+        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(60_000) });
+        let looked = forth((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
+        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(40_000) });
+    }
+
+    #[test]
+    fn rows_of_one_number_are_not_torn_apart() {
+        let all: Vec<(i64, i64)> = vec![(1, 1), (2, 2), (2, 3), (5, 4), (5, 5), (5, 6), (5, 7)];
+        let read = |span: &Range<i64>, limit: u32| {
+            let rows = all.iter().filter(|row| span.contains(&row.0));
+            Ok(rows.take(limit as usize).copied().collect::<Vec<_>>())
+        };
+        let (mut seen, mut from) = (Vec::new(), 0);
+        for _ in 0..10 {
+            let looked = forth((from, 30_000), AMPLE, read, |row| row.0).expect("rows");
+            seen.extend(looked.rows);
+            let Some(next) = looked.next else { break };
+            from = next;
+        }
+        // Of a number with more rows than a page has, a page's worth is shown.
+        assert_eq!(seen, all[..6].to_vec());
+    }
+}

@@ -1,0 +1,206 @@
+//! What all pages share: their head, times and states in words and shapes, and how a page that
+//! cannot be shown says so.
+
+use std::time::SystemTime;
+
+use askama::Template;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use jiff::{Timestamp, tz::TimeZone};
+
+use super::Site;
+use crate::ledger::LedgerError;
+use crate::text::one_line;
+
+/// The text of a page.
+pub struct Html(String);
+
+/// What stands above and below each page.
+pub struct Head {
+    pub title: String,
+    /// The path of the page, for the list of pages.
+    pub here: &'static str,
+    pub host: String,
+    pub shows_subjects: bool,
+    /// What is searched for.
+    pub q: String,
+    pub by: String,
+    pub now: When,
+    /// In which times are.
+    pub zone: String,
+}
+
+/// A time, for people and for machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct When {
+    pub text: String,
+    pub iso: String,
+}
+
+/// A state as word and shape; its colour only repeats them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateMark {
+    pub word: &'static str,
+    pub shape: &'static str,
+    pub class: &'static str,
+}
+
+impl StateMark {
+    pub const fn good(word: &'static str) -> StateMark {
+        StateMark { word, shape: "\u{2713}", class: "good" }
+    }
+
+    pub const fn waits(word: &'static str) -> StateMark {
+        StateMark { word, shape: "\u{25d4}", class: "waits" }
+    }
+
+    pub const fn doubt(word: &'static str) -> StateMark {
+        StateMark { word, shape: "?", class: "doubt" }
+    }
+
+    pub const fn bad(word: &'static str) -> StateMark {
+        StateMark { word, shape: "\u{2717}", class: "bad" }
+    }
+
+    /// Of an attempt.
+    pub fn of_outcome(outcome: Option<&str>) -> StateMark {
+        match outcome {
+            Some("delivered") => StateMark::good("delivered"),
+            Some("permfail") => StateMark::bad("refused"),
+            Some(_) => StateMark { shape: "\u{21bb}", ..StateMark::bad("deferred") },
+            None => StateMark::waits("no end on record"),
+        }
+    }
+}
+
+impl When {
+    pub fn of(time: SystemTime) -> When {
+        Timestamp::try_from(time).map_or_else(|_| When::unknown(), When::at)
+    }
+
+    /// Of a time on record (RFC 3339), with milliseconds where it has some.
+    pub fn on_record(text: &str) -> When {
+        match text.parse() {
+            Ok(time) => When::at(time),
+            Err(_) => When { text: one_line(text).into_owned(), iso: String::new() },
+        }
+    }
+
+    fn at(time: Timestamp) -> When {
+        let zoned = time.to_zoned(TimeZone::system());
+        let form = match time.subsec_millisecond() {
+            0 => "%Y-%m-%d %H:%M:%S",
+            _ => "%Y-%m-%d %H:%M:%S%.3f",
+        };
+        When { text: zoned.strftime(form).to_string(), iso: time.to_string() }
+    }
+
+    fn unknown() -> When {
+        When { text: "?".to_owned(), iso: String::new() }
+    }
+
+    /// Without seconds and the year.
+    pub fn hour(time: SystemTime) -> When {
+        let When { text, iso } = When::of(time);
+        When { text: text.get(5..16).unwrap_or(&text).to_owned(), iso }
+    }
+
+    /// The hour and minute alone.
+    pub fn clock(&self) -> &str {
+        self.text.get(11..16).unwrap_or(&self.text)
+    }
+}
+
+/// `3 ms`, `1.5 s`.
+pub fn took(millis: Option<i64>) -> String {
+    match millis {
+        None => String::new(),
+        Some(millis) if millis < 1000 => format!("{millis} ms"),
+        Some(millis) => format!("{:.1} s", millis as f64 / 1000.0),
+    }
+}
+
+impl Site {
+    pub(super) fn head(&self, title: &str, here: &'static str) -> Head {
+        let now = Timestamp::now().to_zoned(TimeZone::system());
+        Head {
+            title: title.to_owned(),
+            here,
+            host: self.host.clone(),
+            shows_subjects: self.shows_subjects,
+            q: String::new(),
+            by: String::new(),
+            now: When::at(now.timestamp()),
+            zone: now.strftime("UTC%:z").to_string(),
+        }
+    }
+}
+
+impl Html {
+    /// The page; a template fails only where a value in it does.
+    pub fn of(page: &impl Template) -> Result<Html, NotShown> {
+        let why = |error: askama::Error| {
+            NotShown::new(StatusCode::INTERNAL_SERVER_ERROR, "Not shown", error.to_string())
+        };
+        page.render().map(Html).map_err(why)
+    }
+
+    pub fn response(self) -> Response {
+        ([(CONTENT_TYPE, "text/html; charset=utf-8")], self.0).into_response()
+    }
+}
+
+/// Why a page is not shown.
+#[derive(Debug)]
+pub struct NotShown {
+    status: StatusCode,
+    title: &'static str,
+    text: String,
+    elsewhere: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "not_shown.html")]
+struct NotShownPage<'a> {
+    head: Head,
+    text: &'a str,
+}
+
+impl NotShown {
+    fn new(status: StatusCode, title: &'static str, text: String) -> NotShown {
+        NotShown { status, title, text, elsewhere: None }
+    }
+
+    pub fn nowhere() -> NotShown {
+        let text = "There is no such page, or what it showed has been forgotten.".to_owned();
+        NotShown::new(StatusCode::NOT_FOUND, "Not found", text)
+    }
+
+    pub fn busy(why: &str) -> NotShown {
+        let text = format!("This page could not be made: {why}. Try again in a moment.");
+        NotShown::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", text)
+    }
+
+    /// Another page has it.
+    pub fn see(path: String) -> NotShown {
+        let elsewhere = Some(path);
+        NotShown { elsewhere, ..NotShown::new(StatusCode::SEE_OTHER, "See", String::new()) }
+    }
+
+    pub fn response(self, site: &Site) -> Response {
+        if let Some(path) = self.elsewhere {
+            return axum::response::Redirect::to(&path).into_response();
+        }
+        let page = NotShownPage { head: site.head(self.title, ""), text: &self.text };
+        let html = page.render().unwrap_or_else(|_| self.text.clone());
+        (self.status, [(CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
+    }
+}
+
+impl From<LedgerError> for NotShown {
+    fn from(error: LedgerError) -> NotShown {
+        let text = one_line(&format!("The ledger: {error}.")).into_owned();
+        NotShown::new(StatusCode::SERVICE_UNAVAILABLE, "The ledger does not answer", text)
+    }
+}

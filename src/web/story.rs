@@ -1,0 +1,194 @@
+//! One message's story: what happened to it in one line of time, its copies, attempts and hosts.
+
+use askama::Template;
+
+use super::Site;
+use super::page::{Head, Html, NotShown, StateMark, When, took};
+use crate::ledger::{Trace, TraceAttempt, TraceCopy};
+
+/// A step of the story.
+struct StoryEvent {
+    at: When,
+    mark: StateMark,
+    text: String,
+    details: Vec<String>,
+}
+
+/// A copy as it stands.
+struct CopyPart {
+    copy: TraceCopy,
+    mark: StateMark,
+    placed: Option<When>,
+    until: Option<When>,
+    remarks: Vec<&'static str>,
+    /// What happens next, where it is not placed.
+    next: &'static str,
+}
+
+#[derive(Template)]
+#[template(path = "story.html")]
+struct StoryPage {
+    head: Head,
+    trace: Trace,
+    recorded: When,
+    date: Option<When>,
+    subject: Option<String>,
+    events: Vec<StoryEvent>,
+    copies: Vec<CopyPart>,
+    hosts: Vec<String>,
+    /// To be pasted.
+    commands: Vec<String>,
+}
+
+pub fn page(site: &Site, number: &str) -> Result<Html, NotShown> {
+    let number: i64 = number.parse().map_err(|_| NotShown::nowhere())?;
+    let trace = site.ledger.story(number, site.until())?.ok_or_else(NotShown::nowhere)?;
+    let mut hosts: Vec<String> = trace.attempts.iter().map(|one| one.host.clone()).collect();
+    hosts.sort();
+    hosts.dedup();
+    let title = trace.message_id.clone().unwrap_or_else(|| "(no Message-ID)".to_owned());
+    Html::of(&StoryPage {
+        head: site.head(&title, ""),
+        recorded: When::on_record(&trace.recorded_at),
+        date: trace.date.as_deref().map(When::on_record),
+        subject: trace.subject.clone().filter(|_| site.shows_subjects),
+        events: events(&trace),
+        copies: trace.copies.iter().map(copy).collect(),
+        hosts,
+        commands: commands(&trace),
+        trace,
+    })
+}
+
+/// In their order; times of one form sort as text.
+fn events(trace: &Trace) -> Vec<StoryEvent> {
+    let mut events = vec![(
+        When::on_record(&trace.recorded_at),
+        StoryEvent {
+            at: When::on_record(&trace.recorded_at),
+            mark: StateMark::good("recorded"),
+            text: "the message is on record".to_owned(),
+            details: Vec::new(),
+        },
+    )];
+    for attempt in &trace.attempts {
+        let event = of_attempt(attempt);
+        events.push((event.at.clone(), event));
+    }
+    for copy in &trace.copies {
+        if let Some(event) = of_copy(copy) {
+            events.push((event.at.clone(), event));
+        }
+    }
+    events.sort_by(|(a, _), (b, _)| a.text.cmp(&b.text));
+    events.into_iter().map(|(_, event)| event).collect()
+}
+
+fn of_attempt(attempt: &TraceAttempt) -> StoryEvent {
+    let mark = StateMark::of_outcome(attempt.outcome.as_deref());
+    let mut text = format!("attempt by {} pid {}", attempt.host, attempt.pid);
+    if !attempt.recipient.is_empty() {
+        text += &format!(" for {}", attempt.recipient);
+    }
+    if attempt.duration_ms.is_some() {
+        text += &format!(", {}", took(attempt.duration_ms));
+    }
+    let sender = if attempt.sender.is_empty() { "<>" } else { &attempt.sender };
+    let mut from = format!("from {sender}");
+    if !attempt.queue_id.is_empty() {
+        from += &format!(", queue id {}", attempt.queue_id);
+    }
+    let mut details = vec![from];
+    let said =
+        attempt.text.iter().flat_map(|text| text.split("; ")).filter(|text| !text.is_empty());
+    details.extend(said.map(|text| match &attempt.status {
+        Some(status) => format!("{status} {text}"),
+        None => text.to_owned(),
+    }));
+    let reason =
+        attempt.reason.as_deref().filter(|_| attempt.outcome.as_deref() != Some("delivered"));
+    details.extend(reason.map(|reason| format!("reason: {reason}")));
+    StoryEvent { at: When::on_record(&attempt.started_at), mark, text, details }
+}
+
+fn of_copy(copy: &TraceCopy) -> Option<StoryEvent> {
+    let place = format!("in {} of {}", copy.mailbox, copy.account);
+    let receipt = copy.receipt.as_deref().unwrap_or_default();
+    let time = copy.placed_at.as_ref().or(copy.leased_until.as_ref()).or(copy.due_at.as_ref())?;
+    let (mark, text) = match copy.state.as_str() {
+        "placed" if copy.found_by_look => {
+            (StateMark::good("found"), format!("{place} as {receipt}, by the look after a doubt"))
+        }
+        "placed" if copy.by_sender => (
+            StateMark::good("found"),
+            format!("{place}: the sender's mail program had saved its own"),
+        ),
+        "placed" => (StateMark::good("placed"), format!("{place} as {receipt}")),
+        "elsewhere" => (StateMark::good("elsewhere"), format!("not {place}: {receipt}")),
+        "leased" => (StateMark::waits("leased"), format!("{place} to {} until then", copy.owner)),
+        "in doubt" => {
+            let whose = if copy.owner.is_empty() { "another" } else { &copy.owner };
+            (
+                StateMark::doubt("in doubt"),
+                format!("{place}: the lease of {whose} ended without an end"),
+            )
+        }
+        "due" => (StateMark::waits("due"), format!("{place}, by onedrop settle")),
+        _ => return None,
+    };
+    let epoch = match copy.epoch {
+        0 | 1 => Vec::new(),
+        epoch => vec![format!("leased {epoch} times")],
+    };
+    Some(StoryEvent { at: When::on_record(time), mark, text, details: epoch })
+}
+
+fn copy(copy: &TraceCopy) -> CopyPart {
+    let (mark, next) = match copy.state.as_str() {
+        "placed" => (StateMark::good("placed"), ""),
+        "elsewhere" => (StateMark::good("elsewhere"), "its mailbox was not there: INBOX has it"),
+        "leased" => {
+            (StateMark::waits("leased"), "a delivery is at work, or died: then it is in doubt")
+        }
+        "in doubt" => {
+            (StateMark::doubt("in doubt"), "the next attempt, or verify, looks before it writes")
+        }
+        "due" => (StateMark::waits("due"), "onedrop settle writes it when its time has come"),
+        _ => (StateMark::bad("not delivered"), "the next attempt of Postfix writes it"),
+    };
+    let remarks = [
+        (copy.found_by_look, "found in the mailbox after a doubt"),
+        (copy.by_sender, "saved by the sender's own mail program"),
+        (copy.nul_replaced, "NUL bytes stored as 0x80"),
+        (copy.wrapped, "attached to a message of ours, because its header is damaged"),
+        (copy.kept.is_some(), "its bytes are kept until it is placed"),
+    ];
+    CopyPart {
+        mark,
+        next,
+        placed: copy.placed_at.as_deref().map(When::on_record),
+        until: copy.leased_until.as_deref().map(When::on_record),
+        remarks: remarks.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect(),
+        copy: copy.clone(),
+    }
+}
+
+fn commands(trace: &Trace) -> Vec<String> {
+    let mut commands = Vec::new();
+    if let Some(id) = &trace.message_id {
+        commands.push(format!("onedrop trace {}", quoted(id)));
+    }
+    let is_open = |copy: &&TraceCopy| copy.state != "placed" && copy.state != "elsewhere";
+    for copy in trace.copies.iter().filter(is_open) {
+        let command = format!("onedrop verify --account {} --repair", quoted(&copy.account));
+        if !commands.contains(&command) {
+            commands.push(command);
+        }
+    }
+    commands
+}
+
+/// For a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}

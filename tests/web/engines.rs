@@ -1,0 +1,244 @@
+//! What the pages ask of each ledger: by a role that may only read, and no raw bytes; by indexes,
+//! in a ledger with many rows; and never by counting a table.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use crate::pages::hostile_letter;
+use crate::served::Served;
+use crate::support::mariadb::Mariadb;
+use crate::support::postgres::Postgres;
+use crate::support::site::{Files, Site, deliver, delivered};
+use crate::support::{letters, set_mode};
+
+const SCUBA: &str = "scuba@mail.axial.net";
+const PROJECT: &str = env!("CARGO_MANIFEST_DIR");
+
+const PATHS: [&str; 14] = [
+    "/",
+    "/failures",
+    "/failures?reason=4.3.0",
+    "/failures?before=100&q=scuba",
+    "/search?q=scuba@mail.axial.net",
+    "/search?q=doug",
+    "/search?q=hostile@x.example",
+    "/search?q=elsewhere&by=sender",
+    "/search?q=script&by=subject",
+    "/doubts",
+    "/locks",
+    "/jobs",
+    "/hosts",
+    "/healthz",
+];
+
+/// The block of docs/web.md that makes the role, for the engine whose name it begins with.
+fn grants(engine: &str) -> String {
+    let page = fs::read_to_string(Path::new(PROJECT).join("docs/web.md")).expect("the page");
+    let begin = format!("```sql\n-- {engine}");
+    let (_, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no block for {engine}"));
+    let (block, _) = rest.split_once("```").expect("an end");
+    block.split_once('\n').expect("lines").1.to_owned()
+}
+
+/// A site whose ledger is there, with a little of everything, and the pages by another login.
+fn served(site: &Site<Files>, ledger: &str, reader: &str) -> Served {
+    let config = site.config("writer", ledger);
+    let letter = hostile_letter("hostile");
+    delivered(&config, &["-d", SCUBA, "-f", "ann@elsewhere.example"], letter.as_bytes());
+    delivered(&config, &["-d", "doug@mail.axial.net"], letters::from_ann("two").as_bytes());
+    site.block("blocked");
+    let to = ["-d", "blocked@mail.axial.net"];
+    assert_eq!(deliver(&config, &to, letters::from_ann("bad").as_bytes()).status.code(), Some(75));
+    let more = "[web]\nshow_subjects = true\n";
+    Served::start(&site.config("reader", &format!("{reader}{more}")), &[])
+}
+
+#[track_caller]
+fn all_pages_answer(served: &Served) {
+    for path in PATHS {
+        let answer = served.get(path);
+        assert!([200, 303].contains(&answer.status), "{path}: {answer:?}");
+        assert!(!answer.body.contains("does not answer"), "{path}: {answer:?}");
+    }
+    let found = served.get("/search?q=hostile@x.example");
+    let story = served.page(found.field("location").unwrap_or_else(|| panic!("{found:?}")));
+    for part in ["&#60;script&#62;", "placed", "delivered", "scuba"] {
+        assert!(story.contains(part), "{part}: {story}");
+    }
+    assert!(served.page("/failures").contains("blocked@mail.axial.net"));
+    assert_eq!(served.get("/search?q=doug").status, 303);
+}
+
+fn password_file(site: &Site<Files>, name: &str, password: &str) -> String {
+    let file = site.root.write(name, password);
+    set_mode(&file, 0o600);
+    file.display().to_string()
+}
+
+/// Twenty thousand messages, each with a copy and an attempt, of the last three weeks.
+const MANY: &str = "
+INSERT INTO onedrop_message OVERRIDING SYSTEM VALUE
+SELECT (jsonb_populate_record(m, jsonb_build_object('id', m.id + 100 + n,
+    'id_hash', '\\x' || md5(n::text) || md5(n::text), 'digest', '\\x' || repeat('00', 32),
+    'recorded_at', clock_timestamp() - (20000 - n) * interval '90 seconds'))).*
+FROM onedrop_message m, generate_series(1, 20000) n WHERE m.id = 1;
+INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
+SELECT (jsonb_populate_record(c, jsonb_build_object('id', c.id + 100 + n,
+    'message_id', c.message_id + 100 + n, 'account', 'user' || n % 50, 'uid_validity', 1,
+    'uid', n, 'file_name', NULL))).*
+FROM onedrop_copy c, generate_series(1, 20000) n WHERE c.message_id = 1;
+INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, outcome, started_at)
+SELECT 101 + n, 'user' || n % 50 || '@x.example', 'Q' || n, 'mx1', n,
+       CASE WHEN n % 1000 = 0 THEN 'tempfail' END,
+       clock_timestamp() - (20000 - n) * interval '90 seconds'
+FROM generate_series(1, 20000) n;
+VACUUM (ANALYZE) onedrop_message, onedrop_copy, onedrop_attempt, onedrop_unsettled, onedrop_kept;";
+
+#[test]
+fn on_postgres_a_role_that_reads_has_all_pages_by_indexes() {
+    let postgres = Postgres::start_with(
+        "session_preload_libraries = 'auto_explain'\nauto_explain.log_min_duration = 0\n",
+    );
+    let site = Site::embedded();
+    let owner = password_file(&site, "owner", postgres.password());
+    let ledger =
+        format!("[ledger]\nurl = \"{}\"\npassword_file = \"{owner}\"\n", postgres.url_socket());
+    crate::support::site::run(&site.config("writer", &ledger), &["migrate"]);
+    postgres.remember_for_ever();
+    postgres.psql(&grants("Postgres"));
+    // The rig trusts who comes over its socket.
+    let url = postgres.url_socket().replace("onedrop@", "onedrop_reader@");
+    let file = password_file(&site, "reader.password", "a-password");
+    let reader = format!("[ledger]\nurl = \"{url}\"\npassword_file = \"{file}\"\n");
+    let served = served(&site, &ledger, &reader);
+    all_pages_answer(&served);
+    let denied = |sql: &str| {
+        let psql = crate::support::postgres::bin("psql");
+        let said = std::process::Command::new(psql).args([&url, "-c", sql]).output().expect("psql");
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        said.contains("permission denied") || said.contains("read-only")
+    };
+    assert!(denied("SELECT bytes FROM onedrop_raw"));
+    assert!(denied("SELECT bytes FROM onedrop_kept"));
+    assert!(denied("SET default_transaction_read_only = off; DELETE FROM onedrop_message"));
+    for statement in MANY.split_inclusive(';') {
+        postgres.psql(statement);
+    }
+    let begun = postgres.whole_log().len();
+    all_pages_answer(&served);
+    for path in ["/m/5000", "/search?q=user7", "/search?q=user7@x.example", "/search?q=Q77"] {
+        assert!([200, 303].contains(&served.get(path).status), "{path}");
+    }
+    let log = postgres.whole_log().split_off(begun);
+    assert!(log.matches("plan:").count() > 30, "{log}");
+    // A span is the whole of so small a table; what names something goes by its index.
+    let plans: Vec<&str> = log.split("duration: ").filter(|one| one.contains("plan:")).collect();
+    for plan in plans.iter().filter(|plan| !plan.contains("id >= $1 AND")) {
+        for table in ["onedrop_message", "onedrop_copy", "onedrop_attempt"] {
+            assert!(!plan.contains(&format!("Seq Scan on {table} ")), "{table}: {plan}");
+        }
+    }
+    for index in ["onedrop_attempt_pkey", "onedrop_message_pkey", "onedrop_copy_account"] {
+        assert!(log.contains(index), "{index}: {log}");
+    }
+    // A statement that waits for a lock ends, and its page says so.
+    let holder = thread::spawn({
+        let url = format!("{}", postgres.url_socket());
+        move || {
+            let psql = crate::support::postgres::bin("psql");
+            let sql = "BEGIN; LOCK TABLE onedrop_message; SELECT pg_sleep(20)";
+            std::process::Command::new(psql).args([&url, "-c", sql]).output().expect("psql")
+        }
+    });
+    let is_locked = || {
+        let sql = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted
+                   AND relation = 'onedrop_message'::regclass";
+        postgres.psql(sql).trim() == "1"
+    };
+    assert!(crate::support::wait_until(Duration::from_secs(60), is_locked));
+    let answer = served.get("/m/1");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.contains("does not answer"), "{answer:?}");
+    assert!(is_locked(), "the lock was gone before the page");
+    postgres.psql(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks
+                   WHERE mode = 'AccessExclusiveLock' AND relation = 'onedrop_message'::regclass",
+    );
+    holder.join().expect("a holder");
+    assert_eq!(served.get("/m/1").status, 200);
+}
+
+const MANY_ON_MARIADB: &str = "
+INSERT INTO onedrop_message (id, id_hash, digest, message_id, sender, size_bytes, recorded_at)
+SELECT 100 + seq, UNHEX(SHA2(seq, 256)), m.digest, m.message_id, m.sender, m.size_bytes,
+       UTC_TIMESTAMP() - INTERVAL (20000 - seq) * 90 SECOND
+FROM onedrop_message m, seq_1_to_20000 WHERE m.message_id LIKE '%hostile%';
+INSERT INTO onedrop_copy (id, value, message_id, account, mailbox, shared, epoch, owner, in_doubt,
+                          prior_doubt, placed_at, placed_epoch, uid_validity, uid)
+SELECT 100 + seq, RANDOM_BYTES(16), 100 + seq, CONCAT('user', seq % 50), 'INBOX', FALSE, 1, '',
+       FALSE, FALSE, UTC_TIMESTAMP(6), 1, 1, seq FROM seq_1_to_20000;
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, started_at,
+                             duration_ms, outcome)
+SELECT 100 + seq, NULL, CONCAT('user', seq % 50, '@x.example'), CONCAT('Q', seq), 'mx1', seq,
+       UTC_TIMESTAMP(6) - INTERVAL (20000 - seq) * 90 SECOND, 5,
+       IF(seq % 1000 = 0, 'tempfail', 'delivered') FROM seq_1_to_20000;
+ANALYZE TABLE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_unsettled, onedrop_kept";
+
+#[test]
+fn on_mariadb_a_role_that_reads_has_all_pages_by_indexes() {
+    let mariadb = Mariadb::start_with(&[
+        "--slow-query-log=1",
+        "--slow-query-log-file=slow.log",
+        "--long-query-time=0",
+        "--log-slow-verbosity=query_plan,explain",
+    ]);
+    let site = Site::embedded();
+    crate::support::site::run(&site.config("writer", &mariadb.toml()), &["migrate"]);
+    mariadb.remember_for_ever();
+    for statement in grants("MariaDB").split_inclusive(';').filter(|one| one.len() > 5) {
+        mariadb.sql(statement);
+    }
+    let url = mariadb.url_tcp().replace("onedrop@", "onedrop_reader@");
+    let file = password_file(&site, "reader.password", "a-password");
+    let reader = format!("[ledger]\nurl = \"{url}\"\npassword_file = \"{file}\"\n");
+    let served = served(&site, &mariadb.toml(), &reader);
+    all_pages_answer(&served);
+    let shown = mariadb.sql("SHOW GRANTS FOR 'onedrop_reader'@'%'");
+    for table in ["onedrop_kept_bytes", "INSERT", "UPDATE", "DELETE", "ALL PRIVILEGES"] {
+        assert!(!shown.contains(table), "{shown}");
+    }
+    assert!(!shown.contains("bytes"), "{shown}");
+    mariadb.sql(MANY_ON_MARIADB);
+    let begun = mariadb.data_file("slow.log").len();
+    all_pages_answer(&served);
+    for path in ["/m/5000", "/search?q=user7", "/search?q=user7@x.example", "/search?q=Q77"] {
+        assert!([200, 303].contains(&served.get(path).status), "{path}");
+    }
+    let log = mariadb.data_file("slow.log").split_off(begun);
+    let plans: Vec<Vec<&str>> = log
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("# explain: ")?.split('\t').collect()))
+        .collect();
+    assert!(plans.len() > 30, "{log}");
+    for plan in plans.iter().filter(|plan| plan.len() > 5) {
+        let is_large = ["m", "c"].contains(&plan[2]) || plan[2].starts_with("onedrop_attempt");
+        assert!(!is_large || plan[3] != "ALL", "{plan:?}: {log}");
+    }
+}
+
+#[test]
+fn nothing_is_counted_but_rows_of_a_span() {
+    for engine in ["postgres", "mariadb", "sqlite"] {
+        let file = Path::new(PROJECT).join(format!("src/ledger/{engine}/pages.rs"));
+        let text = fs::read_to_string(&file).expect("a source").to_lowercase();
+        assert!(text.contains("select "), "{}", file.display());
+        for word in ["count(*)", "count (*)", "sum(", " offset "] {
+            let found = text.replace("offset 0)", "").matches(word).count();
+            assert_eq!(found, 0, "{word} in {}", file.display());
+        }
+        let counting = text.lines().filter(|line| line.contains("count(")).count();
+        assert_eq!(counting, 1, "only how attempts of a span ended: {}", file.display());
+    }
+}

@@ -1,0 +1,11 @@
+//! `onedrop web`: what it answers on the wire, what a browser makes of it, what it asks of each
+//! ledger, and what its role there may read.
+
+mod browser;
+mod engines;
+mod pages;
+mod seen;
+mod served;
+#[path = "../support/mod.rs"]
+mod support;
+mod wire;

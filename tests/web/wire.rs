@@ -1,0 +1,290 @@
+//! What the server answers on the wire, to clients of every kind.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use onedrop::config::Config;
+use onedrop::hook::{Call, Hook};
+use onedrop::http;
+use onedrop::ledger::LedgerError;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::net::listener::Listener;
+use onedrop::web::{self, Site as Pages};
+
+use crate::served::{Answer, Served};
+use crate::support::site::{Files, Site, deliver, delivered};
+use crate::support::{letters, set_mode, wait_until};
+
+const SCUBA: &str = "scuba@mail.axial.net";
+const LONG: Duration = Duration::from_secs(60);
+
+const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; \
+    form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+fn site() -> Site<Files> {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    site
+}
+
+#[test]
+fn every_answer_has_the_fields_that_keep_browsers_in_bounds() {
+    let site = site();
+    let config = site.config("web", "[web]\nhosts = [\"status.example\"]\n");
+    let served = Served::start(&config, &[]);
+    let host = |host: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        Answer::of(&served.send(request.as_bytes()).expect("an answer"))
+    };
+    let method = |method: &str| {
+        let request =
+            format!("{method} / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+        Answer::of(&served.send(request.as_bytes()).expect("an answer"))
+    };
+    for (answer, status) in [
+        (served.get("/"), 200),
+        (served.get("/style.css"), 200),
+        (served.get("/healthz"), 200),
+        (served.get("/nope"), 404),
+        (served.get("/m/1"), 404),
+        (served.get("/m/../../etc/passwd"), 404),
+        (served.get("/m/9999999999999999999999"), 404),
+        (served.get("/search?q=%00%ff&by=sender"), 200),
+        (served.get("/search?q=%00%ff"), 200),
+        (served.get("/search?before=x"), 400),
+        (host("status.example"), 200),
+        (host("STATUS.example:8443"), 200),
+        (host("evil.example"), 421),
+        (host("localhost.evil.example"), 421),
+        (method("POST"), 405),
+        (method("PUT"), 405),
+        (method("DELETE"), 405),
+        (method("OPTIONS"), 405),
+        (method("TRACE"), 405),
+    ] {
+        assert_eq!(answer.status, status, "{answer:?}");
+        for (name, value) in [
+            ("content-security-policy", POLICY),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+        ] {
+            assert_eq!(answer.field(name), Some(value), "{name}: {answer:?}");
+        }
+        if status == 405 {
+            assert_eq!(answer.field("allow"), Some("GET, HEAD"));
+        }
+        // Nothing in a page could be run, or come from elsewhere.
+        for word in ["<script", "style=", "onclick", "http://", "https://", "javascript:"] {
+            assert!(!answer.body.contains(word), "{word}: {answer:?}");
+        }
+    }
+    let head = b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let answer = Answer::of(&served.send(head).expect("an answer"));
+    assert_eq!((answer.status, answer.body.as_str()), (200, ""));
+    assert!(answer.field("content-length").is_some_and(|length| length != "0"), "{answer:?}");
+    let without = Answer::of(&served.send(b"GET / HTTP/1.0\r\n\r\n").expect("an answer"));
+    assert_eq!(without.status, 421, "{without:?}");
+}
+
+#[test]
+fn a_password_is_asked_for_where_one_is_set() {
+    let site = site();
+    let config = site.config("web", "[web]\npassword_file = \"$DIR/web.password\"\n");
+    let file = config.with_file_name("web.password");
+    fs::write(&file, "s3cret\n").expect("a file");
+    set_mode(&file, 0o640);
+    let mut refused = Served::begin(&config, &["--listen", "127.0.0.1:0"], 0);
+    assert!(wait_until(LONG, || refused.server.ended()), "open to its group");
+    assert_eq!(refused.server.status().and_then(|status| status.code()), Some(75));
+    let log = fs::read_to_string(&refused.log).expect("log");
+    assert!(log.contains("web.password_file") && log.contains("0640"), "{log}");
+    // Deliveries need not be able to read it.
+    delivered(&config, &["-d", SCUBA], letters::from_ann("one").as_bytes());
+    set_mode(&file, 0o600);
+    let served = Served::start(&config, &[]);
+    let asked = |password: &str| {
+        let value = crate::support::imap::base64(format!("me:{password}").as_bytes());
+        served.get_with("/", &format!("Authorization: Basic {value}\r\n"))
+    };
+    for answer in [served.get("/"), asked("s3cre"), asked("s3cret!"), asked("")] {
+        assert_eq!(answer.status, 401, "{answer:?}");
+        let ask = answer.field("www-authenticate").unwrap_or_default();
+        assert!(ask.starts_with("Basic realm="), "{answer:?}");
+        assert!(!answer.body.contains("Onedrop on"), "{answer:?}");
+    }
+    assert_eq!(asked("s3cret").status, 200);
+}
+
+#[test]
+fn what_is_too_long_or_too_slow_is_cut_and_others_are_served() {
+    let site = site();
+    let served = Served::start(&site.config("web", ""), &[]);
+    let long = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "a".repeat(20_000));
+    let answer = Answer::of(&served.send(long.as_bytes()).expect("an answer"));
+    assert!([414, 431].contains(&answer.status), "{answer:?}");
+    let fields = "X-Many: 1\r\n".repeat(500);
+    let request = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    let answer = Answer::of(&served.send(request.as_bytes()).expect("an answer"));
+    assert_eq!(answer.status, 431, "{answer:?}");
+    // One byte at a time, for as long as it is read; and silent ones.
+    let mut silent: Vec<_> = (0..20).map(|_| served.connect()).collect();
+    let mut slow = served.connect();
+    let began = Instant::now();
+    let cut = loop {
+        if slow.write_all(b"G").is_err() {
+            break true;
+        }
+        if began.elapsed() > LONG {
+            break false;
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert!(cut, "a client that drips its head is never cut");
+    for client in &mut silent {
+        let mut said = Vec::new();
+        let _ = client.read_to_end(&mut said);
+        assert!(!String::from_utf8_lossy(&said).contains("200 OK"));
+    }
+    assert_eq!(served.get("/").status, 200);
+}
+
+#[test]
+fn a_unix_socket_is_for_its_group_and_goes_with_the_server() {
+    let site = site();
+    let config = site.config("web", "[web]\nlisten = \"unix:$DIR/web.sock\"\n");
+    let socket = config.with_file_name("web.sock");
+    let mut served = Served::begin(&config, &[], 0);
+    assert!(wait_until(LONG, || UnixStream::connect(&socket).is_ok()));
+    let mode = socket.metadata().expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let mut client = UnixStream::connect(&socket).expect("a server");
+    client.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a server");
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).expect("an answer");
+    let answer = Answer::of(&answer);
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ok\n"));
+    served.server.stop(Signal::SIGTERM);
+    assert_eq!(served.server.status().and_then(|status| status.code()), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn nothing_listens_unless_it_is_asked_for() {
+    let site = site();
+    let mut served = Served::begin(&site.config("web", ""), &[], 0);
+    assert!(wait_until(LONG, || served.server.ended()));
+    assert_eq!(served.server.status().and_then(|status| status.code()), Some(75));
+    let log = fs::read_to_string(&served.log).expect("log");
+    assert!(log.contains("nowhere to listen"), "{log}");
+}
+
+#[test]
+fn a_ledger_that_is_not_there_is_told_and_not_made() {
+    let site = Site::embedded();
+    let served = Served::start(&site.config("web", ""), &[]);
+    let answer = served.get("/healthz");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.starts_with("ledger: "), "{answer:?}");
+    let answer = served.get("/");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.contains("The ledger does not answer"), "{answer:?}");
+    assert!(!site.root.join("ledger.db").exists());
+}
+
+struct PanicsAtJobs(Arc<AtomicBool>);
+
+impl Hook<LedgerError> for PanicsAtJobs {
+    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        assert!(!(call.name == "jobs" && self.0.load(Ordering::SeqCst)), "on purpose");
+        Ok(())
+    }
+}
+
+#[test]
+fn a_panic_ends_one_request_alone() {
+    let panics = Arc::new(AtomicBool::new(true));
+    let hook = Arc::new(PanicsAtJobs(Arc::clone(&panics)));
+    let ledger = Arc::new(MemoryLedger::default().with_hook(hook));
+    let site = Arc::new(Pages::new(&Config::default(), ledger, None, "mx1".to_owned()));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let listener = Listener::Tcp(listener).prepared().expect("a listener");
+    let (stop, stopped) = UnixStream::pair().expect("a pair");
+    let server = thread::spawn(move || {
+        http::run(vec![listener], web::router(site), web::LIMITS, web::QUESTIONS, stopped)
+    });
+    let get = |path: &str| {
+        let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a server");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client.write_all(request.as_bytes()).expect("a server");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).expect("an answer");
+        Answer::of(&answer)
+    };
+    for _ in 0..web::QUESTIONS * 2 {
+        let answer = get("/jobs");
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(answer.body.contains("internal error"), "{answer:?}");
+        assert!(!answer.body.contains("on purpose"), "{answer:?}");
+    }
+    assert_eq!(get("/locks").status, 200);
+    panics.store(false, Ordering::SeqCst);
+    assert_eq!(get("/jobs").status, 200);
+    drop(stop);
+    server.join().expect("a server that ends").expect("a good end");
+}
+
+#[test]
+fn a_hundred_clients_change_nothing_about_deliveries() {
+    const MESSAGES: usize = 20;
+    let site = site();
+    let config = site.config("web", "");
+    delivered(&config, &["-d", SCUBA], letters::from_ann("first").as_bytes());
+    let served = Served::start(&config, &[]);
+    let stop = AtomicBool::new(false);
+    let letters: Vec<String> =
+        (0..MESSAGES).map(|at| letters::one_of_many("clients", at)).collect();
+    let answered = thread::scope(|scope| {
+        let clients: Vec<_> = (0..100)
+            .map(|at| {
+                let (served, stop) = (&served, &stop);
+                scope.spawn(move || {
+                    let paths = ["/", "/failures", "/search?q=scuba", "/doubts", "/m/1", "/locks"];
+                    let (mut answered, mut at) = (0, at);
+                    while !stop.load(Ordering::SeqCst) || answered == 0 {
+                        at += 1;
+                        let path = paths[at % paths.len()];
+                        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                        // One that waits too long for a place is turned away.
+                        let Ok(answer) = served.send(request.as_bytes()) else { continue };
+                        if answer.is_empty() {
+                            continue;
+                        }
+                        let answer = Answer::of(&answer);
+                        assert!([200, 303, 503].contains(&answer.status), "{answer:?}");
+                        answered += usize::from(answer.status != 503);
+                    }
+                    answered
+                })
+            })
+            .collect();
+        for letter in &letters {
+            let output = deliver(&config, &["-d", SCUBA], letter.as_bytes());
+            assert!(output.status.success(), "{output:?}");
+        }
+        stop.store(true, Ordering::SeqCst);
+        let answered = clients.into_iter().map(|client| client.join().expect("a client"));
+        answered.sum::<usize>()
+    });
+    assert!(answered >= 100, "{answered}");
+    let first = letters::from_ann("first");
+    site.inbox_has("scuba", letters.iter().chain([&first]));
+}
