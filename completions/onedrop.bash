@@ -58,6 +58,9 @@ _onedrop() {
             onedrop,verify)
                 cmd="onedrop__subcmd__verify"
                 ;;
+            onedrop,web)
+                cmd="onedrop__subcmd__web"
+                ;;
             onedrop,with-lock)
                 cmd="onedrop__subcmd__with__subcmd__lock"
                 ;;
@@ -102,6 +105,9 @@ _onedrop() {
                 ;;
             onedrop__subcmd__help,verify)
                 cmd="onedrop__subcmd__help__subcmd__verify"
+                ;;
+            onedrop__subcmd__help,web)
+                cmd="onedrop__subcmd__help__subcmd__web"
                 ;;
             onedrop__subcmd__help,with-lock)
                 cmd="onedrop__subcmd__help__subcmd__with__subcmd__lock"
@@ -260,7 +266,7 @@ _onedrop() {
 
     case "${cmd}" in
         onedrop)
-            opts="-h -V --config --help --version deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help"
+            opts="-h -V --config --help --version deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -372,7 +378,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help)
-            opts="deliver lmtp migrate check trace status verify settle purge forget replay with-lock lock jobs help"
+            opts="deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -778,6 +784,20 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help__subcmd__verify)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__help__subcmd__web)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1611,6 +1631,28 @@ _onedrop() {
                     return 0
                     ;;
                 --resume)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__web)
+            opts="-h --listen --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --listen)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -103,24 +103,11 @@ pub struct LmtpArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-#[command(after_help = WEB_EXAMPLES)]
 pub struct WebArgs {
     /// Where to listen: ADDRESS:PORT or unix:/path [default: systemd's sockets, else web.listen]
     #[arg(long, value_name = "PLACE")]
     pub listen: Option<Listen>,
 }
-
-const WEB_EXAMPLES: &str = "\
-EXAMPLES
-  onedrop web --listen 127.0.0.1:9726
-      then open http://127.0.0.1:9726/ here, or from afar by
-      ssh -L 9726:127.0.0.1:9726 mail.example.org
-  systemctl enable --now onedrop-web.socket
-      listens on /run/onedrop/web.sock for a proxy (conf/nginx, conf/caddy)
-
-EXIT STATUS
-  0  ended by SIGTERM or SIGINT
-  75 it could not start";
 
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
