@@ -145,7 +145,7 @@ fn on_postgres_a_role_that_reads_has_all_pages_by_indexes() {
     }
     // A statement that waits for a lock ends, and its page says so.
     let holder = thread::spawn({
-        let url = format!("{}", postgres.url_socket());
+        let url = postgres.url_socket();
         move || {
             let psql = crate::support::postgres::bin("psql");
             let sql = "BEGIN; LOCK TABLE onedrop_message; SELECT pg_sleep(20)";
