@@ -3,6 +3,7 @@
 mod machine;
 mod manual_pages;
 mod package;
+mod packages_built;
 mod page;
 mod pages;
 mod postfix_stop;

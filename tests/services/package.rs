@@ -32,7 +32,7 @@ pub fn lint(package: &Path) {
     assert!(output.status.success(), "{}", told(&output));
 }
 
-fn told(output: &Output) -> String {
+pub fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 

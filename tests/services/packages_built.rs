@@ -1,0 +1,102 @@
+//! What is shipped, built as it is shipped, which takes long: with `tests/run --full` alone. The
+//! same bytes from two folders; a root of Debian with nothing else in it; a static program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::package::{lint, told};
+use crate::page::PROJECT;
+use crate::support::dovecot::Dovecot;
+use crate::support::site::{Site, finish_delivery};
+use crate::support::{TempRoot, run};
+
+fn is_full() -> bool {
+    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
+}
+
+/// `packaging/build` in a copy of the sources; what it made.
+fn build(folder: &Path, args: &[&str]) -> PathBuf {
+    fs::create_dir_all(folder).expect("a folder");
+    let copy = "tar -C \"$1\" --exclude=./target --exclude=./.git -c . | tar -C \"$2\" -x";
+    run(Command::new("sh").args(["-euc", copy, "sh", PROJECT]).arg(folder));
+    let mut build = Command::new(folder.join("packaging/build"));
+    build.args(args).env_remove("CARGO_TARGET_DIR").stderr(Stdio::inherit());
+    PathBuf::from(run(&mut build).lines().last().expect("what was made"))
+}
+
+#[test]
+fn two_builds_have_the_same_bytes_and_a_bare_debian_takes_them() {
+    if !is_full() {
+        return;
+    }
+    let root = TempRoot::new();
+    let first = build(&root.join("one"), &[]);
+    let second = build(&root.join("another/folder"), &[]);
+    assert!(fs::read(&first).expect("one") == fs::read(&second).expect("another"), "they differ");
+    lint(&first);
+
+    // A Debian with what every Debian has; apt brings what the package depends on.
+    let debian = root.join("debian");
+    let mut bootstrap = Command::new("mmdebstrap");
+    bootstrap.args(["--variant=apt", "--quiet", "bookworm"]).arg(&debian);
+    run(bootstrap.arg(mirror()));
+    fs::copy(&first, debian.join("onedrop.deb")).expect("a copy");
+    let inside = |command: &str| {
+        let mut chroot = Command::new("chroot");
+        chroot.arg(&debian).args(["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]);
+        let output = chroot.args(["sh", "-euc", command]).output().expect("chroot");
+        assert!(output.status.success(), "{command}: {}", told(&output));
+        told(&output)
+    };
+    let apt = "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends";
+    let said = inside(&format!("{apt} /onedrop.deb"));
+    assert!(said.contains("1. Say who has mail where"), "{said}");
+    assert!(inside("onedrop --version").starts_with("onedrop "));
+    let modes = "stat -c '%a %U:%G' /etc/onedrop /etc/onedrop/onedrop.toml /var/lib/onedrop";
+    assert_eq!(inside(modes), "750 root:onedrop\n640 root:onedrop\n700 onedrop:onedrop\n");
+    inside("printf '[directory]\\ndomains = [\"a.example\"]\\n' >/etc/onedrop/conf.d/site.toml");
+    inside("runuser -u onedrop -- onedrop migrate");
+    let message = "printf 'Message-ID: <1@x>\\nSubject: x\\n\\nbody\\n'";
+    let deliver = "runuser -u onedrop -- onedrop deliver -f '' -d scuba@a.example";
+    assert!(inside(&format!("{message} | {deliver}")).starts_with("stored account=scuba"));
+    inside(&format!("{apt} --reinstall /onedrop.deb && dpkg -r onedrop && dpkg -P onedrop"));
+    inside("test ! -e /etc/onedrop && test -d /var/lib/onedrop/mail/scuba");
+}
+
+/// Where this host's packages come from.
+fn mirror() -> String {
+    let listed = run(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]));
+    let debian = listed.lines().find(|line| line.ends_with("/debian/")).expect("a mirror");
+    debian.to_owned()
+}
+
+#[test]
+fn a_static_program_delivers_into_maildirs_and_by_postgres_and_imap() {
+    if !is_full() {
+        return;
+    }
+    let root = TempRoot::new();
+    let program = build(&root, &["--static"]);
+    let kind = run(Command::new("readelf").args(["--program-headers", "--wide"]).arg(&program));
+    assert!(!kind.contains("INTERP"), "{kind}");
+    let embedded = Site::embedded();
+    delivers(&program, &embedded.config("host", ""));
+    assert_eq!(embedded.inbox("scuba").len(), 1);
+    let site = Site::with(Dovecot::start());
+    delivers(&program, &site.config("host", ""));
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
+}
+
+/// Twice, which leaves one copy.
+fn delivers(program: &Path, config: &Path) {
+    for said in ["stored account=scuba", "already there account=scuba"] {
+        let mut deliver = Command::new(program);
+        deliver.args(["deliver", "-f", "", "-d", "scuba@mail.axial.net", "--config"]).arg(config);
+        deliver.current_dir(config.parent().expect("a folder"));
+        deliver.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = deliver.spawn().expect("the program");
+        let output = finish_delivery(child, b"Message-ID: <1@x>\nSubject: x\n\nbody\n");
+        assert!(told(&output).starts_with(said), "{}", told(&output));
+    }
+}
