@@ -7,6 +7,7 @@ mod disasters;
 mod domains;
 mod end_to_end;
 mod filing;
+mod grants;
 mod handoff;
 mod identity;
 mod mariadb;

@@ -44,7 +44,8 @@ fn words(level: &str, mode: &str, kind: Option<FsType>) -> Vec<Lasting> {
 fn known(kind: FsType) -> (&'static str, Option<&'static str>) {
     const MEMORY: &str = "it is gone when the host starts again";
     const NETWORK: &str = "SQLite's WAL and locks need a file system of this host";
-    // What nix has no name for, from statfs(2).
+    // What nix has no name for, everywhere or with musl; from statfs(2).
+    const XFS: FsType = FsType(0x5846_5342);
     const RAMFS: FsType = FsType(0x8584_58f6);
     const CIFS: FsType = FsType(0xff53_4d42);
     const SMB2: FsType = FsType(0xfe53_4d42);
@@ -54,7 +55,7 @@ fn known(kind: FsType) -> (&'static str, Option<&'static str>) {
         statfs::NFS_SUPER_MAGIC => ("NFS", Some(NETWORK)),
         statfs::SMB_SUPER_MAGIC | CIFS | SMB2 => ("SMB", Some(NETWORK)),
         statfs::EXT4_SUPER_MAGIC => ("ext4", None),
-        statfs::XFS_SUPER_MAGIC => ("XFS", None),
+        XFS => ("XFS", None),
         statfs::BTRFS_SUPER_MAGIC => ("Btrfs", None),
         statfs::OVERLAYFS_SUPER_MAGIC => ("overlayfs", None),
         _ => ("a file system of another kind", None),

@@ -1,0 +1,274 @@
+//! What a role of the ledger must be granted for each command: as docs/rights.md has it, on Postgres
+//! and MariaDB. It is enough, and where a grant is missing, the command says so and ends in 75.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::support::mariadb::Mariadb;
+use crate::support::postgres::Postgres;
+use crate::support::site::{deliver, run};
+use crate::support::{TempRoot, fixture_text, onedrop};
+
+/// A grant on a table.
+type Grant = (&'static str, String);
+
+const TO: [&str; 4] = ["-f", "lisa@gmail.com", "-d", "scuba@mail.axial.net"];
+
+trait Engine {
+    fn owner(&self) -> &'static str {
+        "onedrop"
+    }
+    fn sql(&self, sql: &str) -> String;
+    fn toml(&self, role: &str) -> String;
+    fn make_role(&self, role: &str);
+    fn has(&self, table: &str) -> bool;
+    /// `change`: GRANT or REVOKE.
+    fn change(&self, change: &str, grant: &Grant, role: &str);
+    /// What the server says where a grant on the table is missing.
+    fn denies(&self, told: &str, table: &str) -> bool;
+}
+
+impl Engine for Postgres {
+    fn sql(&self, sql: &str) -> String {
+        self.psql(sql)
+    }
+
+    fn toml(&self, role: &str) -> String {
+        let url = self.url_socket().replace("onedrop@", &format!("{role}@"));
+        format!("[ledger]\nurl = \"{url}\"\n")
+    }
+
+    fn make_role(&self, role: &str) {
+        self.psql(&format!("CREATE ROLE {role} LOGIN"));
+    }
+
+    fn has(&self, table: &str) -> bool {
+        !self.psql(&format!("SELECT to_regclass('{table}')")).is_empty()
+    }
+
+    fn change(&self, change: &str, (privilege, table): &Grant, role: &str) {
+        let to = if change == "GRANT" { "TO" } else { "FROM" };
+        self.psql(&format!("{change} {privilege} ON {table} {to} {role}"));
+    }
+
+    fn denies(&self, told: &str, table: &str) -> bool {
+        told.contains(&format!("permission denied for table {table}"))
+            || told.contains(&format!("permission denied for view {table}"))
+    }
+}
+
+impl Engine for Mariadb {
+    fn sql(&self, sql: &str) -> String {
+        Mariadb::sql(self, sql)
+    }
+
+    fn toml(&self, role: &str) -> String {
+        self.toml_at(&self.url_tcp().replace("onedrop@", &format!("{role}@")))
+    }
+
+    fn make_role(&self, role: &str) {
+        let password = self.password();
+        Mariadb::sql(self, &format!("CREATE USER {role}@'%' IDENTIFIED BY '{password}'"));
+    }
+
+    fn has(&self, table: &str) -> bool {
+        !Mariadb::sql(self, &format!("SHOW TABLES LIKE '{table}'")).is_empty()
+    }
+
+    fn change(&self, change: &str, (privilege, table): &Grant, role: &str) {
+        let to = if change == "GRANT" { "TO" } else { "FROM" };
+        Mariadb::sql(self, &format!("{change} {privilege} ON onedrop.{table} {to} {role}@'%'"));
+    }
+
+    fn denies(&self, told: &str, table: &str) -> bool {
+        let names = [format!("`{table}`"), format!("in table '{table}'")];
+        told.contains("command denied") && names.iter().any(|name| told.contains(name))
+    }
+}
+
+/// The columns of the page's table, each with its grants.
+fn grants(engine: &dyn Engine) -> Vec<(String, Vec<Grant>)> {
+    let page = fixture_text("docs/rights.md");
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let rows = rows.skip_while(|line| !line.starts_with("| table or view |"));
+    let mut rows = rows.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    let head = rows.next().expect("a table");
+    let names = &head[2..head.len() - 1];
+    let mut roles: Vec<(String, Vec<Grant>)> =
+        names.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+    for row in rows.skip(1) {
+        for table in row[1].split(", ").map(|name| name.trim_matches('`')) {
+            if !engine.has(table) {
+                continue;
+            }
+            for ((_, grants), letters) in roles.iter_mut().zip(&row[2..]) {
+                for (letter, privilege) in
+                    [('S', "SELECT"), ('I', "INSERT"), ('U', "UPDATE"), ('D', "DELETE")]
+                {
+                    if letters.contains(letter) {
+                        grants.push((privilege, table.to_owned()));
+                    }
+                }
+            }
+        }
+    }
+    roles
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+/// What a command's end was, where it was not the one that was wanted.
+type Ended = Result<(), (Option<i32>, String)>;
+
+fn ends(output: &Output, code: i32) -> Ended {
+    match output.status.code() {
+        Some(ended) if ended == code => Ok(()),
+        ended => Err((ended, told(output))),
+    }
+}
+
+struct Rig<'a> {
+    engine: &'a dyn Engine,
+    root: TempRoot,
+    messages: Cell<u32>,
+}
+
+impl Rig<'_> {
+    fn config(&self, role: &str) -> PathBuf {
+        let folder = self.root.join(role);
+        fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("onedrop.toml");
+        let text = format!(
+            "{}keep_raw = true\n[store]\nurl = \"maildir://{}\"\n[directory]\n\
+             domains = [\"mail.axial.net\"]\naccounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n\
+             [sent]\ntrust = \"header\"\n[jobs.mine]\nevery = \"1h\"\ncommand = [\"true\"]\n",
+            self.engine.toml(role),
+            self.root.join("mail").display()
+        );
+        fs::write(&path, text).expect("a file");
+        path
+    }
+
+    fn message(&self) -> Vec<u8> {
+        self.messages.set(self.messages.get() + 1);
+        let number = self.messages.get();
+        format!(
+            "From: lisa@gmail.com\nTo: scuba@mail.axial.net\nSubject: {number}\n\
+             Date: Sun, 22 Nov 2026 12:00:00 +0000\nMessage-ID: <{number}@x>\n\nbody\n"
+        )
+        .into_bytes()
+    }
+
+    /// A message that the owner of the ledger has delivered, with a copy that needs a look, and
+    /// one for Sent that is kept for later.
+    fn delivered(&self) {
+        let full = self.config(self.engine.owner());
+        let output = deliver(&full, &TO, &self.message());
+        assert!(output.status.success(), "{}", told(&output));
+    }
+
+    /// The commands of a column of the page.
+    fn commands(&self, role: &str, config: &Path) -> Ended {
+        match role {
+            "deliver" => {
+                let message = self.message();
+                ends(&deliver(config, &TO, &message), 0)?;
+                ends(&deliver(config, &TO, &message), 0)?;
+                ends(&deliver(config, &["-f", "", "-d", "no@where.example"], &message), 67)?;
+                ends(&run(config, &["trace", "scuba@mail.axial.net"]), 0)?;
+                ends(&run(config, &["verify", "--repair"]), 0)?;
+                ends(&run(config, &["settle"]), 0)?;
+                self.delivered();
+                let full = self.config(self.engine.owner());
+                run(&full, &["forget", "--since", "1h"]);
+                ends(&run(config, &["replay", "--from-ledger"]), 0)
+            }
+            "keep" => {
+                self.delivered();
+                ends(&run(config, &["forget", "--account", "scuba"]), 0)?;
+                self.delivered();
+                let ago = match self.engine.sql("SELECT version()").contains("Postgre") {
+                    true => "now() - interval '90 days'",
+                    false => "now(6) - interval 90 day",
+                };
+                let older = format!("UPDATE onedrop_message SET recorded_at = {ago}");
+                self.engine.sql(&older);
+                ends(&run(config, &["purge"]), 0)
+            }
+            "lock" => {
+                let mut command = onedrop();
+                command.arg("with-lock").arg("--config").arg(config).args(["n", "--", "true"]);
+                let output = command.output().expect("onedrop");
+                // Its own number for what failed before the command ran.
+                match output.status.code() {
+                    Some(125) => return Err((Some(75), told(&output))),
+                    _ => ends(&output, 0)?,
+                }
+                ends(&run(config, &["lock", "list"]), 0)?;
+                ends(&run(config, &["lock", "holder", "n"]), 1)
+            }
+            "jobs" => {
+                self.engine.sql("DELETE FROM onedrop_job");
+                let output = run(config, &["jobs", "tick"]);
+                // The run of a job that could take no lock is a job that has failed.
+                match output.status.code() {
+                    Some(1) => return Err((Some(75), told(&output))),
+                    _ => ends(&output, 0)?,
+                }
+                ends(&run(config, &["jobs", "list"]), 0)?;
+                ends(&run(config, &["jobs", "pause", "mine"]), 0)
+            }
+            other => panic!("no commands for {other}"),
+        }
+    }
+}
+
+/// How many of the page's grants are missed by the commands above.
+fn are_enough_and_needed(engine: &dyn Engine) -> Vec<(String, usize)> {
+    let rig = Rig { engine, root: TempRoot::new(), messages: Cell::new(0) };
+    let migrated = run(&rig.config(engine.owner()), &["migrate"]);
+    assert!(migrated.status.success(), "{}", told(&migrated));
+    let mut needed = Vec::new();
+    for (name, grants) in grants(engine) {
+        let role = format!("r_{name}");
+        engine.make_role(&role);
+        let config = rig.config(&role);
+        for grant in &grants {
+            engine.change("GRANT", grant, &role);
+        }
+        if let Err((code, told)) = rig.commands(&name, &config) {
+            panic!("the grants for {name} are not enough: {code:?} {told}");
+        }
+        let mut missed = 0;
+        // A full run takes each away, any other one in five.
+        let is_full = std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1");
+        for grant in grants.iter().step_by(if is_full { 1 } else { 5 }) {
+            engine.change("REVOKE", grant, &role);
+            if let Err((code, told)) = rig.commands(&name, &config) {
+                missed += 1;
+                assert_eq!(code, Some(75), "{name} without {grant:?}: {told}");
+                assert!(engine.denies(&told, &grant.1), "{name} without {grant:?}: {told}");
+            }
+            engine.change("GRANT", grant, &role);
+        }
+        println!("{name}: {missed} of {} grants are missed at once", grants.len());
+        needed.push((name, missed));
+    }
+    needed
+}
+
+#[test]
+fn the_grants_of_the_page_are_enough_on_postgres_and_a_missing_one_is_told() {
+    let needed = are_enough_and_needed(&Postgres::start());
+    assert!(needed.iter().all(|(_, missed)| *missed > 0), "{needed:?}");
+}
+
+#[test]
+fn the_grants_of_the_page_are_enough_on_mariadb_and_a_missing_one_is_told() {
+    let needed = are_enough_and_needed(&Mariadb::start());
+    assert!(needed.iter().all(|(_, missed)| *missed > 0), "{needed:?}");
+}
