@@ -1,5 +1,6 @@
-//! What a role of the ledger must be granted for each command: as docs/rights.md has it, on Postgres
-//! and MariaDB. It is enough, and where a grant is missing, the command says so and ends in 75.
+//! What a role of the ledger must be granted for each command: as docs/rights.md has it, on
+//! Postgres and MariaDB. It is enough, and where a grant is missing, the command says so and ends
+//! in 75.
 
 use std::cell::Cell;
 use std::fs;
