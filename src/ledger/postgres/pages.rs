@@ -23,32 +23,36 @@ use crate::text;
 const LINE: &str = "
 SELECT m.id, m.message_id, {recorded_at}, m.sender, m.subject, m.size_bytes,
        (SELECT true FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
-        LIMIT 1) IS NOT NULL
-FROM onedrop_message m";
+        LIMIT 1) IS NOT NULL";
 
-/// By Message-ID ($1: hashes), queue id, recipient or account ($2), below $3, at most $4.
+/// By Message-ID ($1: hashes), queue id, recipient or account ($2), below $3, at most $4. OFFSET
+/// keeps the server from walking through all messages to the few that have the name.
 const NAMED: &str = "
-WHERE m.id IN (
-    (SELECT id FROM onedrop_message WHERE id_hash = ANY ($1) AND id < $3
-     ORDER BY id DESC LIMIT $4)
+FROM (
+    (SELECT id FROM (SELECT id FROM onedrop_message WHERE id_hash = ANY ($1) OFFSET 0) one
+     WHERE id < $3 ORDER BY id DESC LIMIT $4)
     UNION
-    (SELECT DISTINCT message_id FROM onedrop_attempt
-     WHERE queue_id = $2 AND queue_id <> '' AND message_id < $3
-     ORDER BY message_id DESC LIMIT $4)
+    (SELECT DISTINCT message_id FROM (SELECT message_id FROM onedrop_attempt
+                                      WHERE queue_id = $2 AND queue_id <> '' OFFSET 0) one
+     WHERE message_id < $3 ORDER BY message_id DESC LIMIT $4)
     UNION
-    (SELECT DISTINCT message_id FROM onedrop_attempt
-     WHERE lower(recipient) = lower($2) AND message_id IS NOT NULL AND message_id < $3
-     ORDER BY message_id DESC LIMIT $4)
+    (SELECT DISTINCT message_id FROM (SELECT message_id FROM onedrop_attempt
+                                      WHERE lower(recipient) = lower($2)
+                                        AND message_id IS NOT NULL OFFSET 0) one
+     WHERE message_id < $3 ORDER BY message_id DESC LIMIT $4)
     UNION
     (SELECT DISTINCT message_id FROM onedrop_copy WHERE account = $2 AND message_id < $3
      ORDER BY message_id DESC LIMIT $4)
     UNION
     (SELECT DISTINCT message_id FROM onedrop_copy WHERE account = lower($2) AND message_id < $3
-     ORDER BY message_id DESC LIMIT $4))
-ORDER BY m.id DESC LIMIT $4";
+     ORDER BY message_id DESC LIMIT $4)
+    ORDER BY 1 DESC LIMIT $4) wanted (id)
+    CROSS JOIN LATERAL (SELECT * FROM onedrop_message WHERE id = wanted.id OFFSET 0) m
+ORDER BY m.id DESC";
 
 /// From $1 to below $2 with $3, at most $4.
 const WITH_PART: &str = "
+FROM onedrop_message m
 WHERE m.id >= $1 AND m.id < $2 AND {part} ORDER BY m.id DESC LIMIT $4";
 
 const SENDER: &str = "(position(lower($3) IN lower(m.sender)) > 0 OR EXISTS (
