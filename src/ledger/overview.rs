@@ -125,7 +125,9 @@ impl Dialect {
         let ago = self.ago("a.started_at");
         format!(
             "WITH RECURSIVE search (low, high, top) AS (
-                 SELECT MIN(id), MAX(id) + 1, MAX(id) FROM onedrop_attempt
+                 SELECT (SELECT MIN(id) FROM onedrop_attempt),
+                        (SELECT MAX(id) FROM onedrop_attempt) + 1,
+                        (SELECT MAX(id) FROM onedrop_attempt)
                  UNION ALL
                  SELECT CASE WHEN {is_old} THEN {middle} + 1 ELSE low END,
                         CASE WHEN {is_old} THEN high ELSE {middle} END, top
@@ -179,6 +181,7 @@ pub(super) fn first_copy(row: &impl SqlRow) -> Result<(i64, Option<Duration>), L
 /// How the attempts ended from number {attempt} on, where a copy's row may tell the end of one
 /// ([`AttemptEnd`](super::AttemptEnd) with no more to say): such copies are counted by themselves,
 /// as those of the messages from {message} on stand together, and a join would look for each one.
+/// `coalesce` keeps an engine from the indexes of messages, where most are older.
 pub(super) const COUNTS: &str = "
 SELECT outcome, reason, status, duration_ms, COUNT(*)
 FROM onedrop_attempt WHERE id >= {attempt} GROUP BY 1, 2, 3, 4
@@ -190,7 +193,8 @@ SELECT 'stored', 'delivered', '2.0.0', ms, COUNT(*) FROM (
     SELECT (SELECT c.attempt_ms FROM onedrop_copy c
             WHERE c.message_id = a.message_id AND c.attempt_id = a.id LIMIT 1) AS ms
     FROM onedrop_attempt a
-    WHERE a.id >= {attempt} AND a.message_id < {message} AND a.outcome IS NULL) told
+    WHERE a.id >= {attempt} AND coalesce(a.message_id, {message}) < {message}
+      AND a.outcome IS NULL) told
 WHERE ms IS NOT NULL GROUP BY ms";
 
 /// The first message that was recorded in the asked time: its number, or a null.

@@ -190,7 +190,8 @@ impl StatusGauges {
         self.last_success.clear();
         self.errors.clear();
         for JobFigures { job, errors, last_success, .. } in &figures.jobs {
-            let labels = [("job", job.clone())];
+            // Not `job`, which Prometheus calls its own targets.
+            let labels = [("name", job.clone())];
             self.last_success.get_or_create_owned(&labels).set(number(last_success.unwrap_or(0)));
             self.errors.get_or_create_owned(&labels).set(i64::from(*errors));
         }

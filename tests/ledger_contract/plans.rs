@@ -187,3 +187,75 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
     assert!(of_attempts.iter().any(|plan| plan[5] == "onedrop_attempt_message"), "{log}");
     assert!(of_attempts.iter().all(|plan| !["ALL", "index"].contains(&plan[3])), "{log}");
 }
+
+/// As much on record as in the tests above, and of each attempt as long ago as of its message.
+#[test]
+fn status_reads_its_hour_and_its_window_by_indexes() {
+    let rig = PostgresRig::with(
+        "session_preload_libraries = 'auto_explain'\nauto_explain.log_min_duration = 0\n\
+         auto_explain.log_analyze = on\n",
+    );
+    let host = Host::of(&rig);
+    host.confirm(&host.claim(&mail("model"), &inbox()), &uid(1));
+    for statement in MANY.split_inclusive(';') {
+        rig.postgres.psql(statement);
+    }
+    rig.postgres.psql(
+        "UPDATE onedrop_attempt a SET started_at = clock_timestamp()
+             - ((SELECT max(id) FROM onedrop_attempt) - a.id) * interval '90 seconds';",
+    );
+    rig.postgres.psql("VACUUM (ANALYZE) onedrop_attempt;");
+    let begun = rig.postgres.whole_log().len();
+    let hour = Duration::from_secs(3600);
+    let recent = host.0.recent_attempts(hour, soon()).expect("an answer");
+    let counted: u64 = recent.counts.iter().map(|one| one.count).sum();
+    assert!((30..60).contains(&counted), "{recent:?}");
+    host.0.open_copies(24 * hour, hour, soon()).expect("an answer");
+    let log = rig.postgres.whole_log().split_off(begun);
+    assert!(log.matches("plan:").count() >= 5, "{log}");
+    for table in ["onedrop_message", "onedrop_copy", "onedrop_attempt"] {
+        assert!(!log.contains(&format!("Seq Scan on {table} ")), "{table}: {log}");
+    }
+    // No step has read more rows than the window has.
+    let rows = |part: &str| part.split_once("rows=")?.1.split(' ').next()?.parse::<u64>().ok();
+    let most = log.split("(actual time=").skip(1).filter_map(rows).max();
+    assert!(most.is_some_and(|most| most < 1200), "{most:?} rows: {log}");
+    let removed = log.split("Rows Removed by Filter: ").skip(1);
+    let removed = removed.filter_map(|rest| rest.lines().next()?.parse::<u64>().ok()).max();
+    assert!(removed.is_none_or(|most| most < 1200), "{removed:?} rows: {log}");
+}
+
+#[test]
+fn status_reads_its_hour_and_its_window_by_indexes_on_mariadb() {
+    let rig = MariadbRig::with(&[
+        "--slow-query-log=1",
+        "--slow-query-log-file=slow.log",
+        "--long-query-time=0",
+        "--log-slow-verbosity=query_plan,explain",
+    ]);
+    let host = Host::of(&rig);
+    host.confirm(&host.claim(&mail("model"), &inbox()), &uid(1));
+    rig.sql(MANY_ON_MARIADB);
+    rig.sql(
+        "UPDATE onedrop_attempt a, (SELECT MAX(id) AS top FROM onedrop_attempt) b
+             SET a.started_at = UTC_TIMESTAMP(6) - INTERVAL 90 * (b.top - a.id) SECOND;
+         ANALYZE TABLE onedrop_attempt",
+    );
+    let begun = rig.mariadb.data_file("slow.log").len();
+    let hour = Duration::from_secs(3600);
+    let recent = host.0.recent_attempts(hour, soon()).expect("an answer");
+    let counted: u64 = recent.counts.iter().map(|one| one.count).sum();
+    assert!((30..60).contains(&counted), "{recent:?}");
+    host.0.open_copies(24 * hour, hour, soon()).expect("an answer");
+    let log = rig.mariadb.data_file("slow.log").split_off(begun);
+    let explained = log.lines().filter_map(|line| line.strip_prefix("# explain: "));
+    let plans: Vec<Vec<&str>> = explained.map(|line| line.split('\t').collect()).collect();
+    assert!(plans.len() > 10, "{log}");
+    let large = ["a", "c", "f", "m", "onedrop_message", "onedrop_copy", "onedrop_attempt"];
+    for plan in plans.iter().filter(|plan| plan.len() > 5 && large.contains(&plan[2])) {
+        assert!(!["ALL", "index"].contains(&plan[3]), "{plan:?}: {log}");
+    }
+    let rows = |part: &str| part.split_whitespace().next()?.parse::<u64>().ok();
+    let most = log.split("Rows_examined: ").skip(1).filter_map(rows).max();
+    assert!(most.is_some_and(|most| most < 2400), "{most:?} rows: {log}");
+}

@@ -216,8 +216,8 @@ fn the_ledgers_state_is_served_as_gauges() {
         ("copies_in_doubt", 0.0),
         ("leases_without_end", 1.0),
         ("sent_waiting", 0.0),
-        ("job_errors{job=\"report\"}", 0.0),
-        ("job_last_success_timestamp_seconds{job=\"report\"}", 0.0),
+        ("job_errors{name=\"report\"}", 0.0),
+        ("job_last_success_timestamp_seconds{name=\"report\"}", 0.0),
     ] {
         assert_eq!(told.value(&format!("onedrop_{gauge}")), value, "{gauge}");
     }

@@ -2,6 +2,7 @@
 
 mod machine;
 mod manual_pages;
+mod monitoring;
 mod package;
 mod packages_built;
 mod page;

@@ -322,8 +322,8 @@ fn the_reasons_page_has_every_reason_with_its_statuses() {
     assert!(rows.iter().all(|row| !row[2].is_empty()), "each says what it means");
 }
 
-#[test]
-fn the_metrics_page_has_every_metric() {
+/// The families of metrics that a server serves, without the ending of counters.
+pub fn metrics_served() -> BTreeSet<String> {
     let site = Site::embedded();
     let lmtp = site.server("[jobs.report]\nevery = \"1h\"\ncommand = [\"true\"]\n");
     // A family without a sample is not served.
@@ -333,15 +333,16 @@ fn the_metrics_page_has_every_metric() {
     let has_jobs = || lmtp.metrics().contains("onedrop_job_errors{");
     assert!(wait_until(Duration::from_secs(60), has_jobs), "{}", lmtp.metrics());
     let told = lmtp.metrics();
-    let family = |name: &str| name.trim_end_matches("_total").to_owned();
-    let served: BTreeSet<_> = told
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
-        .map(family)
-        .collect();
+    let types = told.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    types.map(|name| name.trim_end_matches("_total").to_owned()).collect()
+}
+
+#[test]
+fn the_metrics_page_has_every_metric() {
     let page = Page::read("docs/metrics.md");
-    let shown: BTreeSet<_> = page.rows("").iter().map(|row| family(code(&row[0]))).collect();
-    assert_eq!(shown, served);
+    let family = |row: &Vec<String>| code(&row[0]).trim_end_matches("_total").to_owned();
+    let shown: BTreeSet<_> = page.rows("").iter().map(family).collect();
+    assert_eq!(shown, metrics_served());
 }
 
 /// The columns that the schema page names, by table.

@@ -5,9 +5,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::MariadbLedger;
 use super::attempts::INDEXED;
-use super::connection::{first, rows_at};
+use super::connection::{MariadbSession, first, rows_at};
 use super::statement::{SqlBatch, values};
-use crate::ledger::overview::{self, Dialect, MOST_HOSTS, MOST_OPEN, only};
+use crate::ledger::overview::{
+    self, Dialect, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN, only,
+};
+use crate::ledger::rows::SqlRow;
 use crate::ledger::{HostRow, LedgerError, OpenCopies, Overview, RecentAttempts, SCHEMA_VERSION};
 use crate::text;
 
@@ -66,6 +69,73 @@ fn with_most(sql: &str) -> String {
     sql.replace("{ago}", &DIALECT.ago.replace("{}", "m.recorded_at"))
 }
 
+/// [`overview::first_attempt`], a step a statement: within one, the server would go by the whole
+/// index to the middle.
+fn first_attempt(
+    connection: &mut MariadbSession,
+    back: Duration,
+) -> Result<(SystemTime, Option<i64>, Option<Duration>), LedgerError> {
+    let bounds = format!("SELECT MIN(id), MAX(id), {} FROM onedrop_attempt", DIALECT.now);
+    let rows = connection.query(&bounds, &[])?;
+    let (row, back) = (only(&rows)?, whole_secs(back));
+    let now = SystemTime::UNIX_EPOCH + overview::seconds(row.cell(2)?);
+    let (Some(low), Some(top)) = (row.cell::<Option<i64>>(0)?, row.cell::<Option<i64>>(1)?) else {
+        return Ok((now, None, None));
+    };
+    let ago = DIALECT.ago.replace("{}", "started_at");
+    let at_middle = format!(
+        "SELECT id, started_at < {}, {ago} FROM onedrop_attempt WHERE id >= ?2
+         ORDER BY id LIMIT 1",
+        DIALECT.then
+    );
+    let (mut low, mut high) = (low, top + 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let rows = connection.query(&at_middle, values![back, middle])?;
+        match rows.first() {
+            Some(row) if row.cell(1)? => low = row.cell::<i64>(0)? + 1,
+            // What lies between has no rows.
+            Some(_) | None => high = middle,
+        }
+    }
+    let first_of_most = top - i64::from(MOST_ATTEMPTS) + 1;
+    if low >= first_of_most {
+        return Ok((now, Some(low), None));
+    }
+    let rows = connection.query(&at_middle, values![back, first_of_most])?;
+    let reach = rows.first().map(|row| row.cell::<f64>(2)).transpose()?;
+    Ok((now, Some(first_of_most), reach.map(overview::seconds)))
+}
+
+/// [`overview::first_copy`], for the same reason in steps.
+fn first_copy(
+    connection: &mut MariadbSession,
+    back: Duration,
+) -> Result<(i64, Option<Duration>), LedgerError> {
+    let message = overview::first_message(DIALECT.then);
+    let rows = connection.query(&message, values![whole_secs(back)])?;
+    let message = first::<Option<i64>>(&rows)?.flatten();
+    let sql = "SELECT MIN(c.id), (SELECT MAX(id) FROM onedrop_copy) FROM onedrop_copy c
+               WHERE c.message_id = (SELECT f.message_id FROM onedrop_copy f
+                   WHERE f.message_id >= ?1 ORDER BY f.message_id LIMIT 1)";
+    let rows = connection.query(sql, values![message.unwrap_or(i64::MAX)])?;
+    let row = only(&rows)?;
+    let (copy, top) = (row.cell::<Option<i64>>(0)?, row.cell::<Option<i64>>(1)?.unwrap_or(0));
+    let first_of_most = top - i64::from(MOST_COPIES) + 1;
+    match copy {
+        None => return Ok((top + 1, None)),
+        Some(copy) if copy >= first_of_most => return Ok((copy, None)),
+        Some(_) => {}
+    }
+    let ago = DIALECT.ago.replace("{}", "m.recorded_at");
+    let sql = format!(
+        "SELECT {ago} FROM onedrop_copy c STRAIGHT_JOIN onedrop_message m ON m.id = c.message_id
+         WHERE c.id >= ?1 ORDER BY c.id LIMIT 1"
+    );
+    let rows = connection.query(&sql, values![first_of_most])?;
+    Ok((first_of_most, first::<f64>(&rows)?.map(overview::seconds)))
+}
+
 /// As a parameter.
 fn whole_secs(back: Duration) -> i64 {
     i64::try_from(back.as_secs()).unwrap_or(i64::MAX).min(1_000_000_000)
@@ -78,8 +148,7 @@ impl Overview for MariadbLedger {
         until: Instant,
     ) -> Result<RecentAttempts, LedgerError> {
         self.call(until, |connection| {
-            let rows = connection.query(&DIALECT.first_attempt(), values![whole_secs(back)])?;
-            let (now, first, reach) = overview::first_attempt(only(&rows)?)?;
+            let (now, first, reach) = first_attempt(connection, back)?;
             let reach = reach.unwrap_or(back);
             let (mut counts, mut hosts) = (Vec::new(), Vec::new());
             if let Some(first) = first {
@@ -101,11 +170,9 @@ impl Overview for MariadbLedger {
         until: Instant,
     ) -> Result<OpenCopies, LedgerError> {
         self.call(until, |connection| {
-            let mut batch = SqlBatch::of(&DIALECT.first_copy(), values![whole_secs(back)]);
-            batch.add(&with_most(KEPT), values![whole_secs(kept_for)]);
-            let answers = connection.read(batch)?;
-            let (copy, reach) = overview::first_copy(only(rows_at(&answers, 0))?)?;
-            let kept = first::<i64>(rows_at(&answers, 1))?.unwrap_or(0).max(0).unsigned_abs();
+            let (copy, reach) = first_copy(connection, back)?;
+            let rows = connection.query(&with_most(KEPT), values![whole_secs(kept_for)])?;
+            let kept = first::<i64>(&rows)?.unwrap_or(0).max(0).unsigned_abs();
             let reach = reach.unwrap_or(back);
             let mut open = OpenCopies { reach, kept, ..OpenCopies::default() };
             let rows = connection.query(&with_most(OPEN), values![copy])?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{SqliteLedger, attempts, copies, settling, trace, verify};
+use super::{SqliteLedger, attempts, copies, overview, settling, trace, verify};
 use crate::ledger::Schema;
 use crate::pool::Limits;
 
@@ -37,6 +37,12 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
         "counted",
         "unrecorded",
         "json_each",
+        "search",
+        "one",
+        "CONSTANT",
+        "bounds",
+        "told",
+        "o",
     ];
     for table in steps.iter().filter_map(|step| step.strip_prefix("SCAN ")) {
         let name = table.split(' ').next().unwrap_or_default();
@@ -108,5 +114,15 @@ fn settle_reads_what_is_open_by_indexes() {
     let ledger = ledger(folder.path());
     for watched in [false, true] {
         steps_by_indexes(&ledger, &settling::copies_to_settle(watched));
+    }
+}
+
+#[test]
+fn status_reads_its_hour_and_its_window_by_row_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = ledger(folder.path());
+    for sql in overview::others().into_iter().chain([overview::open_copies()]) {
+        let steps = steps_by_indexes(&ledger, &sql);
+        assert!(steps.iter().any(|step| step.starts_with("SEARCH ")), "{sql}: {steps:#?}");
     }
 }
