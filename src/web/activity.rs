@@ -272,7 +272,7 @@ mod tests {
         assert_eq!((day.bars.len(), day.hours.len(), day.last_bar), (BARS, HOURS, 14));
         let last = day.bars.last().expect("a bar");
         assert_eq!((last.deferred, last.open, last.delivered), (2, 1, 0));
-        assert_eq!(day.bars[BARS - 3].delivered, 7);
+        assert_eq!(day.bars[BARS - 2].delivered, 7);
         assert_eq!(day.hours[HOURS - 2].delivered, 7);
         assert_eq!(day.hours.iter().map(|hour| hour.open).sum::<u64>(), 1);
         assert_eq!(day.reasons[0].hours[HOURS - 1], 2);
