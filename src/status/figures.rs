@@ -197,6 +197,11 @@ impl StatusGauges {
         }
     }
 
+    /// Whether the ledger takes mail, where that is known otherwise than by figures.
+    pub fn set_ledger_up(&self, is_up: bool) {
+        self.ledger_up.set(is_up.into());
+    }
+
     /// All of them as Prometheus reads them, for node_exporter's textfile collector.
     pub fn textfile(
         figures: Option<&StatusFigures>,

@@ -181,6 +181,11 @@ impl Rig<'_> {
                 ends(&deliver(config, &TO, &message), 0)?;
                 ends(&deliver(config, &["-f", "", "-d", "no@where.example"], &message), 67)?;
                 ends(&run(config, &["trace", "scuba@mail.axial.net"]), 0)?;
+                let output = run(config, &["status"]);
+                // Something may want attention.
+                if output.status.code() != Some(1) {
+                    ends(&output, 0)?;
+                }
                 ends(&run(config, &["verify", "--repair"]), 0)?;
                 ends(&run(config, &["settle"]), 0)?;
                 self.delivered();
@@ -243,6 +248,9 @@ fn are_enough_and_needed(engine: &dyn Engine) -> Vec<(String, usize)> {
         }
         if let Err((code, told)) = rig.commands(&name, &config) {
             panic!("the grants for {name} are not enough: {code:?} {told}");
+        }
+        if name == "jobs" {
+            assert_eq!(engine.sql("SELECT count(*) FROM onedrop_host").trim(), "1", "a tick's");
         }
         let mut missed = 0;
         // A full run takes each away, any other one in five.

@@ -49,7 +49,12 @@ fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bo
     {
         tracing::error!("ledger: {error}; {UNTIL}");
     }
-    let figures = checked.and_then(|ledger| figures(&*ledger, loaded, until));
+    // A ledger that takes mail is up, whatever this role may read besides.
+    let is_up = checked.is_ok();
+    let figures = checked.ok().and_then(|ledger| {
+        let figures = figures(&*ledger, loaded, until);
+        figures.map_err(|error| tracing::warn!(%error, "the gauges could not be read")).ok()
+    });
     let store = loaded.config.store.kind();
     let answers = status::store_answers(&store, Instant::now() + LOOK);
     if let Err(error) = &answers
@@ -57,7 +62,8 @@ fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bo
     {
         tracing::error!("store: {store} cannot be reached: {error}; {UNTIL}");
     }
-    gauges.set(figures.ok().as_ref(), answers.is_ok(), SystemTime::now());
+    gauges.set(figures.as_ref(), answers.is_ok(), SystemTime::now());
+    gauges.set_ledger_up(is_up);
 }
 
 /// Says that this host is there, and asks how things are.
