@@ -9,25 +9,27 @@ use super::text;
 /// How lines that begin with `From ` were quoted when an mbox was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MboxQuoting {
-    /// mboxrd: also lines that were quoted already got one more `>` (`>From ` is `>>From `)
+    /// mboxrd: lines that begin with `From `, and those that begin with `>From ` at any depth
     Rd,
-    /// mboxo: only lines that begin with `From ` got a `>`
+    /// mboxo: only lines that begin with `From `; of others a `>` stays
     O,
 }
 
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// A file with a message, a folder of such files, a Maildir, or with --mbox an mbox
+    /// A file with a message, a folder of such files, a Maildir, or with --mbox an mbox; Sent gets
+    /// no copies of what files hold
     #[arg(value_name = "SOURCE", required_unless_present = "from_ledger")]
     pub sources: Vec<PathBuf>,
     /// Deliver each message to this address; may be repeated [default: its top-most Delivered-To,
     /// else X-Original-To, above the first Received field]
     #[arg(long, value_name = "RECIPIENT", value_parser = text())]
     pub to: Vec<String>,
-    /// Files are mboxes, in which a `>` before `From ` at the beginning of a line was put there so
+    /// Files are mboxes; QUOTING says which lines got a `>` before them when they were written, so
+    /// that no line of a message begins another
     #[arg(long, value_name = "QUOTING")]
     pub mbox: Option<MboxQuoting>,
-    /// Read the folders below as well: those of a Maildir (.Sent, .Archive.2020), or any
+    /// Read the folders below as well: those of a Maildir (.Sent, Archive/2020), or any
     #[arg(long)]
     pub subfolders: bool,
     /// Deliver at most so many messages a time: 50/s, 600/m, 1000/h

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::envelope;
 use super::pace::{MessageRate, Pacer};
-use super::place::SourcePlace;
+use super::place::{FileId, SourcePlace};
 use super::report::{EndMeaning, FileReport, FileState, ended, told, unreadable};
 use super::state::{DoneBefore, DoneMark, ReplayState};
 use super::walk::{Walk, WalkStep};
@@ -47,6 +47,8 @@ pub struct FilesToReplay<'a> {
     pub rate: Option<MessageRate>,
     /// How many messages are delivered at a time.
     pub parallel: usize,
+    /// The state file, which is no message.
+    pub state: Option<FileId>,
     pub done: &'a DoneBefore,
 }
 
@@ -192,7 +194,7 @@ impl ReplayRun<'_> {
                     still.push((place, mark, report));
                     continue;
                 }
-                let (report, why) = match place.read(replayer.limit()) {
+                let (report, why) = match place.read(replayer.limit(), mark.version()) {
                     Ok(bytes) => replayer.deliver_patiently(&place, bytes),
                     Err(text) => (FileReport { text, ..report }, EndMeaning::OfIts),
                 };
@@ -248,6 +250,7 @@ impl Replayer<'_> {
             mbox: self.asked.mbox,
             subfolders: self.asked.subfolders,
             limit: self.limit(),
+            state: self.asked.state,
             done: self.asked.done,
             visit: &mut visit,
         };

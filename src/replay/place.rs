@@ -8,7 +8,7 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::mbox::MboxReader;
+use super::state::FileVersion;
 use crate::command_line::MboxQuoting;
 use crate::deliver::Failure;
 
@@ -67,8 +68,7 @@ impl OpenFolder {
     /// It cannot be read.
     pub fn all_entries(&self) -> io::Result<Vec<(OsString, FileType)>> {
         let mut entries = Vec::new();
-        // The folder that is open, even if another one has its name by now.
-        for entry in fs::read_dir(format!("/proc/self/fd/{}", self.file.as_raw_fd()))? {
+        for entry in fs::read_dir(self.at())? {
             let entry = entry?;
             match entry.file_type() {
                 Ok(kind) => entries.push((entry.file_name(), kind)),
@@ -81,6 +81,19 @@ impl OpenFolder {
         Ok(entries)
     }
 
+    /// Whether the name leads to a folder, or to what cannot be seen; also by a symbolic link.
+    pub fn leads_to_a_folder(&self, name: &OsStr) -> bool {
+        match fs::metadata(self.at().join(name)) {
+            Ok(facts) => facts.is_dir(),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
+    /// The folder that is open, even if another one has its name by now.
+    fn at(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
     fn open_at(&self, name: &OsStr, flags: OFlag) -> io::Result<File> {
         let flags = flags | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let file = openat(&self.file, name, flags | OFlag::O_CLOEXEC, Mode::empty())?;
@@ -88,11 +101,26 @@ impl OpenFolder {
     }
 }
 
+/// Which file it is, under whatever name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    pub fn of(facts: &Metadata) -> FileId {
+        FileId { device: facts.dev(), inode: facts.ino() }
+    }
+}
+
+pub const LINK: &str = "a symbolic link, which is not followed";
+
 /// Why nothing but a regular file is read; `None` for one.
 pub fn what_it_is(kind: FileType) -> Option<&'static str> {
     match kind {
         kind if kind.is_file() => None,
-        kind if kind.is_symlink() => Some("a symbolic link, which is not followed"),
+        kind if kind.is_symlink() => Some(LINK),
         kind if kind.is_dir() => Some("a folder"),
         kind if kind.is_fifo() => Some("a FIFO"),
         kind if kind.is_socket() => Some("a socket"),
@@ -142,7 +170,7 @@ impl SourceFile {
         };
         let file =
             opened.map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
-                Errno::ELOOP => "a symbolic link, which is not followed".to_owned(),
+                Errno::ELOOP => LINK.to_owned(),
                 _ => error.to_string(),
             })?;
         let facts = file.metadata().map_err(|error| error.to_string())?;
@@ -186,13 +214,17 @@ pub struct SourcePlace {
 }
 
 impl SourcePlace {
-    /// The message's bytes.
+    /// The message's bytes, of the file that was found: in another one another message may stand
+    /// there.
     ///
     /// # Errors
     /// Why not, in words.
-    pub fn read(&self, limit: u64) -> Result<Vec<u8>, String> {
+    pub fn read(&self, limit: u64, found: FileVersion) -> Result<Vec<u8>, String> {
         let too_large = || Failure::TooLarge { limit }.to_string();
         let (mut file, facts) = self.file.open()?;
+        if FileVersion::of(&facts) != found {
+            return Err(CHANGED.to_owned());
+        }
         let Some((quoting, offset)) = self.in_mbox else {
             if limit > 0 && facts.len() > limit {
                 return Err(too_large());
@@ -255,13 +287,20 @@ mod tests {
         SourcePlace { file, in_mbox: None }
     }
 
+    /// As it is now.
+    fn read(folder: &Arc<OpenFolder>, name: &str, limit: u64) -> Result<Vec<u8>, String> {
+        let place = place(folder, name);
+        let (_, facts) = place.file.open()?;
+        place.read(limit, FileVersion::of(&facts))
+    }
+
     #[test]
     fn a_message_that_its_owner_has_seen_meanwhile_is_read_under_its_new_name() {
         let (root, folder) = folder();
         fs::write(root.path().join("cur/1.M:2,S"), "seen").expect("a file");
         fs::write(root.path().join("cur/1.MM:2,S"), "another").expect("a file");
-        assert_eq!(place(&folder, "1.M:2,").read(0), Ok(b"seen".to_vec()));
-        assert!(place(&folder, "2.M:2,").read(0).is_err());
+        assert_eq!(read(&folder, "1.M:2,", 0), Ok(b"seen".to_vec()));
+        assert!(read(&folder, "2.M:2,", 0).is_err());
         let keys = ["1.M", "1.M:2,", "1.M:2,S"].map(|name| place(&folder, name).file.key());
         assert!(keys.iter().all(|key| key.ends_with("1.M") && *key == keys[0]), "{keys:?}");
     }
@@ -272,14 +311,14 @@ mod tests {
         fs::write(root.path().join("secret"), "secret").expect("a file");
         symlink(root.path().join("secret"), root.path().join("cur/1.M")).expect("a link");
         let why = "a symbolic link, which is not followed";
-        assert_eq!(place(&folder, "1.M").read(0), Err(why.to_owned()));
+        assert_eq!(read(&folder, "1.M", 0), Err(why.to_owned()));
         // The folder that is open stays the one that is read.
         fs::write(root.path().join("cur/2.M"), "own").expect("a file");
         fs::rename(root.path().join("cur"), root.path().join("old")).expect("renamed");
         fs::create_dir(root.path().join("other")).expect("a folder");
         fs::write(root.path().join("other/2.M"), "another's").expect("a file");
         symlink(root.path().join("other"), root.path().join("cur")).expect("a link");
-        assert_eq!(place(&folder, "2.M").read(0), Ok(b"own".to_vec()));
+        assert_eq!(read(&folder, "2.M", 0), Ok(b"own".to_vec()));
         let names: Vec<_> = folder.entries().expect("entries");
         assert_eq!(names.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["1.M", "2.M"]);
         let parent = OpenFolder::open(root.path()).expect("a folder");
@@ -290,8 +329,26 @@ mod tests {
     fn a_message_is_read_whole_and_no_larger_than_may_be() {
         let (root, folder) = folder();
         fs::write(root.path().join("cur/1.M"), "12345").expect("a file");
-        assert_eq!(place(&folder, "1.M").read(5), Ok(b"12345".to_vec()));
+        assert_eq!(read(&folder, "1.M", 5), Ok(b"12345".to_vec()));
         let too_large = "message is larger than limits.message_bytes = 4";
-        assert_eq!(place(&folder, "1.M").read(4), Err(too_large.to_owned()));
+        assert_eq!(read(&folder, "1.M", 4), Err(too_large.to_owned()));
+    }
+
+    /// What another delivery held is read a second time.
+    #[test]
+    fn a_file_that_changed_since_it_was_found_is_not_delivered() {
+        let (root, folder) = folder();
+        let mbox = "From ann@x Mon Jan  5 10:00:00 2015\nSubject: one\n\none\n\n";
+        let path = root.path().join("cur/mbox");
+        fs::write(&path, mbox.repeat(2)).expect("a file");
+        let in_mbox = Some((MboxQuoting::Rd, mbox.len() as u64));
+        for in_mbox in [None, in_mbox] {
+            let place = SourcePlace { in_mbox, ..place(&folder, "mbox") };
+            let found = FileVersion::of(&fs::metadata(&path).expect("facts"));
+            assert!(place.read(0, found).is_ok());
+            let longer = fs::read_to_string(&path).expect("the mbox") + mbox;
+            fs::write(&path, longer).expect("a file");
+            assert_eq!(place.read(0, found), Err(CHANGED.to_owned()));
+        }
     }
 }

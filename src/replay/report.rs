@@ -36,11 +36,11 @@ impl FileState {
     }
 }
 
-/// What a message's end means for the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a message's end means for the others; of several recipients' ends the last one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndMeaning {
     Delivered,
-    /// It is about this message alone.
+    /// It is about this message, or its account, alone.
     OfIts,
     /// Another delivery has it, or had it when it was killed.
     Held,
@@ -69,8 +69,11 @@ impl EndMeaning {
             ) => EndMeaning::NoLedger,
             Some(Reason::Contended | Reason::InDoubt | Reason::Forgotten) => EndMeaning::Held,
             Some(
-                Reason::AccountGone
+                Reason::NoAccount
+                | Reason::AccountGone
                 | Reason::AddressGone
+                | Reason::OverQuota
+                | Reason::MailboxRefused
                 | Reason::NoRecipient
                 | Reason::TooLargeForStore
                 | Reason::Cut
@@ -92,7 +95,7 @@ pub fn ended(
     let named: Vec<_> = recipients.iter().map(String::as_str).zip(outcomes).collect();
     let outcome = Outcome::of_all(&named);
     let decides = |ending: &&Ending| ending.outcome.name() == outcome.name();
-    let why = endings.iter().find(decides).map_or(EndMeaning::OfIts, EndMeaning::of);
+    let why = endings.iter().filter(decides).map(EndMeaning::of).max();
     let has = |how| endings.iter().filter_map(|one| one.own.as_ref()).any(|own| own.how == how);
     let state = match outcome {
         Outcome::Delivered(_) if has(How::Stored) => FileState::Stored,
@@ -100,7 +103,7 @@ pub fn ended(
         Outcome::Delivered(_) => FileState::AlreadyThere,
         Outcome::TempFail(..) | Outcome::PermFail(..) => FileState::Failed,
     };
-    (FileReport { state, text: told(&outcome), ..report }, why)
+    (FileReport { state, text: told(&outcome), ..report }, why.unwrap_or(EndMeaning::OfIts))
 }
 
 /// With the status where it failed.
@@ -117,4 +120,30 @@ pub fn told(outcome: &Outcome) -> String {
 pub fn unreadable(place: String, text: String) -> FileReport {
     let (message_id, recipients) = (None, Vec::new());
     FileReport { place, message_id, recipients, state: FileState::Failed, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deliver::Failure;
+    use crate::outcome::OverQuota;
+    use crate::store::StoreError;
+
+    fn ending(error: fn(String) -> StoreError) -> Ending {
+        Failure::Store(error("why".to_owned())).ending(OverQuota::Defer)
+    }
+
+    #[test]
+    fn what_one_account_does_not_take_others_may() {
+        for error in [StoreError::OverQuota, StoreError::Refused, StoreError::NoAccount] {
+            assert_eq!(EndMeaning::of(&ending(error)), EndMeaning::OfIts);
+        }
+        for error in [StoreError::NotStored, StoreError::Setup] {
+            assert_eq!(EndMeaning::of(&ending(error)), EndMeaning::ForNow);
+            let recipients = ["ann@x", "doug@x"].map(str::to_owned);
+            let endings = [ending(StoreError::OverQuota), ending(error)];
+            let report = unreadable("place".to_owned(), String::new());
+            assert_eq!(ended(report, &recipients, &endings).1, EndMeaning::ForNow);
+        }
+    }
 }

@@ -58,6 +58,13 @@ impl DoneMark {
         DoneMark::File { file: text(key), version }
     }
 
+    /// What the file was when it was read.
+    pub fn version(&self) -> FileVersion {
+        match self {
+            DoneMark::Mbox { version, .. } | DoneMark::File { version, .. } => *version,
+        }
+    }
+
     /// Of the message in these bytes of an mbox.
     pub fn of_mbox(key: &Path, version: FileVersion, from: u64, to: u64) -> DoneMark {
         DoneMark::Mbox { mbox: text(key), version, from, to }

@@ -1,6 +1,7 @@
-//! Finds the messages of sources, in order, and reads them one at a time. A folder with `cur` and
+//! Finds the messages of sources, in order, and reads them one at a time. A folder with `cur` or
 //! `new` is a Maildir: `new` first, so that a message that its owner sees meanwhile is met in
-//! `cur`; what is in `tmp` is not there yet. All other folders hold files.
+//! `cur`; what is in `tmp` is not there yet. All other folders hold files; but below a Maildir, or
+//! in one with a hidden name, files are a server's own, and only Maildirs are looked for.
 
 use std::ffi::OsStr;
 use std::fs::FileType;
@@ -11,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mbox::{MboxReader, is_from_line};
-use super::place::{CHANGED, OpenFolder, SourceFile, SourcePlace, is_unchanged, what_it_is};
+use super::place::{
+    CHANGED, FileId, LINK, OpenFolder, SourceFile, SourcePlace, is_unchanged, what_it_is,
+};
 use super::state::{DoneBefore, DoneMark, FileVersion, IsDone};
 use crate::command_line::MboxQuoting;
 use crate::deliver::Failure;
@@ -51,6 +54,11 @@ pub enum WalkStep {
 /// Hears of each step, and says whether to go on.
 type Visit<'a> = dyn FnMut(WalkStep) -> ControlFlow<()> + 'a;
 
+/// What a Maildir's own folders are called.
+const OWN: [&str; 3] = ["new", "cur", "tmp"];
+/// No mailbox is that deep; each level takes a descriptor, and some of the stack.
+const MOST_LEVELS: usize = 256;
+
 /// How to walk.
 pub struct Walk<'a> {
     /// Files are mboxes, quoted so; else each is a message.
@@ -58,6 +66,8 @@ pub struct Walk<'a> {
     pub subfolders: bool,
     /// Messages have at most so many bytes, unless it is 0.
     pub limit: u64,
+    /// The state file: what it says is no message, wherever it is.
+    pub state: Option<FileId>,
     pub done: &'a DoneBefore,
     pub visit: &'a mut Visit<'a>,
 }
@@ -66,7 +76,7 @@ impl Walk<'_> {
     /// Walks through what an administrator named.
     pub fn source(&mut self, path: &Path) -> ControlFlow<()> {
         match OpenFolder::open(path) {
-            Ok(folder) => self.folder(&Arc::new(folder)),
+            Ok(folder) => self.folder(&Arc::new(folder), true),
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 let name = path.as_os_str().to_owned();
                 self.file(&SourceFile { folder: None, name, in_maildir: false })
@@ -79,48 +89,82 @@ impl Walk<'_> {
         (self.visit)(WalkStep::Unreadable { place, why })
     }
 
-    fn folder(&mut self, folder: &Arc<OpenFolder>) -> ControlFlow<()> {
-        let (cur, new) = (folder.folder("cur".as_ref()), folder.folder("new".as_ref()));
-        match (new, cur) {
-            (Ok(new), Ok(cur)) => self.maildir(folder, [new, cur]),
-            _ if is_tmp_of_a_maildir(&folder.absolute) => {
-                let why = "what is in a Maildir's tmp may not be whole".to_owned();
-                self.unreadable(folder.path.display().to_string(), why)
+    /// A folder whose files are messages, or one that may have Maildirs in it and no more.
+    fn folder(&mut self, folder: &Arc<OpenFolder>, has_files: bool) -> ControlFlow<()> {
+        if folder.absolute.components().count() > MOST_LEVELS {
+            let why = "too many folders, one in the other".to_owned();
+            return self.unreadable(folder.path.display().to_string(), why);
+        }
+        let parts = [OWN[0], OWN[1]].map(|name| (name, part(folder, name)));
+        let is_whole = parts.iter().all(|(_, part)| matches!(part, Ok(Some(_))));
+        let is_none = parts.iter().all(|(_, part)| matches!(part, Ok(None)));
+        let is_part = has_files && is_in_a_maildir(&folder.absolute);
+        if is_none && is_tmp_of_a_maildir(&folder.absolute) {
+            let why = "what is in a Maildir's tmp may not be whole".to_owned();
+            return self.unreadable(folder.path.display().to_string(), why);
+        }
+        match is_none || (is_part && !is_whole) {
+            true if has_files => return self.files(folder, is_part),
+            true => return self.below(folder, &[]),
+            false => {}
+        }
+        for (name, part) in parts {
+            match part {
+                Ok(None) => {}
+                Ok(Some(part)) => self.files(&Arc::new(part), true)?,
+                Err(why) => {
+                    self.unreadable(folder.path.join(name).display().to_string(), why)?;
+                }
             }
-            _ => self.files(folder, is_in_a_maildir(&folder.absolute)),
+        }
+        match self.subfolders {
+            true => self.below(folder, &OWN),
+            false => ControlFlow::Continue(()),
         }
     }
 
-    fn maildir(&mut self, folder: &OpenFolder, parts: [OpenFolder; 2]) -> ControlFlow<()> {
-        for part in parts {
-            self.files(&Arc::new(part), true)?;
+    /// The Maildirs below a folder, but for those of these names.
+    fn below(&mut self, folder: &OpenFolder, but: &[&str]) -> ControlFlow<()> {
+        match folder.all_entries() {
+            Ok(entries) => entries
+                .into_iter()
+                .filter(|(name, _)| but.iter().all(|own| name != *own))
+                .try_for_each(|(name, kind)| self.subfolder(folder, &name, kind, false)),
+            Err(error) => self.unreadable(folder.path.display().to_string(), error.to_string()),
         }
-        if !self.subfolders {
-            return ControlFlow::Continue(());
-        }
-        let entries = match folder.all_entries() {
-            Ok(entries) => entries,
-            Err(error) => {
-                return self.unreadable(folder.path.display().to_string(), error.to_string());
-            }
+    }
+
+    /// What is below, if it is a folder. One that cannot be read is told: nobody would miss it.
+    fn subfolder(
+        &mut self,
+        folder: &OpenFolder,
+        name: &OsStr,
+        kind: FileType,
+        has_files: bool,
+    ) -> ControlFlow<()> {
+        let why = match kind.is_dir() {
+            true => match folder.folder(name) {
+                Ok(sub) => return self.folder(&Arc::new(sub), has_files),
+                // It is gone.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => Some(error.to_string()),
+            },
+            false => (kind.is_symlink() && folder.leads_to_a_folder(name)).then(|| LINK.to_owned()),
         };
-        for (name, kind) in entries {
-            let is_own = ["cur", "new", "tmp"].iter().any(|own| name == *own);
-            if !is_own
-                && kind.is_dir()
-                && let Ok(sub) = folder.folder(&name)
-                && let Ok(cur) = sub.folder("cur".as_ref())
-                && let Ok(new) = sub.folder("new".as_ref())
-            {
-                self.maildir(&sub, [new, cur])?;
-            }
+        match why {
+            Some(why) => self.unreadable(folder.path.join(name).display().to_string(), why),
+            None => ControlFlow::Continue(()),
         }
-        ControlFlow::Continue(())
     }
 
     /// Every file of a folder.
     fn files(&mut self, folder: &Arc<OpenFolder>, in_maildir: bool) -> ControlFlow<()> {
-        let entries = match folder.entries() {
+        let has_hidden = self.subfolders && !in_maildir;
+        let entries = match has_hidden {
+            true => folder.all_entries(),
+            false => folder.entries(),
+        };
+        let entries = match entries {
             Ok(entries) => entries,
             Err(error) => {
                 return self.unreadable(folder.path.display().to_string(), error.to_string());
@@ -147,14 +191,9 @@ impl Walk<'_> {
         kind: FileType,
         in_maildir: bool,
     ) -> ControlFlow<()> {
-        if kind.is_dir() && self.subfolders && !in_maildir {
-            return match folder.folder(name) {
-                Ok(sub) => self.folder(&Arc::new(sub)),
-                Err(error) => {
-                    let path = folder.path.join(name);
-                    self.unreadable(path.display().to_string(), error.to_string())
-                }
-            };
+        let is_hidden = name.as_bytes().starts_with(b".");
+        if self.subfolders && !in_maildir && (kind.is_dir() || is_hidden) {
+            return self.subfolder(folder, name, kind, !is_hidden);
         }
         let file =
             SourceFile { folder: Some(Arc::clone(folder)), name: name.to_owned(), in_maildir };
@@ -178,6 +217,9 @@ impl Walk<'_> {
     /// A file with one message.
     fn message(&mut self, file: &SourceFile) -> Result<ControlFlow<()>, String> {
         let (opened, facts) = file.open()?;
+        if self.state == Some(FileId::of(&facts)) {
+            return Ok(ControlFlow::Continue(()));
+        }
         let (key, version) = (file.key(), FileVersion::of(&facts));
         match self.done.of_file(&key, version) {
             IsDone::Yes => return Ok((self.visit)(WalkStep::Done { count: 1 })),
@@ -195,7 +237,7 @@ impl Walk<'_> {
             return Err("an mbox: say how it is quoted, --mbox rd or --mbox o".to_owned());
         }
         let place = SourcePlace { file: file.clone(), in_mbox: None };
-        let bytes = place.read(self.limit)?;
+        let bytes = place.read(self.limit, version)?;
         let mark = DoneMark::of_file(&key, version);
         Ok((self.visit)(WalkStep::Message { place, mark, bytes }))
     }
@@ -203,6 +245,9 @@ impl Walk<'_> {
     fn mbox(&mut self, file: &SourceFile, quoting: MboxQuoting) -> Result<ControlFlow<()>, String> {
         let told = |error: io::Error| error.to_string();
         let (opened, facts) = file.open()?;
+        if self.state == Some(FileId::of(&facts)) {
+            return Ok(ControlFlow::Continue(()));
+        }
         let (key, version) = (file.key(), FileVersion::of(&facts));
         let size = facts.len();
         let mut steps = Steps { visit: self.visit, ended: false };
@@ -277,6 +322,21 @@ fn has_several(mut input: impl BufRead) -> io::Result<bool> {
         count += 1;
     }
     Ok(count > 1)
+}
+
+/// A Maildir's `cur` or `new`, if it is there; or why it cannot be read.
+fn part(folder: &OpenFolder, name: &str) -> Result<Option<OpenFolder>, String> {
+    match folder.folder(name.as_ref()) {
+        Ok(part) => Ok(Some(part)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::NotADirectory if folder.leads_to_a_folder(name.as_ref()) => {
+                Err(LINK.to_owned())
+            }
+            io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(error.to_string()),
+        },
+    }
 }
 
 /// Whether the folder is a Maildir's `cur` or `new`.

@@ -5,14 +5,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::support::TempRoot;
 use crate::support::letters::{from_ann, from_lisa};
-use crate::support::site::{Site, run};
+use crate::support::site::{Files, Site, deliver, run};
+use crate::support::{TempRoot, onedrop_path, set_mode};
 
 const SCUBA: [&str; 3] = ["replay", "--to", "scuba@mail.axial.net"];
 
@@ -133,7 +133,7 @@ fn what_is_no_message_is_told_and_passed_by() {
     let named: Vec<String> = names.iter().map(|name| path(&sources, name)).collect();
     let mut arguments: Vec<&str> = named.iter().map(String::as_str).collect();
     let output = to_scuba(&config, &[&["--subfolders"], &arguments[..]].concat());
-    let out = ended(&output, 1, "14 messages: 4 stored, 10 failed");
+    let out = ended(&output, 1, "15 messages: 4 stored, 11 failed");
     let root = sources.display();
     let too_large = "message is larger than limits.message_bytes = 4000";
     let expected = [
@@ -143,6 +143,7 @@ fn what_is_no_message_is_told_and_passed_by() {
         "Maildir/cur/6.fifo: a FIFO".to_owned(),
         "Maildir/cur/7.folder: a folder".to_owned(),
         "Maildir/cur/8.socket: a socket".to_owned(),
+        "Maildir/.Linked: a symbolic link, which is not followed".to_owned(),
         "two.mbox: an mbox: say how it is quoted, --mbox rd or --mbox o".to_owned(),
         "fifo: a FIFO".to_owned(),
         "missing: No such file or directory (os error 2)".to_owned(),
@@ -203,6 +204,87 @@ fn the_message_says_for_whom_it_is_above_its_first_received_field() {
     assert_eq!((site.inbox("max").len(), site.inbox("zoe").len()), (5, 5));
 }
 
+/// Maildirs below others, in folders that are none, with hidden names, with one part of two.
+#[test]
+fn no_folder_below_is_passed_by_silently() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let wanted = [
+        "Maildir/cur/1",
+        "Maildir/Archive/2020/new/2",
+        "Maildir/.Half/cur/3",
+        "home/plain",
+        "home/.Sent/new/4",
+        "home/Archive/2021/cur/5",
+        "home/.hidden/deep/cur/6",
+    ];
+    for name in wanted {
+        sources.write(name, from_ann(&name.replace('/', "-")));
+    }
+    for name in ["Maildir/dovecot-uidlist", "Maildir/Archive/sieve", "home/.hidden/cache"] {
+        sources.write(name, "no message");
+    }
+    sources.write("elsewhere/cur/7", from_ann("elsewhere"));
+    for link in ["Maildir/Archive/Linked", "Maildir/new", "home/.Linked"] {
+        symlink(sources.join("elsewhere"), sources.join(link)).expect("a link");
+    }
+    symlink(sources.join("home/plain"), sources.join("Maildir/.dovecot.sieve")).expect("a link");
+    for closed in ["Maildir/.Closed", "home/.Closed", "home/Half/cur"] {
+        fs::create_dir_all(sources.join(closed)).expect("a folder");
+        set_mode(&sources.join(closed), 0o000);
+    }
+    let (maildir, home) = (path(&sources, "Maildir"), path(&sources, "home"));
+    // Root as well may read only what its modes let it.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-dac_override,-dac_read_search"]).arg(onedrop_path());
+    command.args(SCUBA).arg("--config").arg(&config).args(["--subfolders", &maildir, &home]);
+    let out = ended(&command.output().expect("setpriv"), 1, "13 messages: 7 stored, 6 failed");
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    let root = sources.display();
+    let (link, closed) =
+        ("a symbolic link, which is not followed", "Permission denied (os error 13)");
+    let told = [
+        ("Maildir/.Closed", closed),
+        ("Maildir/Archive/Linked", link),
+        ("Maildir/new", link),
+        ("home/.Closed", closed),
+        ("home/.Linked", link),
+        ("home/Half/cur", closed),
+    ];
+    assert_eq!(lines, told.map(|(name, why)| format!("failed {root}/{name}: {why}")));
+    site.inbox_has("scuba", wanted.map(|name| from_ann(&name.replace('/', "-"))));
+}
+
+#[test]
+fn a_run_that_finds_no_message_says_so() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    fs::create_dir(sources.join("empty")).expect("a folder");
+    sources.write("Maildir/.Sub/cur/1", from_ann("below"));
+    fs::create_dir(sources.join("Maildir/new")).expect("a folder");
+    let (empty, maildir) = (path(&sources, "empty"), path(&sources, "Maildir"));
+    let output = to_scuba(&config, &[&empty, &maildir]);
+    ended(&output, 1, "0 messages");
+    assert_eq!(text(&output.stderr), format!("no message in {empty}, {maildir}\n0 messages\n"));
+}
+
+#[test]
+fn a_state_file_among_the_messages_is_none() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    sources.write("folder/one", from_ann("one"));
+    let folder = path(&sources, "folder");
+    let (state, by_another_name) = (path(&sources, "folder/state"), path(&sources, "linked"));
+    symlink(&state, &by_another_name).expect("a link");
+    ended(&to_scuba(&config, &["--state", &state, &folder]), 0, "1 message: 1 stored");
+    let arguments = ["--state", by_another_name.as_str(), folder.as_str()];
+    let done = "1 message: 1 done by an earlier run";
+    ended(&to_scuba(&config, &arguments), 0, done);
+    ended(&to_scuba(&config, &[&["--dry-run"], &arguments[..]].concat()), 0, done);
+    site.inbox_has("scuba", [from_ann("one")]);
+}
+
 #[test]
 fn what_would_be_delivered_is_said_and_nothing_is_written() {
     let (site, sources) = (Site::embedded(), TempRoot::new());
@@ -215,34 +297,60 @@ fn what_would_be_delivered_is_said_and_nothing_is_written() {
     let out = run(&config, &[&["replay"], &dry[..]].concat());
     let out = ended(&out, 1, "1 message: 1 failed");
     assert_eq!(out, format!("failed {file}: 5.1.1 unknown recipient nobody@elsewhere.example\n"));
+    assert_eq!((listing(&site.root), listing(&sources)), before);
     let out = ended(&to_scuba(&config, &dry[3..]), 0, "1 message: 1 stored");
     assert_eq!(out, "", "that was no dry run");
-    drop(before);
-    let before = (listing(&site.root.join("mail")), listing(&sources));
-    let out = to_scuba(&config, &["--dry-run", &file]);
-    let out = ended(&out, 0, "1 message: 1 would be delivered");
-    let both = "account=scuba mailbox=INBOX; account=lisa mailbox=Sent";
-    assert_eq!(out, format!("would be delivered {file}: {both}\n"));
-    assert_eq!((listing(&site.root.join("mail")), listing(&sources)), before);
+    let other = sources.write("other.eml", from_ann("other")).display().to_string();
+    let all = || (listing(&site.root.join("mail")), listing(&sources), rows(&site));
+    let before = all();
+    let out = to_scuba(&config, &["--dry-run", "--state", &state, &file, &other]);
+    let out = ended(&out, 0, "2 messages: 1 would be delivered, 1 done by an earlier run");
+    assert_eq!(out, format!("would be delivered {other}: account=scuba mailbox=INBOX\n"));
+    assert_eq!(all(), before);
 }
 
-/// Who is believed to have written it has a copy in Sent, as after any delivery, once.
-#[test]
-fn a_replayed_message_goes_where_a_delivery_would_take_it() {
-    let (site, sources) = (Site::embedded(), TempRoot::new());
-    let config = site.config("etc", "");
-    let file = sources.write("lisa.eml", from_lisa("sent")).display().to_string();
-    sources.write("ann.eml", from_ann("not-sent"));
-    for (told, other) in [("2 stored", "stored"), ("2 already there", "already there")] {
-        let out = to_scuba(&config, &["--json", &file, &path(&sources, "ann.eml")]);
-        let out = ended(&out, 0, &format!("2 messages: {told}"));
-        let lines: serde_json::Value = serde_json::from_str(&out).expect("JSON");
-        let first = &lines[0];
-        assert_eq!(first["state"], other, "{out}");
-        assert_eq!(first["recipients"][0], "scuba@mail.axial.net");
-        assert_eq!(first["place"], file);
-        assert!(first["text"].as_str().expect("text").contains("account=lisa mailbox=Sent"));
-        assert_eq!(lines.as_array().map(Vec::len), Some(2));
+/// Every row of the ledger.
+fn rows(site: &Site<Files>) -> Vec<String> {
+    let (ledger, mut all) = (site.sqlite(), Vec::new());
+    for table in site.ledger("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1") {
+        let mut query = ledger.prepare(&format!("SELECT * FROM {table}")).expect("a query");
+        let columns = query.column_count();
+        let mut rows = query.query([]).expect("rows");
+        while let Some(row) = rows.next().expect("a row") {
+            let values = (0..columns).map(|at| format!("{:?}", row.get_ref(at).expect("a value")));
+            all.push(format!("{table} {}", values.collect::<Vec<_>>().join(" ")));
+        }
     }
-    assert_eq!((site.copies("lisa", ".Sent").len(), site.inbox("scuba").len()), (1, 2));
+    assert!(all.iter().any(|row| row.starts_with("onedrop_copy ")), "{all:?}");
+    all
+}
+
+/// Anybody can have written an Authentication-Results into a file: only a delivery believes it.
+#[test]
+fn a_replayed_message_is_never_copied_into_a_sent() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    for trust in ["authenticated", "header"] {
+        let config = site.config(trust, &format!("sent.trust = \"{trust}\"\n"));
+        let file = sources.write(&format!("{trust}.eml"), from_lisa(trust)).display().to_string();
+        for state in ["stored", "already there"] {
+            let out = to_scuba(&config, &["--json", &file]);
+            let out = ended(&out, 0, &format!("1 message: 1 {state}"));
+            let lines: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+            assert_eq!(lines.as_array().map(Vec::len), Some(1));
+            let line = &lines[0];
+            assert_eq!((&line["state"], &line["place"]), (&state.into(), &file.clone().into()));
+            assert_eq!(line["recipients"][0], "scuba@mail.axial.net");
+            let text = line["text"].as_str().expect("text");
+            assert!(text.contains("account=scuba") && !text.contains("lisa"), "{text}");
+        }
+        assert!(!site.root.join("mail/lisa").exists());
+    }
+    assert_eq!(site.inbox("scuba").len(), 2);
+    let delivered = deliver(
+        &site.config("authenticated", ""),
+        &["-f", "lisa@gmail.com", "-d", "scuba@mail.axial.net"],
+        &from_lisa("delivered"),
+    );
+    assert!(delivered.status.success(), "{delivered:?}");
+    assert_eq!(site.copies("lisa", ".Sent").len(), 1, "a delivery believes the same field");
 }

@@ -136,9 +136,7 @@ fn two_runs_side_by_side_leave_one_copy_each() {
 #[test]
 fn what_a_killed_delivery_had_is_replayed_when_its_lease_is_over() {
     let site = Site::with_servers();
-    let times = "[lock]\nwait_secs = 0\nlease_secs = 4\n[limits]\ndeadline_secs = 3\n\
-                 answer_secs = 1\n";
-    let config = site.config("etc", times);
+    let config = site.config("etc", "lock.wait_secs = 0\n");
     let sources = TempRoot::new();
     let file = sources.write("held.eml", from_ann("held")).display().to_string();
     told(&replay(&config, &[&file]), 0);

@@ -2,6 +2,7 @@
 //! standard output; progress on standard error, as a bar on a terminal, else a line every ten
 //! seconds.
 
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,8 +19,10 @@ use crate::exit::Verdict;
 use crate::lock_key;
 use crate::replay::files::{FilesToReplay, ReplayNews, from_files};
 use crate::replay::pace::MessageRate;
+use crate::replay::place::FileId;
 use crate::replay::report::{FileReport, FileState};
 use crate::replay::state::{DoneBefore, ReplayState, StatePurpose};
+use crate::sender::Trust;
 use crate::service::{Adapters, Service};
 use crate::text::one_line;
 
@@ -51,12 +54,14 @@ struct ReplayCounts {
 
 pub(super) fn run(
     args: &ReplayArgs,
-    loaded: Loaded,
+    mut loaded: Loaded,
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
     crate::telemetry::start();
     let rate = args.rate.as_deref().map(str::parse::<MessageRate>).transpose();
     let rate = rate.map_err(|error| format!("--rate: {error}"))?;
+    // Nobody has taken forged Authentication-Results out of what files hold.
+    loaded.config.sent.trust = Trust::Never;
     let loaded = Arc::new(loaded);
     let parallel = usize::from(args.parallel);
     let service = Service::for_many(Arc::clone(&loaded), adapters, parallel);
@@ -74,6 +79,7 @@ pub(super) fn run(
             (Some(state), done)
         }
     };
+    let state_file = args.state.as_deref().and_then(|path| fs::metadata(path).ok());
     let asked = FilesToReplay {
         sources: &args.sources,
         to: &args.to,
@@ -82,21 +88,27 @@ pub(super) fn run(
         dry_run: args.dry_run,
         rate,
         parallel,
+        state: state_file.as_ref().map(FileId::of),
         done: &done,
     };
     let mut printer = ReplayPrinter::new(args.json);
     let ended = from_files(&asked, &service, state, &mut |news| printer.print(news));
     let (counts, written) = printer.end();
     let mut err = counts.told();
+    let is_empty = counts.all() == 0;
     let stopped = match ended {
         Ok(end) => end.stopped.map(|(place, why)| format!("stopped at {place}: {why}")),
         Err(why) => Some(format!("stopped: {why}")),
     };
     let verdict = match &stopped {
         Some(_) => Verdict::Failed,
-        None if counts.failed > 0 => Verdict::No,
+        None if counts.failed > 0 || is_empty => Verdict::No,
         None => Verdict::Done,
     };
+    if is_empty && stopped.is_none() {
+        let names: Vec<_> = args.sources.iter().map(|one| one.display().to_string()).collect();
+        err = format!("{}\n{err}", one_line(&format!("no message in {}", names.join(", "))));
+    }
     if let Some(why) = stopped {
         let why = one_line(&why);
         err.push_str(&format!("\n{why}\nthe rest is left: run it again when that is mended"));
