@@ -105,14 +105,14 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l dry-run -d 'S
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l json -d 'Print the copies as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l to -d 'Deliver each message to this address; may be repeated [default: its top-most Delivered-To, else X-Original-To, above the first Received field]' -r
-complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l mbox -d 'Files are mboxes, in which a `>` before `From ` at the beginning of a line was put there so' -r -f -a "rd\t'mboxrd: also lines that were quoted already got one more `>` (`>From ` is `>>From `)'
-o\t'mboxo: only lines that begin with `From ` got a `>`'"
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l mbox -d 'Files are mboxes; QUOTING says which lines of messages got a `>` when they were written. rd: those that begin with `From `, or with `>From ` at any depth; o: with `From ` alone' -r -f -a "rd\t'mboxrd: `From `, and `>From ` at any depth'
+o\t'mboxo: `From ` alone'"
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l rate -d 'Deliver at most so many messages a time: 50/s, 600/m, 1000/h' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l parallel -d 'Messages at a time; with more than one they do not come in the order of the source' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l state -d 'Note in this file what is delivered; a run that was ended goes on there' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l since -d 'With --from-ledger: messages recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: all]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
-complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l subfolders -d 'Read the folders below as well: those of a Maildir (.Sent, .Archive.2020), or any'
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l subfolders -d 'Read the folders below as well: those of a Maildir (.Sent, Archive/2020), or any'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l from-ledger -d 'From the bytes in the ledger (ledger.keep_raw): each copy that is on record and not placed'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l dry-run -d 'Say what would be delivered, and write nothing'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l json -d 'Print as JSON'

@@ -9,9 +9,9 @@ use super::text;
 /// How lines that begin with `From ` were quoted when an mbox was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MboxQuoting {
-    /// mboxrd: lines that begin with `From `, and those that begin with `>From ` at any depth
+    /// mboxrd: `From `, and `>From ` at any depth
     Rd,
-    /// mboxo: only lines that begin with `From `; of others a `>` stays
+    /// mboxo: `From ` alone
     O,
 }
 
@@ -25,8 +25,8 @@ pub struct ReplayArgs {
     /// else X-Original-To, above the first Received field]
     #[arg(long, value_name = "RECIPIENT", value_parser = text())]
     pub to: Vec<String>,
-    /// Files are mboxes; QUOTING says which lines got a `>` before them when they were written, so
-    /// that no line of a message begins another
+    /// Files are mboxes; QUOTING says which lines of messages got a `>` when they were written. rd:
+    /// those that begin with `From `, or with `>From ` at any depth; o: with `From ` alone
     #[arg(long, value_name = "QUOTING")]
     pub mbox: Option<MboxQuoting>,
     /// Read the folders below as well: those of a Maildir (.Sent, Archive/2020), or any
