@@ -28,6 +28,8 @@ pub use store::answers as store_answers;
 pub const HOUR: Duration = Duration::from_secs(3600);
 /// How far back copies are looked through: `onedrop verify`'s window as a job.
 pub const WINDOW: Duration = Duration::from_secs(48 * 3600);
+/// A server says each minute that it is there.
+pub const SILENT: Duration = Duration::from_secs(300);
 /// A Sent copy that waits for longer needs somebody.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Hosts that were seen longer ago are not told.
@@ -163,18 +165,14 @@ pub fn without_ledger(error: &LedgerError) -> StatusFinding {
 /// What this host alone can tell, each within `time`: whether its mail store answers, and Postfix'
 /// queue.
 pub fn of_this_host(config: &Config, time: Duration) -> Vec<StatusFinding> {
-    let store = config.store.kind();
+    let store = &config.store;
     let directory = &config.directory.addresses;
     std::thread::scope(|scope| {
         let until = Instant::now() + time;
         let queue = scope.spawn(move || queue::finding(directory, until));
-        let found = match store::answers(&store, until) {
-            Ok(()) => StatusFinding::ok("store", format!("{store} answers")),
-            Err(why) => StatusFinding::attention(
-                "store",
-                format!("{store} cannot be reached: {why}"),
-                "onedrop check",
-            ),
+        let found = match store::answers(store, until) {
+            Ok(()) => StatusFinding::ok("store", format!("{} answers", store.kind())),
+            Err(why) => StatusFinding::attention("store", why, "onedrop check"),
         };
         [Some(found), queue.join().unwrap_or(None)].into_iter().flatten().collect()
     })

@@ -11,6 +11,8 @@
 use std::any::Any;
 use std::borrow::Cow;
 
+pub mod shell;
+
 /// `text` on one line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {

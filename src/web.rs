@@ -72,7 +72,7 @@ pub struct Site {
     host: String,
     activity: Activity,
     findings: KeptFindings,
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
 }
 
 impl Site {
@@ -90,7 +90,7 @@ impl Site {
             host,
             activity: Activity::default(),
             findings: KeptFindings::default(),
-            turns: Semaphore::new(QUESTIONS),
+            turns: Arc::new(Semaphore::new(QUESTIONS)),
         }
     }
 
@@ -219,12 +219,17 @@ fn asked<T: Send + 'static>(
 ) -> impl Future<Output = Result<T, &'static str>> {
     let site = Arc::clone(site);
     async move {
-        let turn = tokio::time::timeout(TURN, site.turns.acquire()).await;
-        let Ok(Ok(turn)) = turn else { return Err("too many pages are asked for at once") };
-        let of_site = Arc::clone(&site);
+        let turn = Arc::clone(&site.turns).acquire_owned();
+        let Ok(Ok(turn)) = tokio::time::timeout(TURN, turn).await else {
+            return Err("too many pages are asked for at once");
+        };
+        // Its turn ends with the questions, also when the client is gone before.
+        let ask = move || {
+            let _turn = turn;
+            ask(&site)
+        };
         // What panics is one page, not the server.
-        let asked = tokio::task::spawn_blocking(move || ask(&of_site)).await;
-        drop(turn);
+        let asked = tokio::task::spawn_blocking(ask).await;
         asked.map_err(|_| "an internal error; the log has it")
     }
 }

@@ -20,8 +20,8 @@ use crate::text::one_line;
 
 /// What the ledger may take.
 const LEDGER: Duration = Duration::from_secs(10);
-/// What the mail store and Postfix may take.
-const HOST: Duration = Duration::from_secs(3);
+/// What the mail store and Postfix may take, meanwhile.
+const HOST: Duration = Duration::from_secs(10);
 /// What `--prometheus` makes may be read by all.
 const READABLE: u32 = 0o644;
 
@@ -112,7 +112,7 @@ fn write_metrics(
     let facts = (adapters.ledger)(loaded, ONE)
         .and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
     let figures = facts.ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
-    let store = status::store_answers(&loaded.config.store.kind(), Instant::now() + HOST).is_ok();
+    let store = status::store_answers(&loaded.config.store, Instant::now() + HOST).is_ok();
     let text = StatusGauges::textfile(figures.as_ref(), store, SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(CommandOutcome::done(String::new()))

@@ -146,16 +146,25 @@ pub struct StatusGauges {
 impl StatusGauges {
     /// Has them served with what else is in `registry`.
     pub fn register(&self, registry: &mut Registry) {
+        self.register_of_host(registry);
+        self.register_of_ledger(registry);
+    }
+
+    /// What is known without the ledger.
+    fn register_of_host(&self, of: &mut Registry) {
         let gauges = self;
         gauges.build.get_or_create_owned(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
-        let of = registry;
         of.register("onedrop_build_info", "The program: always 1", gauges.build.clone());
-        let help = "The ledger's schema version; 0: not known yet";
-        of.register("onedrop_schema_version", help, gauges.schema.clone());
         let help = "Whether the ledger answered when it was last asked";
         of.register("onedrop_ledger_up", help, gauges.ledger_up.clone());
         let help = "Whether the mail store answered when it was last asked";
         of.register("onedrop_store_up", help, gauges.store_up.clone());
+    }
+
+    fn register_of_ledger(&self, of: &mut Registry) {
+        let gauges = self;
+        let help = "The ledger's schema version; 0: not known yet";
+        of.register("onedrop_schema_version", help, gauges.schema.clone());
         let help = "Copies that may stand in their mailbox, without a receipt";
         of.register("onedrop_copies_in_doubt", help, gauges.in_doubt.clone());
         let help = "Copies whose lease ran out without an end";
@@ -202,7 +211,8 @@ impl StatusGauges {
         self.ledger_up.set(is_up.into());
     }
 
-    /// All of them as Prometheus reads them, for node_exporter's textfile collector.
+    /// All of them as Prometheus reads them, for node_exporter's textfile collector; without
+    /// figures those that are known without the ledger.
     pub fn textfile(
         figures: Option<&StatusFigures>,
         store_answers: bool,
@@ -210,7 +220,10 @@ impl StatusGauges {
     ) -> String {
         let mut registry = Registry::default();
         let gauges = StatusGauges::default();
-        gauges.register(&mut registry);
+        gauges.register_of_host(&mut registry);
+        if figures.is_some() {
+            gauges.register_of_ledger(&mut registry);
+        }
         gauges.set(figures, store_answers, now);
         let mut text = String::new();
         // Writing to a String cannot fail. The mark at the end is OpenMetrics' alone.

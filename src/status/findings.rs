@@ -4,16 +4,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::{HOUR, LedgerFacts, StatusFinding, WINDOW, ago, counted};
+use super::{HOUR, LedgerFacts, SILENT, StatusFinding, WINDOW, ago, counted};
 use crate::config::JobSettings;
 use crate::duration::brief;
 use crate::exit::PluginStatus;
 use crate::jobs::standing::{JobStanding, since};
 use crate::ledger::{AttemptCount, HostRow, JobRow, MOST_OPEN};
 use crate::outcome::{Reason, Status};
+use crate::text::shell::operand;
 
-/// A server says each minute that it is there.
-const SILENT: Duration = Duration::from_secs(300);
 /// A host that has said nothing for longer is gone for good.
 const GONE: Duration = Duration::from_secs(24 * 3600);
 /// Clocks of a host and the ledger may differ by so much.
@@ -56,7 +55,7 @@ fn hosts(facts: &LedgerFacts) -> Vec<StatusFinding> {
     for row in missing.iter().take(NAMED) {
         let HostRow { host, program_version, seen_ago, .. } = row;
         let sentence = format!("{host} {program_version} was last seen {}", ago(*seen_ago));
-        let command = format!("ssh {host} systemctl status 'onedrop-*'");
+        let command = format!("ssh {} systemctl status 'onedrop-*'", operand(host));
         found.push(StatusFinding::attention("hosts", sentence, command));
     }
     let is_off = |row: &&HostRow| row.clock_offset_ms.is_some_and(|ms| ms.abs() > CLOCKS_MS);

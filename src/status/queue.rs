@@ -1,5 +1,6 @@
 //! Postfix' queue on this host, by `postqueue -j` (postqueue(1)): mail for those that the directory
-//! knows, and how long the oldest has waited. A host without Postfix has no such finding.
+//! knows, and how long the oldest has waited. A host without Postfix, or where Postfix has no
+//! configuration, has no such finding.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
@@ -33,11 +34,13 @@ struct QueuedRecipient {
 
 pub(super) fn finding(directory: &Directory, until: Instant) -> Option<StatusFinding> {
     let program = program::find("postqueue")?;
-    Some(match program::output_of(Command::new(program).arg("-j"), "tell the queue", until) {
-        Ok(output) => of_output(&output, directory, SystemTime::now()),
-        // Postfix may be stopped, or this user may not ask.
-        Err(why) => StatusFinding::ok("queue", format!("not known: {why}")),
-    })
+    match program::output_of(Command::new(program).arg("-j"), "tell the queue", until) {
+        Ok(output) => Some(of_output(&output, directory, SystemTime::now())),
+        // Installed, perhaps for a client of the host, and never set up.
+        Err(why) if why.ends_with("main.cf: No such file or directory") => None,
+        // Postfix is stopped, this user may not ask, or the queue is too long to be told in time.
+        Err(why) => Some(StatusFinding::attention("queue", why, "postqueue -p")),
+    }
 }
 
 /// What the output of `postqueue -j` says; for the tests, which have no Postfix.

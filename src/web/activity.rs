@@ -3,7 +3,7 @@
 //! process alone: after a restart the day is counted anew, an hour at a time.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::ledger::{ActivityRow, AnyLedger, LedgerError, Numbered, Pages, SLOWER_MS, first_since};
@@ -23,7 +23,12 @@ const TIME: Duration = Duration::from_secs(3);
 
 /// See the module.
 #[derive(Default)]
-pub struct Activity(Mutex<Counted>);
+pub struct Activity {
+    /// Locked for moments, never while the ledger is asked.
+    counted: Mutex<Counted>,
+    /// Held by the one that catches up.
+    catching_up: Mutex<()>,
+}
 
 #[derive(Default)]
 struct Counted {
@@ -71,31 +76,51 @@ pub struct Day {
 }
 
 impl Activity {
-    /// The last day, with what came in the meantime.
+    /// The last day, with what came in the meantime; while another counts that, as it was.
     pub fn day(&self, ledger: &dyn AnyLedger) -> Result<Day, LedgerError> {
         let now = minute_of(ledger.time());
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if counted.at.is_none_or(|at| at.elapsed() >= FRESH) {
-            counted.catch_up(ledger, now)?;
+        let is_old = self.counted().at.is_none_or(|at| at.elapsed() >= FRESH);
+        let turn = is_old.then(|| self.catching_up.try_lock());
+        match turn {
+            None | Some(Err(TryLockError::WouldBlock)) => {}
+            Some(Ok(_) | Err(TryLockError::Poisoned(_))) => self.catch_up(ledger, now)?,
         }
-        Ok(counted.day(now))
+        Ok(self.counted().day(now))
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what came; only by the one that holds `catching_up`.
+    fn catch_up(&self, ledger: &dyn AnyLedger, now: i64) -> Result<(), LedgerError> {
+        let known = self.counted().to;
+        // Of a day that nobody has looked at the hours are counted by `fill`.
+        let is_new = known == 0 || known > now + OPEN || known < now - HOUR;
+        let from = if is_new { now - OPEN } else { known };
+        let rows = counted_between(ledger, from, None)?;
+        let mut counted = self.counted();
+        if is_new {
+            *counted = Counted { from, to: from, ..Counted::default() };
+        }
+        counted.take(rows, now);
+        Ok(())
     }
 
     /// Counts what is missing of the last day, an hour at a time, the newest first.
     pub fn fill(&self, ledger: &dyn AnyLedger) -> Result<(), LedgerError> {
         loop {
-            let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let now = minute_of(ledger.time());
-            counted.catch_up(ledger, now)?;
-            let (to, first) = (counted.from, first_minute(now));
+            let turn = self.catching_up.lock().unwrap_or_else(PoisonError::into_inner);
+            self.catch_up(ledger, now)?;
+            drop(turn);
+            let (to, first) = (self.counted().from, first_minute(now));
             if to <= first {
                 return Ok(());
             }
-            // Pages may be asked for meanwhile.
-            drop(counted);
             let from = (to - HOUR).max(first);
             let rows = counted_between(ledger, from, Some(to))?;
-            let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut counted = self.counted();
             if counted.from == to {
                 counted.keep(rows);
                 counted.from = from;
@@ -105,21 +130,14 @@ impl Activity {
 }
 
 impl Counted {
-    fn catch_up(&mut self, ledger: &dyn AnyLedger, now: i64) -> Result<(), LedgerError> {
-        let is_ahead = self.to > now + OPEN;
-        if self.to == 0 || is_ahead || self.to < now - HOUR {
-            // Of a day that nobody has looked at the hours are counted by `fill`.
-            let to = now - OPEN;
-            *self = Counted { from: to, to, ..Counted::default() };
-        }
-        let rows = counted_between(ledger, self.to, None)?;
+    /// Of all that began since `to`.
+    fn take(&mut self, rows: Vec<ActivityRow>, now: i64) {
         let to = self.to.max(now - OPEN);
         let (passed, open) = rows.into_iter().partition(|row| row.minute < to);
         self.keep(passed);
         self.passed = self.passed.split_off(&first_minute(now));
         self.from = self.from.max(first_minute(now));
         (self.open, self.to, self.at) = (open, to, Some(Instant::now()));
-        Ok(())
     }
 
     fn keep(&mut self, rows: Vec<ActivityRow>) {
@@ -157,8 +175,9 @@ impl Counted {
             reasons[of].hours[hour] += row.attempts;
         }
         reasons.sort_by(|a, b| b.total().cmp(&a.total()).then(a.reason.cmp(&b.reason)));
-        let is_complete = self.from <= first_hour;
-        let counted_from = (!is_complete).then(|| time_of(self.from));
+        let from = if self.to == 0 { now } else { self.from };
+        let is_complete = from <= first_hour;
+        let counted_from = (!is_complete).then(|| time_of(from));
         Day { bars, hours, reasons, last_bar: now.rem_euclid(BAR) + 1, counted_from }
     }
 }
@@ -234,7 +253,47 @@ fn minute_of(time: SystemTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
     use super::*;
+    use crate::hook::{Call, Hook};
+    use crate::ledger::memory::MemoryLedger;
+
+    /// Says that a count has begun, and has it wait for a word.
+    struct CountWaits(Mutex<(Sender<()>, Receiver<()>)>);
+
+    impl Hook<LedgerError> for CountWaits {
+        fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+            if call.name == "activity" {
+                let ends = self.0.lock().expect("the channel's ends");
+                ends.0.send(()).expect("a test");
+                // Fails when the test has ended.
+                let _ = ends.1.recv();
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_page_does_not_wait_for_what_another_counts() {
+        let (begun, begins) = channel();
+        let (go_on, goes_on) = channel();
+        let hook = Arc::new(CountWaits(Mutex::new((begun, goes_on))));
+        let ledger = MemoryLedger::default().with_hook(hook);
+        let activity = Activity::default();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| activity.day(&ledger));
+            begins.recv().expect("a count");
+            let meanwhile = activity.day(&ledger).expect("a day");
+            assert!(meanwhile.counted_from.is_some(), "nothing is counted yet, and it says so");
+            go_on.send(()).expect("a count");
+            drop(go_on);
+            assert!(first.join().expect("a page").is_ok());
+        });
+        assert!(activity.day(&ledger).is_ok(), "what is fresh is shown as it is");
+    }
 
     #[test]
     fn a_part_of_the_attempts_has_ended_within_a_bound() {

@@ -8,9 +8,8 @@ use super::Site;
 use super::page::{Head, Html, NotShown, StateMark, When};
 use crate::duration::brief;
 use crate::ledger::HostRow;
+use crate::status::SILENT;
 
-/// A host that was not seen for so long may be gone: servers tell of themselves every minute.
-const SILENT: Duration = Duration::from_secs(600);
 /// Hosts that were seen since then are shown.
 const BACK: Duration = Duration::from_secs(35 * 86_400);
 /// From then on `check` tells of a clock.

@@ -5,6 +5,7 @@ use askama::Template;
 use super::Site;
 use super::page::{Head, Html, NotShown, StateMark, When, took};
 use crate::ledger::{Trace, TraceAttempt, TraceCopy};
+use crate::text::shell::{operand, word};
 
 /// A step of the story.
 struct StoryEvent {
@@ -176,19 +177,14 @@ fn copy(copy: &TraceCopy) -> CopyPart {
 fn commands(trace: &Trace) -> Vec<String> {
     let mut commands = Vec::new();
     if let Some(id) = &trace.message_id {
-        commands.push(format!("onedrop trace {}", quoted(id)));
+        commands.push(format!("onedrop trace {}", operand(id)));
     }
     let is_open = |copy: &&TraceCopy| copy.state != "placed" && copy.state != "elsewhere";
     for copy in trace.copies.iter().filter(is_open) {
-        let command = format!("onedrop verify --account {} --repair", quoted(&copy.account));
+        let command = format!("onedrop verify --repair --account={}", word(&copy.account));
         if !commands.contains(&command) {
             commands.push(command);
         }
     }
     commands
-}
-
-/// For a shell.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -24,15 +24,16 @@ fn lines(text: &str) -> Vec<Line<'_>> {
     text.lines().skip(1).filter_map(line).collect()
 }
 
-/// `status` on a host whose Postfix has these messages in its queue; `None`: it has no Postfix.
-fn status(admin: &Admin, queue: Option<&str>, args: &[&str]) -> Ended {
+/// `status` on a host whose Postfix has these messages in its queue.
+fn status(admin: &Admin, queue: &str, args: &[&str]) -> Ended {
+    status_by(admin, &format!("cat <<'END'\n{queue}END\n"), args)
+}
+
+/// The same with a `postqueue` that does this.
+fn status_by(admin: &Admin, postqueue: &str, args: &[&str]) -> Ended {
     let bin = admin.site.root.join("bin");
     fs::create_dir_all(&bin).expect("a folder");
-    let script = match queue {
-        Some(queue) => format!("#!/bin/sh\ncat <<'END'\n{queue}END\n"),
-        None => "#!/bin/sh\necho 'postqueue: fatal: mail system is down' >&2\nexit 69\n".to_owned(),
-    };
-    fs::write(bin.join("postqueue"), script).expect("a program");
+    fs::write(bin.join("postqueue"), format!("#!/bin/sh\n{postqueue}")).expect("a program");
     set_mode(&bin.join("postqueue"), 0o755);
     let mut command = admin.command(&[&["status"], args].concat());
     Ended::of(
@@ -47,7 +48,7 @@ fn secs() -> u64 {
 #[test]
 fn a_host_where_all_is_well_ends_in_0() {
     let admin = Admin::new();
-    let ended = status(&admin, Some(""), &[]);
+    let ended = status(&admin, "", &[]);
     assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{ended:?}");
     let first = ended.out.lines().next().expect("a line");
     assert!(first.starts_with("onedrop ") && first.ends_with(": all is well"), "{first}");
@@ -70,13 +71,30 @@ fn a_host_where_all_is_well_ends_in_0() {
             Line("ok", "queue", "nothing for us in Postfix' queue"),
         ]
     );
-    let without = status(&admin, None, &[]);
-    assert_eq!(without.status, Some(0));
-    assert!(
-        without.out.contains("queue     not known: ")
-            && without.out.contains("mail system is down"),
-        "{without:?}"
-    );
+}
+
+#[test]
+fn a_queue_that_is_not_told_wants_attention_where_there_is_one() {
+    let admin = Admin::new();
+    for fails in [
+        "echo 'postqueue: fatal: Queue report unavailable - mail system is down' >&2; exit 69",
+        "exit 1",
+        // More than is read: it cannot write the rest.
+        "exec head -c 40000000 /dev/zero",
+    ] {
+        let ended = status_by(&admin, fails, &[]);
+        assert_eq!(ended.status, Some(1), "{fails}: {ended:?}");
+        let lines = lines(&ended.out);
+        let queue = lines.iter().find(|line| line.1 == "queue").expect("a queue");
+        assert_eq!(queue.0, "ATTENTION");
+        assert!(queue.2.contains("postqueue cannot tell the queue: "), "{queue:?}");
+        assert!(queue.2.ends_with("  -> postqueue -p"), "{queue:?}");
+    }
+    let not_set_up = "echo 'postqueue: fatal: open /etc/postfix/main.cf: No such file or \
+                      directory' >&2; exit 69";
+    let ended = status_by(&admin, not_set_up, &[]);
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert!(lines(&ended.out).iter().all(|line| line.1 != "queue"), "{ended:?}");
 }
 
 const JOBS: &str = r#"
@@ -157,7 +175,7 @@ fn each_line_that_is_not_well_names_the_next_command_and_all_fit_a_screen() {
     );
     fs::remove_dir_all(admin.site.root.join("mail")).expect("no mailboxes");
     fs::write(admin.site.root.join("mail"), "").expect("a file in the way");
-    let ended = status(&admin, Some(&queue), &[]);
+    let ended = status(&admin, &queue, &[]);
     assert_eq!(ended.status, Some(1), "{ended:?}");
     assert!(ended.out.lines().count() <= 24, "{}", ended.out);
     let lines = lines(&ended.out);
@@ -200,14 +218,13 @@ fn a_ledger_that_cannot_be_asked_ends_in_75() {
         .sqlite()
         .execute_batch("UPDATE onedrop_ledger SET version = 99, oldest_program = 99")
         .expect("a ledger of the future");
-    let ended = status(&admin, Some(""), &[]);
+    let ended = status(&admin, "", &[]);
     assert_eq!(ended.status, Some(75), "{ended:?}");
     let lines = lines(&ended.out);
     let topics: Vec<_> = lines.iter().map(|line| (line.0, line.1)).collect();
     assert_eq!(topics, [("FAILED", "ledger"), ("ok", "store"), ("ok", "queue")], "{ended:?}");
     assert!(lines[0].2.ends_with("  -> onedrop migrate --dry-run"), "{lines:?}");
-    let told: Value =
-        serde_json::from_str(&status(&admin, Some(""), &["--json"]).out).expect("JSON");
+    let told: Value = serde_json::from_str(&status(&admin, "", &["--json"]).out).expect("JSON");
     assert_eq!((&told["level"], &told["figures"]), (&Value::from("failed"), &Value::Null));
 }
 
@@ -215,7 +232,7 @@ fn a_ledger_that_cannot_be_asked_ends_in_75() {
 fn the_figures_come_as_json() {
     let admin = Admin::with(JOBS);
     all_wrong(&admin);
-    let ended = status(&admin, Some(""), &["--json"]);
+    let ended = status(&admin, "", &["--json"]);
     assert_eq!(ended.status, Some(1), "{ended:?}");
     let told: Value = serde_json::from_str(&ended.out).expect("JSON");
     assert_eq!(told["level"], "attention");
@@ -271,6 +288,10 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
     assert_eq!(write().status, Some(0));
     let text = fs::read_to_string(&file).expect("metrics");
     has(&text, "onedrop_ledger_up 0");
+    has(&text, "onedrop_store_up 1");
+    let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    let known = ["onedrop_build_info gauge", "onedrop_ledger_up gauge", "onedrop_store_up gauge"];
+    assert_eq!(names, known, "what the ledger alone knows is left out");
     let names = fs::read_dir(&*admin.site.root).expect("files");
     let left: Vec<_> = names
         .flatten()

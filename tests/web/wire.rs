@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,47 @@ const LONG: Duration = Duration::from_secs(60);
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; \
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// The pages in this process, of a ledger in memory.
+struct InProcess {
+    port: u16,
+    stop: UnixStream,
+    server: thread::JoinHandle<std::io::Result<()>>,
+}
+
+impl InProcess {
+    fn start(hook: Arc<dyn Hook<LedgerError>>) -> InProcess {
+        let ledger = Arc::new(MemoryLedger::default().with_hook(hook));
+        let site = Arc::new(Pages::new(&Config::default(), ledger, None, "mx1".to_owned()));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let listener = Listener::Tcp(listener).prepared().expect("a listener");
+        let (stop, stopped) = UnixStream::pair().expect("a pair");
+        let server = thread::spawn(move || {
+            http::run(vec![listener], web::router(site), web::LIMITS, web::QUESTIONS, stopped)
+        });
+        InProcess { port, stop, server }
+    }
+
+    /// Asks, and does not wait for the answer.
+    fn ask(&self, path: &str) -> TcpStream {
+        let mut client = TcpStream::connect(("127.0.0.1", self.port)).expect("a server");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client.write_all(request.as_bytes()).expect("a server");
+        client
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        let mut answer = Vec::new();
+        self.ask(path).read_to_end(&mut answer).expect("an answer");
+        Answer::of(&answer)
+    }
+
+    fn end(self) {
+        drop(self.stop);
+        self.server.join().expect("a server that ends").expect("a good end");
+    }
+}
 
 fn site() -> Site<Files> {
     let site = Site::embedded();
@@ -199,6 +241,41 @@ fn a_ledger_that_is_not_there_is_told_and_not_made() {
     assert!(!site.root.join("ledger.db").exists());
 }
 
+/// Keeps those who ask for jobs waiting, and counts them.
+#[derive(Default)]
+struct WaitsAtJobs {
+    waiting: AtomicUsize,
+    goes_on: AtomicBool,
+}
+
+impl Hook<LedgerError> for WaitsAtJobs {
+    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        if call.name == "jobs" {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let _ = wait_until(LONG * 3, || self.goes_on.load(Ordering::SeqCst));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn questions_of_clients_that_are_gone_count_until_they_end() {
+    let waits = Arc::new(WaitsAtJobs::default());
+    let served = InProcess::start(waits.clone());
+    let asking: Vec<_> = (0..web::QUESTIONS).map(|_| served.ask("/jobs")).collect();
+    assert!(wait_until(LONG, || waits.waiting.load(Ordering::SeqCst) == web::QUESTIONS));
+    drop(asking);
+    for _ in 0..2 {
+        let answer = served.get("/locks");
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(answer.body.contains("too many pages"), "{answer:?}");
+    }
+    waits.goes_on.store(true, Ordering::SeqCst);
+    assert!(wait_until(LONG, || served.get("/locks").status == 200));
+    assert_eq!(waits.waiting.load(Ordering::SeqCst), web::QUESTIONS);
+    served.end();
+}
+
 struct PanicsAtJobs(Arc<AtomicBool>);
 
 impl Hook<LedgerError> for PanicsAtJobs {
@@ -211,24 +288,8 @@ impl Hook<LedgerError> for PanicsAtJobs {
 #[test]
 fn a_panic_ends_one_request_alone() {
     let panics = Arc::new(AtomicBool::new(true));
-    let hook = Arc::new(PanicsAtJobs(Arc::clone(&panics)));
-    let ledger = Arc::new(MemoryLedger::default().with_hook(hook));
-    let site = Arc::new(Pages::new(&Config::default(), ledger, None, "mx1".to_owned()));
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let listener = Listener::Tcp(listener).prepared().expect("a listener");
-    let (stop, stopped) = UnixStream::pair().expect("a pair");
-    let server = thread::spawn(move || {
-        http::run(vec![listener], web::router(site), web::LIMITS, web::QUESTIONS, stopped)
-    });
-    let get = |path: &str| {
-        let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a server");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        client.write_all(request.as_bytes()).expect("a server");
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer).expect("an answer");
-        Answer::of(&answer)
-    };
+    let served = InProcess::start(Arc::new(PanicsAtJobs(Arc::clone(&panics))));
+    let get = |path: &str| served.get(path);
     for _ in 0..web::QUESTIONS * 2 {
         let answer = get("/jobs");
         assert_eq!(answer.status, 503, "{answer:?}");
@@ -238,8 +299,7 @@ fn a_panic_ends_one_request_alone() {
     assert_eq!(get("/locks").status, 200);
     panics.store(false, Ordering::SeqCst);
     assert_eq!(get("/jobs").status, 200);
-    drop(stop);
-    server.join().expect("a server that ends").expect("a good end");
+    served.end();
 }
 
 #[test]
@@ -252,14 +312,17 @@ fn a_hundred_clients_change_nothing_about_deliveries() {
     let stop = AtomicBool::new(false);
     let letters: Vec<String> =
         (0..MESSAGES).map(|at| letters::one_of_many("clients", at)).collect();
-    let answered = thread::scope(|scope| {
+    let pages = thread::scope(|scope| {
         let clients: Vec<_> = (0..100)
             .map(|at| {
                 let (served, stop) = (&served, &stop);
                 scope.spawn(move || {
                     let paths = ["/", "/failures", "/search?q=scuba", "/doubts", "/m/1", "/locks"];
                     let (mut answered, mut at) = (0, at);
+                    let began = Instant::now();
                     while !stop.load(Ordering::SeqCst) || answered == 0 {
+                        // Each sees a page: none is kept out by the others.
+                        assert!(began.elapsed() < LONG * 3, "no page for client {at}");
                         at += 1;
                         let path = paths[at % paths.len()];
                         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -270,7 +333,11 @@ fn a_hundred_clients_change_nothing_about_deliveries() {
                         }
                         let answer = Answer::of(&answer);
                         assert!([200, 303, 503].contains(&answer.status), "{answer:?}");
-                        answered += usize::from(answer.status != 503);
+                        let whole = answer.body.len().to_string();
+                        assert_eq!(answer.field("content-length"), Some(&*whole), "{answer:?}");
+                        let is_page = answer.body.trim_end().ends_with("</html>");
+                        assert!(is_page || answer.status == 303, "{answer:?}");
+                        answered += usize::from(answer.status == 200);
                     }
                     answered
                 })
@@ -281,10 +348,9 @@ fn a_hundred_clients_change_nothing_about_deliveries() {
             assert!(output.status.success(), "{output:?}");
         }
         stop.store(true, Ordering::SeqCst);
-        let answered = clients.into_iter().map(|client| client.join().expect("a client"));
-        answered.sum::<usize>()
+        clients.into_iter().map(|client| client.join().expect("a client")).collect::<Vec<usize>>()
     });
-    assert!(answered >= 100, "{answered}");
+    assert!(pages.iter().all(|pages| *pages > 0), "{pages:?}");
     let first = letters::from_ann("first");
     site.inbox_has("scuba", letters.iter().chain([&first]));
 }

@@ -55,12 +55,11 @@ fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bo
         let figures = figures(&*ledger, loaded, until);
         figures.map_err(|error| tracing::warn!(%error, "the gauges could not be read")).ok()
     });
-    let store = loaded.config.store.kind();
-    let answers = status::store_answers(&store, Instant::now() + LOOK);
-    if let Err(error) = &answers
+    let answers = status::store_answers(&loaded.config.store, Instant::now() + LOOK);
+    if let Err(why) = &answers
         && is_first
     {
-        tracing::error!("store: {store} cannot be reached: {error}; {UNTIL}");
+        tracing::error!("store: {why}; {UNTIL}");
     }
     gauges.set(figures.as_ref(), answers.is_ok(), SystemTime::now());
     gauges.set_ledger_up(is_up);
