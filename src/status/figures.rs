@@ -182,11 +182,18 @@ impl StatusGauges {
         of.register("onedrop_status_timestamp_seconds", help, gauges.seen.clone());
     }
 
-    /// What is so at `now`; without figures the ledger did not answer, and the last ones stay.
-    pub fn set(&self, figures: Option<&StatusFigures>, store_answers: bool, now: SystemTime) {
+    /// What is so at `now`; without figures the last ones stay. A ledger that takes mail is up
+    /// whether or not this role may read them.
+    pub fn set(
+        &self,
+        ledger_up: bool,
+        store_up: bool,
+        figures: Option<&StatusFigures>,
+        now: SystemTime,
+    ) {
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.ledger_up.set(figures.is_some().into());
-        self.store_up.set(store_answers.into());
+        self.ledger_up.set(ledger_up.into());
+        self.store_up.set(store_up.into());
         let Some(figures) = figures else { return };
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.seen.set(number(now.as_secs()));
@@ -206,11 +213,6 @@ impl StatusGauges {
         }
     }
 
-    /// Whether the ledger takes mail, where that is known otherwise than by figures.
-    pub fn set_ledger_up(&self, is_up: bool) {
-        self.ledger_up.set(is_up.into());
-    }
-
     /// All of them as Prometheus reads them, for node_exporter's textfile collector; without
     /// figures those that are known without the ledger.
     pub fn textfile(
@@ -224,7 +226,7 @@ impl StatusGauges {
         if figures.is_some() {
             gauges.register_of_ledger(&mut registry);
         }
-        gauges.set(figures, store_answers, now);
+        gauges.set(figures.is_some(), store_answers, figures, now);
         let mut text = String::new();
         // Writing to a String cannot fail. The mark at the end is OpenMetrics' alone.
         let _ = encode(&mut text, &registry);

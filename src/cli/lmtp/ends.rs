@@ -61,8 +61,7 @@ fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bo
     {
         tracing::error!("store: {why}; {UNTIL}");
     }
-    gauges.set(figures.as_ref(), answers.is_ok(), SystemTime::now());
-    gauges.set_ledger_up(is_up);
+    gauges.set(is_up, answers.is_ok(), figures.as_ref(), SystemTime::now());
 }
 
 /// Says that this host is there, and asks how things are.
