@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::load::{LOCAL_PARTS, Peer, TUNED_LMTP, Target};
-use crate::support::dovecot::Dovecot;
+use crate::support::dovecot::{Dovecot, MAIL_USER};
 use crate::support::filters::{Filters, Guard};
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postgres::Postgres;
@@ -73,9 +73,18 @@ impl FilteringDovecot {
 /// Onedrop in front of a Dovecot, with its ledger.
 pub struct Front {
     pub behind: FilteringDovecot,
-    pub postgres: Postgres,
+    /// Not with SQLite, whose work is Onedrop's own.
+    pub postgres: Option<Postgres>,
     pub lmtp: Lmtp,
     _bench: Bench,
+}
+
+/// Where the ledger is.
+#[derive(Clone, Copy)]
+pub enum Kept {
+    /// With settings of `[ledger]` besides its place.
+    Postgres(&'static str),
+    Sqlite,
 }
 
 /// The labels of the histogram `onedrop_phase_seconds`.
@@ -91,16 +100,26 @@ pub struct Used {
 }
 
 impl Front {
-    /// The ledger's settings are `more` besides its place.
-    pub fn start(bench: Bench, guard: Guard, more: &str) -> Front {
+    pub fn start(bench: Bench, guard: Guard, kept: Kept) -> Front {
         let behind = FilteringDovecot::behind(guard);
-        let postgres = Postgres::start();
-        let ledger = format!("url = \"{}\"\n{more}", postgres.url_socket());
+        let (postgres, ledger) = match kept {
+            Kept::Postgres(more) => {
+                let postgres = Postgres::start();
+                let ledger = format!("url = \"{}\"\n{more}", postgres.url_socket());
+                (Some(postgres), ledger)
+            }
+            Kept::Sqlite => {
+                let path = bench.home.join("ledger.db");
+                (None, format!("url = \"sqlite://{}\"", path.display()))
+            }
+        };
         let socket = behind.dovecot.lmtp_socket();
         let store =
             format!("{}\nlmtp = \"unix:{}\"", bench.imap_store(&behind.dovecot), socket.display());
         let config = bench.config("handoff", &ledger, &store);
         bench.migrate(&config);
+        // The file is root's by now.
+        crate::support::chown_recursive(&bench.home, MAIL_USER);
         // Where the server is started from, if it is there.
         std::fs::copy(&bench.onedrop, config.with_file_name("onedrop")).expect("a copy");
         let lmtp = Launch::of(&config).start();
@@ -116,7 +135,8 @@ impl Front {
             let name = format!("onedrop_phase_seconds_sum{{phase=\"{phase}\"}}");
             self.lmtp.metric(&name).unwrap_or_default()
         };
-        let cpu = [self.lmtp.cpu(), self.postgres.cpu(), self.behind.dovecot.cpu()];
+        let postgres = self.postgres.as_ref().map(Postgres::cpu).unwrap_or_default();
+        let cpu = [self.lmtp.cpu(), postgres, self.behind.dovecot.cpu()];
         Used { cpu, phases: PHASES.map(seconds) }
     }
 }

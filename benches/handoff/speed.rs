@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::load::{self, Clients, MAILBOXES, Peer, Target, short};
-use crate::servers::{FilteringDovecot, Front, PHASES, Used};
+use crate::servers::{FilteringDovecot, Front, Kept, PHASES, Used};
 use crate::support::dovecot::Dovecot;
 use crate::support::filters::Guard;
 use crate::table::Times;
@@ -13,10 +13,12 @@ use crate::world::{Bench, builds};
 /// Connections, and messages in a run of two or three seconds.
 const LOADS: [(usize, usize); 3] = [(1, 1000), (4, 1600), (10, 2000)];
 /// Ways to run it, with the ledger's settings.
-const WAYS: [(&str, Guard, &str); 3] = [
-    ("with the defaults", Guard::On, ""),
-    ("with ledger.prepare", Guard::On, "prepare = true"),
-    ("without the guard", Guard::Off, ""),
+const WAYS: [(&str, Guard, Kept); 5] = [
+    ("with the defaults", Guard::On, Kept::Postgres("")),
+    ("with ledger.prepare", Guard::On, Kept::Postgres("prepare = true")),
+    ("without the guard", Guard::Off, Kept::Postgres("")),
+    ("SQLite", Guard::On, Kept::Sqlite),
+    ("SQLite, without the guard", Guard::Off, Kept::Sqlite),
 ];
 /// Of what Dovecot's server does alone.
 const WANTED: f64 = 0.75;
@@ -42,13 +44,19 @@ fn run(mailboxes: usize) {
         .into_iter()
         .map(|(name, bench)| {
             let guard = if name.contains("noguard") { Guard::Off } else { Guard::On };
-            let more = if name.contains("prepare") { "prepare = true" } else { "" };
-            (name, Front::start(bench, guard, more))
+            let kept = if name.contains("prepare") {
+                Kept::Postgres("prepare = true")
+            } else if name.contains("sqlite") {
+                Kept::Sqlite
+            } else {
+                Kept::Postgres("")
+            };
+            (name, Front::start(bench, guard, kept))
         })
         .collect();
     if fronts.is_empty() {
-        for (name, guard, more) in WAYS {
-            fronts.push((name.to_owned(), Front::start(Bench::new(), guard, more)));
+        for (name, guard, kept) in WAYS {
+            fronts.push((name.to_owned(), Front::start(Bench::new(), guard, kept)));
         }
     }
     let alone = [FilteringDovecot::alone_with_own_test(), FilteringDovecot::alone()];
