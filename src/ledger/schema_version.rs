@@ -11,7 +11,7 @@ use std::fmt;
 use super::LedgerError;
 
 /// The schema version this program is made for; `onedrop migrate` brings a ledger to it.
-pub const SCHEMA_VERSION: i64 = 10;
+pub const SCHEMA_VERSION: i64 = 11;
 
 /// The version that an empty ledger begins with. Lower ones are of trials before the first release
 /// and cannot be migrated.

@@ -33,7 +33,7 @@ fn a_good_set_up_ends_with_0_and_a_line_per_end() {
     let told = site.told(&output.stdout);
     for line in [
         "ok      configuration: $DIR/onedrop.toml\n",
-        "ok      ledger: sqlite://$DIR/ledger.db, schema version 10\n",
+        "ok      ledger: sqlite://$DIR/ledger.db, schema version 11\n",
         "ok      lock: two sessions exclude each other\n",
         "ok      postfix: transport onedrop: gets mail by virtual_transport = onedrop\n",
         "ok      store: maildir://$DIR/mail, account lisa: ",
@@ -57,7 +57,7 @@ fn nothing_is_changed() {
     let place = "ok      ledger: sqlite://$DIR/ledger.db";
     unchanged(&format!("{place}: not there yet, the first delivery makes it"));
     site.deliver_once();
-    unchanged(&format!("{place}, schema version 10"));
+    unchanged(&format!("{place}, schema version 11"));
     fs::remove_file(site.path("ledger.db-locks")).expect("a lock file");
     unchanged("ledger.db-locks will be made by the next delivery");
     // Another mail program's Maildir has none.

@@ -60,7 +60,7 @@ fn a_host_where_all_is_well_ends_in_0() {
     assert_eq!(
         lines.into_iter().filter(|line| line.1 != "duration").collect::<Vec<_>>(),
         [
-            Line("ok", "ledger", "schema version 10"),
+            Line("ok", "ledger", "schema version 11"),
             Line("ok", "hosts", &format!("{host} (1 attempt)")),
             Line("ok", "attempts", "last hour: 1 delivered, 0 tempfail, 0 permfail"),
             Line("ok", "doubts", "no copy in doubt, no lease without an end (of 2d)"),
@@ -240,7 +240,7 @@ fn the_figures_come_as_json() {
     assert_eq!((&finding["level"], &finding["topic"]), (&"ok".into(), &"ledger".into()));
     let figures = &told["figures"];
     for (name, value) in [
-        ("schema_version", 10),
+        ("schema_version", 11),
         ("tempfail", 20),
         ("delivered", 1),
         ("without_end", 0),
@@ -271,7 +271,7 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
         assert!(text.lines().any(|one| one == line), "{line} is not in\n{text}");
     };
     for line in [
-        "onedrop_schema_version 10",
+        "onedrop_schema_version 11",
         "onedrop_ledger_up 1",
         "onedrop_store_up 1",
         "onedrop_copies_in_doubt 0",

@@ -31,7 +31,6 @@ use crate::support::lmtp::Launch;
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::{TempRoot, letters, maildir_copies, onedrop};
-use crate::wall_clock::WallClock;
 
 /// What the program's arguments are, with 0x1F between them.
 const ARGUMENTS: &str = "ONEDROP_TEST_ARGUMENTS_OF_NEXT";
@@ -100,13 +99,11 @@ pub enum Server {
 pub struct UpgradedSite {
     pub server: Server,
     pub root: TempRoot,
-    /// Which this version's programs see.
-    pub clock: Option<WallClock>,
 }
 
 impl UpgradedSite {
     fn with(server: Server) -> UpgradedSite {
-        let site = UpgradedSite { server, root: TempRoot::new(), clock: None };
+        let site = UpgradedSite { server, root: TempRoot::new() };
         let migrated = site.run(Own, &site.config("etc", ""), &["migrate"], b"");
         assert!(migrated.status.success(), "{migrated:?}");
         site
@@ -133,9 +130,6 @@ impl UpgradedSite {
         let mut command = if version == Own {
             let mut command = onedrop();
             command.arg(args[0]).arg("--config").arg(config).args(&args[1..]);
-            if let Some(clock) = &self.clock {
-                clock.shown_to(&mut command);
-            }
             command
         } else {
             let mut command = Command::new(std::env::current_exe().expect("our own path"));
@@ -241,26 +235,26 @@ fn upgraded_while_mail_goes_on(server: Server, messages: usize) {
         let planned = site.run(Next, &config, &["migrate", "--dry-run"], b"");
         let planned = String::from_utf8_lossy(&planned.stdout);
         for told in [
-            "would do 0011_next: one transaction, about 1s\n",
-            "would do 0011_next: rows of onedrop_message, in batches (about ",
-            "would do 0011_next: index onedrop_message_next_note on onedrop_message (about ",
-            "estimates from the ledger's statistics of its rows; after it, programs of version 10 ",
-            "the ledger has schema version 10, the one before this program's: ",
+            "would do 0012_next: one transaction, about 1s\n",
+            "would do 0012_next: rows of onedrop_message, in batches (about ",
+            "would do 0012_next: index onedrop_message_next_note on onedrop_message (about ",
+            "estimates from the ledger's statistics of its rows; after it, programs of version 11 ",
+            "the ledger has schema version 11, the one before this program's: ",
         ] {
             assert!(planned.contains(told), "{told}\n{planned}");
         }
         let migrated = site.run(Next, &config, &["migrate"], b"");
         assert!(migrated.status.success(), "{migrated:?}");
         let migrated = String::from_utf8_lossy(&migrated.stdout);
-        let told = "applied 0011_next\nthe ledger has schema version 11 and takes programs of \
-                    version 10 and later\n";
+        let told = "applied 0012_next\nthe ledger has schema version 12 and takes programs of \
+                    version 11 and later\n";
         assert!(migrated.contains(told), "{migrated}");
         wait_for(messages * 3 / 4);
         is_next[0].store(false, Ordering::SeqCst);
     });
     let checked = site.run(Own, &config, &["check"], b"");
     let told = String::from_utf8_lossy(&checked.stdout);
-    let after = "has schema version 11, the one after this program's, which may still use it";
+    let after = "has schema version 12, the one after this program's, which may still use it";
     assert!(told.contains(after), "{told}");
     let letters: Vec<_> = (0..messages).map(letter).collect();
     site.have(&RECIPIENTS, &letters);
@@ -290,15 +284,15 @@ fn a_program_two_versions_away_refuses_and_says_what_to_do() {
         let site = UpgradedSite::with(server);
         let config = site.config("etc", "");
         let (code, said) = site.deliver(AfterNext, &config, 1);
-        let expected = "4.3.5 ledger: has schema version 10, this program works with 11 and 12: \
-                        put a release for version 11 on every host and run its `onedrop migrate` \
+        let expected = "4.3.5 ledger: has schema version 11, this program works with 12 and 13: \
+                        put a release for version 12 on every host and run its `onedrop migrate` \
                         first, which stops no mail";
         assert!(code == Some(75) && said.contains(expected), "{code:?} {said}");
         let migrated = site.run(AfterNext, &config, &["migrate"], b"");
         assert!(migrated.status.success(), "{migrated:?}");
         let (code, said) = site.deliver(Own, &config, 1);
-        let expected = "4.3.5 ledger: has schema version 12, which takes programs of version 11 \
-                        and later, and this one is of version 10: install a newer onedrop on this \
+        let expected = "4.3.5 ledger: has schema version 13, which takes programs of version 12 \
+                        and later, and this one is of version 11: install a newer onedrop on this \
                         host";
         assert!(code == Some(75) && said.contains(expected), "{code:?} {said}");
         site.have(&["scuba"], &[]);
@@ -306,7 +300,7 @@ fn a_program_two_versions_away_refuses_and_says_what_to_do() {
             let end = site.run(Own, &config, args, b"");
             let said = [end.stdout, end.stderr].concat();
             let said = String::from_utf8_lossy(&said);
-            let expected = "has schema version 12, which takes programs of version 11 and later";
+            let expected = "has schema version 13, which takes programs of version 12 and later";
             assert!(!end.status.success() && said.contains(expected), "{args:?}: {said}");
         }
         for version in [AfterNext, Next] {

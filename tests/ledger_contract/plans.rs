@@ -59,7 +59,7 @@ fn verify_reads_the_window_by_indexes() {
     assert_eq!(host.account_reached(&["ghost@x.example", "ghost@x"]), None);
     assert_eq!(host.account_reached(&["user7@x.example"]), None);
     let plan = rig.postgres.whole_log().split_off(begun);
-    assert_eq!(plan.matches("onedrop_attempt_recipient").count(), 2, "{plan}");
+    assert_eq!(plan.matches("onedrop_attempt_by_recipient").count(), 2, "{plan}");
     // Whose ledger has 20,000 messages, each with its attempts, and 20,000 that recorded none.
     let begun = rig.postgres.whole_log().len();
     assert_eq!(host.trace_one("model@example.org").attempts.len(), 1001);

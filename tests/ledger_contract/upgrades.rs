@@ -106,8 +106,8 @@ fn a_program_two_versions_away_is_told_what_to_do() {
         refused.expect_err("two versions away").to_string()
     };
     let text = refusal(&newest);
-    assert!(text.contains("this program works with 11 and 12: put a release for version 11 on"));
-    assert_eq!(newest.migrate().expect("migrate"), [next::NAME, "0012_after_next"]);
+    assert!(text.contains("this program works with 12 and 13: put a release for version 12 on"));
+    assert_eq!(newest.migrate().expect("migrate"), [next::NAME, "0013_after_next"]);
     newest.record(&mail("away"), &[inbox()]);
     let text = refusal(&old);
     assert!(text.ends_with("install a newer onedrop on this host"), "{text}");
@@ -138,7 +138,7 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
             let hash = lock_key::hex(&next::POSTGRES[0].sha256());
             rig.sql(&format!(
                 "INSERT INTO onedrop_schema (version, name, sha256, steps)
-                 VALUES (11, 'x', decode('{hash}', 'hex'), {steps})"
+                 VALUES (12, 'x', decode('{hash}', 'hex'), {steps})"
             ));
         }
         let blocks = rig.in_transaction(blocker);
@@ -212,14 +212,14 @@ fn a_ledger_in_a_schema_of_another_name_is_made_used_and_migrated() {
          ALTER ROLE onedrop SET search_path = \"Mail\"",
     );
     let (old, new) = (Host::of(&rig), rig.of_program(next::POSTGRES));
-    assert_eq!(old.migrate().expect("migrate"), ["0010_base"]);
+    assert_eq!(old.migrate().expect("migrate"), ["0010_base", "0011_by_recipient"]);
     let first = old.record(&mail("elsewhere"), &[inbox()]);
     assert_eq!(old.confirm(&claimed(&first.copies[0]), &uid(1)), Confirmed::Recorded);
     assert_eq!(new.migrate().expect("migrate"), [next::NAME]);
     assert!(new.record(&mail("after"), &[inbox()]).is_new);
     let versions = "SELECT (SELECT version FROM \"Mail\".onedrop_ledger),
                            (SELECT version FROM public.onedrop_ledger)";
-    assert_eq!(rig.postgres.psql(versions), "11|10");
+    assert_eq!(rig.postgres.psql(versions), "12|11");
     rig.sql("DELETE FROM \"Mail\".onedrop_message");
     assert_eq!(rig.postgres.psql("SELECT count(*) FROM \"Mail\".onedrop_copy"), "0");
 }
@@ -257,7 +257,7 @@ fn of_two_programs_that_lost_their_lock_one_does_a_step() {
         "CREATE TABLE counted (n int);
          GRANT ALL ON counted TO onedrop;
          INSERT INTO onedrop_schema (version, name, sha256, steps)
-         VALUES (11, 'x', decode('{hash}', 'hex'), 0)"
+         VALUES (12, 'x', decode('{hash}', 'hex'), 0)"
     ));
     let mut blocks = rig.in_transaction("LOCK TABLE counted IN SHARE MODE");
     let until_one_waits = |client: &mut Client| {
@@ -270,7 +270,7 @@ fn of_two_programs_that_lost_their_lock_one_does_a_step() {
         let migrating = scope.spawn(|| new.migrate());
         until_one_waits(&mut blocks);
         let mut other =
-            rig.in_transaction("UPDATE onedrop_schema SET steps = 1 WHERE version = 11");
+            rig.in_transaction("UPDATE onedrop_schema SET steps = 1 WHERE version = 12");
         drop(blocks);
         other.batch_execute("INSERT INTO counted VALUES (1)").expect("SQL");
         until_one_waits(&mut other);
@@ -295,7 +295,7 @@ fn a_program_that_lost_its_lock_and_comes_late_sets_no_version_back() {
     let hash = lock_key::hex(&next::POSTGRES[0].sha256());
     rig.sql(&format!(
         "INSERT INTO onedrop_schema (version, name, sha256, steps)
-         VALUES (11, 'x', decode('{hash}', 'hex'), 2)"
+         VALUES (12, 'x', decode('{hash}', 'hex'), 2)"
     ));
     let blocks = rig.in_transaction("LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE");
     thread::scope(|scope| {
@@ -304,14 +304,14 @@ fn a_program_that_lost_its_lock_and_comes_late_sets_no_version_back() {
         assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(builds)));
         // Meanwhile another one has done the rest, and a program of the version behind came.
         rig.sql(
-            "UPDATE onedrop_schema SET steps = 3, applied_at = now() WHERE version = 11;
-             UPDATE onedrop_ledger SET version = 12, oldest_program = 11",
+            "UPDATE onedrop_schema SET steps = 3, applied_at = now() WHERE version = 12;
+             UPDATE onedrop_ledger SET version = 13, oldest_program = 12",
         );
         drop(blocks);
         migrating.join().expect("no panic").expect("migrate");
     });
-    assert_eq!(new.schema_version(), 12);
-    assert!(rig.is("(SELECT oldest_program = 11 FROM onedrop_ledger)"));
+    assert_eq!(new.schema_version(), 13);
+    assert!(rig.is("(SELECT oldest_program = 12 FROM onedrop_ledger)"));
 }
 
 /// The longest time that a delivery's statement has waited for a lock, as seen by looks at it until
@@ -445,13 +445,13 @@ fn files_are_migrated_step_by_step() {
     assert_eq!((planned.len(), planned[1].rows), (3, Some(100)));
     let applied = at_once(4, |_| new.migrate().expect("migrate"));
     assert!(applied.concat().iter().all(|name| name == next::NAME));
-    assert_eq!((old.schema_version(), new.schema_version()), (11, 11));
+    assert_eq!((old.schema_version(), new.schema_version()), (12, 12));
     assert!(old.record(&mail("beside"), &[inbox()]).is_new);
     assert!(new.record(&mail("after"), &[inbox()]).is_new);
     let count = |sql: &str| rig.connection().query_row(sql, [], |row| row.get::<_, i64>(0));
     let filled = "SELECT count(*) FROM onedrop_message WHERE next_note = 'old'";
     assert_eq!(count(filled).expect("a number"), 100);
-    assert_eq!(count("SELECT steps FROM onedrop_schema WHERE version = 11").expect("steps"), 3);
+    assert_eq!(count("SELECT steps FROM onedrop_schema WHERE version = 12").expect("steps"), 3);
     let index = "SELECT count(*) FROM sqlite_schema WHERE name = 'onedrop_message_next_note'";
     assert_eq!(count(index).expect("a number"), 1);
 }
@@ -468,7 +468,7 @@ fn rows_that_others_hold_cut_no_migration_of_mariadb_off_and_hold_no_delivery_up
     let hash = lock_key::hex(&next::MARIADB[0].sha256());
     rig.sql(&format!(
         "{first}; INSERT INTO onedrop_schema (version, name, sha256, steps)
-         VALUES (11, 'x', UNHEX('{hash}'), 1)"
+         VALUES (12, 'x', UNHEX('{hash}'), 1)"
     ));
     let held = rig.open_transaction("SELECT id FROM onedrop_message WHERE id = 1700 FOR UPDATE");
     thread::scope(|scope| {
@@ -546,7 +546,7 @@ fn a_migration_of_mariadb_that_is_cut_off_at_any_step_goes_on_there() {
         });
         rig.sql(&format!(
             "INSERT INTO onedrop_schema (version, name, sha256, steps)
-             VALUES (11, 'x', UNHEX('{hash}'), {steps})"
+             VALUES (12, 'x', UNHEX('{hash}'), {steps})"
         ));
         let held = rig.open_transaction("SELECT id FROM onedrop_message WHERE id = 1 FOR UPDATE");
         let updates = rig.mariadb.sql(&format!("SELECT {UPDATES}"));
@@ -589,7 +589,7 @@ fn mariadb_is_migrated_beside_the_old_program() {
     rig.fill(100);
     assert_eq!(new.0.planned_migration(soon()).expect("a plan").len(), 3);
     assert_eq!(new.migrate().expect("migrate"), [next::NAME]);
-    assert_eq!((old.schema_version(), new.schema_version()), (11, 11));
+    assert_eq!((old.schema_version(), new.schema_version()), (12, 12));
     assert!(old.record(&mail("beside"), &[inbox()]).is_new);
     assert!(new.record(&mail("after"), &[inbox()]).is_new);
 }

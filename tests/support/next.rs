@@ -6,7 +6,7 @@
 
 use onedrop::ledger::{Migration, MigrationStep, Program, SCHEMA_VERSION, SharedConfig};
 
-pub const NAME: &str = "0011_next";
+pub const NAME: &str = "0012_next";
 
 const fn next(steps: &'static [MigrationStep]) -> Migration {
     Migration { version: SCHEMA_VERSION + 1, oldest_program: SCHEMA_VERSION, name: NAME, steps }
@@ -16,7 +16,7 @@ const fn next(steps: &'static [MigrationStep]) -> Migration {
 const AFTER_NEXT: Migration = Migration {
     version: SCHEMA_VERSION + 2,
     oldest_program: SCHEMA_VERSION + 1,
-    name: "0012_after_next",
+    name: "0013_after_next",
     steps: &[MigrationStep::Transaction("CREATE TABLE IF NOT EXISTS onedrop_after_next (n int)")],
 };
 

@@ -19,12 +19,16 @@ use crate::lock_key::{hex, name_hash};
 
 /// Those of this program, in order of their versions. The first one makes the schema. Steps that
 /// are transactions elsewhere are statements here that can be repeated (IF NOT EXISTS).
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: BASE_VERSION,
-    oldest_program: BASE_VERSION,
-    name: "0010_base",
-    steps: &[MigrationStep::Transaction(include_str!("../migrations/mariadb/0010_base.sql"))],
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: BASE_VERSION,
+        oldest_program: BASE_VERSION,
+        name: "0010_base",
+        steps: &[MigrationStep::Transaction(include_str!("../migrations/mariadb/0010_base.sql"))],
+    },
+    // An index that the other engines lack at first, and this one has.
+    Migration { version: 11, oldest_program: 10, name: "0011_by_recipient", steps: &[] },
+];
 
 /// Which program may use the ledger.
 const VERSION: &str = "SELECT version, oldest_program FROM onedrop_ledger";

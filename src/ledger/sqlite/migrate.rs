@@ -15,12 +15,28 @@ use crate::ledger::rows::SqlRow;
 use crate::ledger::{BASE_VERSION, LedgerError, Migration, MigrationStep, PlannedStep};
 
 /// Those of this program, in order of their versions. The first one makes the schema.
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: BASE_VERSION,
-    oldest_program: BASE_VERSION,
-    name: "0010_base",
-    steps: &[MigrationStep::Transaction(include_str!("../migrations/sqlite/0010_base.sql"))],
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: BASE_VERSION,
+        oldest_program: BASE_VERSION,
+        name: "0010_base",
+        steps: &[MigrationStep::Transaction(include_str!("../migrations/sqlite/0010_base.sql"))],
+    },
+    // A page of the attempts for a recipient, newest first, reads no more of them than it shows.
+    Migration {
+        version: 11,
+        oldest_program: 10,
+        name: "0011_by_recipient",
+        steps: &[
+            MigrationStep::Index {
+                name: "onedrop_attempt_by_recipient",
+                table: "onedrop_attempt",
+                on: "(recipient, message_id) WHERE message_id IS NOT NULL",
+            },
+            MigrationStep::Transaction("DROP INDEX onedrop_attempt_recipient"),
+        ],
+    },
+];
 
 const ANOTHER_WRITER: &str =
     "another process writes to this ledger, perhaps another `onedrop migrate`";

@@ -81,7 +81,7 @@ fn whether_an_account_has_a_copy_is_told_by_its_part_of_an_index() {
 fn what_has_reached_an_address_is_told_by_its_part_of_an_index() {
     let folder = tempfile::tempdir().expect("a folder");
     let steps = steps_by_indexes(&ledger(folder.path()), attempts::REACHED);
-    let index = "SEARCH a USING INDEX onedrop_attempt_recipient (recipient=?)";
+    let index = "SEARCH a USING INDEX onedrop_attempt_by_recipient (recipient=? AND message_id>?)";
     assert!(steps.iter().any(|step| step == index), "{steps:#?}");
 }
 

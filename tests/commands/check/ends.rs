@@ -26,7 +26,7 @@ use crate::support::site::Site;
 const AMPLE: Duration = Duration::from_secs(60);
 
 const ACCOUNT: &str = "accounts = { \"lisa@gmail.com\" = \"of-lisa\" }";
-const LEDGER: &str = "ok      ledger: postgres://db/onedrop, schema version 10\n";
+const LEDGER: &str = "ok      ledger: postgres://db/onedrop, schema version 11\n";
 const LOCK: &str = "ok      lock: two sessions exclude each other\n";
 const STORE: &str = "ok      store: maildir:///nowhere, account lisa: in memory\n";
 
@@ -64,7 +64,7 @@ fn each_fault_of_a_ledger_is_one_error_beside_what_works() {
         ),
         (
             |_, _| ledger_that(version::<NEWER>),
-            &["error   schema: postgres://db/onedrop has schema version 11", LOCK],
+            &["error   schema: postgres://db/onedrop has schema version 12", LOCK],
         ),
         (
             |_, _| Err(LedgerError::Unavailable("no route\nto host".into())),
