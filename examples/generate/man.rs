@@ -169,5 +169,7 @@ fn add_places(roff: &mut Roff) {
     roff.control("SH", ["FILES"]);
     entry(roff, italic("/etc/onedrop/onedrop.toml"), "The configuration: onedrop.toml(5).");
     entry(roff, italic("/etc/onedrop/conf.d/*.toml"), "More of it; later files win.");
+    let shared = "Lines for Postfix, Dovecot and others, a dashboard, and rules for alerts.";
+    entry(roff, italic("/usr/share/onedrop/"), shared);
     entry(roff, italic("/usr/share/doc/onedrop/"), "Set-up, operation, guarantees and limits.");
 }

@@ -1,7 +1,8 @@
 //! A machine of its own for what only a booted system shows: Debian's systemd as init in a
-//! container (systemd-nspawn), on a throw-away copy of this host's files, with its own processes,
-//! network and /run. Nothing that happens in it reaches the host; all of it is gone with the
-//! process that holds it. Needs root, overlayfs and the Debian package systemd-container.
+//! container (systemd-nspawn), on a throw-away copy of this host's files or of another root's, with
+//! its own processes, network and /run. Nothing that happens in it reaches the host; all of it is
+//! gone with the process that holds it. Needs root, overlayfs and the Debian package
+//! systemd-container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,15 +17,15 @@ use crate::support::{TempRoot, wait_until};
 /// How long a boot or a command may take on a busy host.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Makes the copy in a mount namespace of its own, takes out what the host would start at boot,
+/// Makes the copy in a mount namespace of its own, takes out what this host would start at boot,
 /// adds what the test has prepared, and becomes the container.
 const BOOT: &str = r#"
 set -eu
-at=$1 name=$2
+at=$1 name=$2 from=$3
 mount -t tmpfs tmpfs "$at/disk"
 mkdir "$at/disk/upper" "$at/disk/work"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$at/disk/upper,workdir=$at/disk/work" "$at/root"
-rm -rf "$at"/root/etc/systemd/system/*.wants "$at"/root/etc/rc?.d
+mount -t overlay overlay -o "lowerdir=$from,upperdir=$at/disk/upper,workdir=$at/disk/work" "$at/root"
+[ "$from" != / ] || rm -rf "$at"/root/etc/systemd/system/*.wants "$at"/root/etc/rc?.d
 ln -sf /lib/systemd/system/multi-user.target "$at/root/etc/systemd/system/default.target"
 : >"$at/root/etc/machine-id"
 cp -a "$at/files/." "$at/root/"
@@ -44,6 +45,11 @@ impl Machine {
     /// Boots a machine whose files are the host's and, over them, what `prepare` puts under the
     /// folder that it gets.
     pub fn boot(prepare: impl FnOnce(&Path)) -> Machine {
+        Machine::boot_from(Path::new("/"), prepare)
+    }
+
+    /// The same with the files of the system under `from`.
+    pub fn boot_from(from: &Path, prepare: impl FnOnce(&Path)) -> Machine {
         assert!(crate::support::is_root(), "a machine of its own needs root");
         let root = TempRoot::new();
         for folder in ["disk", "root", "files"] {
@@ -55,7 +61,7 @@ impl Machine {
         let name = root.file_name().expect("a name").to_string_lossy().replace('_', "-");
         let mut command = guarded("unshare", None, Signal::SIGKILL);
         command.args(["--mount", "--propagation", "private", "sh", "-c", BOOT, "sh"]);
-        command.arg(&*root).arg(name).stdin(Stdio::null());
+        command.arg(&*root).arg(name).arg(from).stdin(Stdio::null());
         command.stdout(console.try_clone().expect("a log")).stderr(console);
         let mut container = Server::start("systemd-nspawn", command, Signal::SIGKILL, &log);
         let mut init = None;

@@ -1,14 +1,16 @@
-//! The set-up in README and on the pages, word by word: every command is run as root in a checkout,
-//! on a machine of its own with a real systemd, Postfix, Postgres and Dovecot. Only the compiler is
-//! replaced: `cargo build --release` puts the program there that the tests have built.
+//! The set-up in README and on the pages, word by word: every command is run as root, on a machine
+//! of its own with a real systemd, Postfix, Postgres and Dovecot. README's begins with the package;
+//! the other pages are followed after an installation from source. Only the compiler is replaced:
+//! `cargo build --release` puts the program there that the tests have built.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::machine::{Machine, provide};
+use crate::package::pack;
 use crate::page::{PROJECT, Page};
-use crate::support::onedrop_path;
+use crate::support::{TempRoot, onedrop_path};
 
 /// The pages whose commands tests run, all of them. README's trial is run by `readme.rs`, the tour
 /// by `tour.rs`.
@@ -31,10 +33,19 @@ const CHECKOUT: &str = "/root/onedrop";
 /// README's set-up.
 pub const README_SET_UP: &str = "Set it up";
 
+/// The sections of the page on installing that have commands to run.
+const NEW_POSTFIX: &str = "A new Postfix";
+const FROM_SOURCE: &str = "From source";
+
 /// A machine with the project's files and what every site has: a Postfix that takes mail for the
 /// domain.
 fn machine() -> Machine {
+    machine_with(|_| {})
+}
+
+fn machine_with(more: impl FnOnce(&Path)) -> Machine {
     let machine = Machine::boot(|files| {
+        more(files);
         for folder in ["conf", "systemd", "fixtures/mail"] {
             provide_folder(files, folder);
         }
@@ -45,6 +56,8 @@ fn machine() -> Machine {
         fs::set_permissions(&cargo, Permissions::from_mode(0o755)).expect("a mode");
     });
     machine.run(POSTFIX);
+    new_postfix(&machine);
+    machine.run("systemctl start postfix@-");
     machine
 }
 
@@ -66,7 +79,7 @@ mkdir -p target/release
 cp /root/built/onedrop target/release/onedrop
 ";
 
-/// Debian's master.cf, and a site's main.cf before Onedrop.
+/// Debian's master.cf, and a site's main.cf before it takes mail for a domain.
 const POSTFIX: &str = "
 cp /usr/share/postfix/master.cf.dist /etc/postfix/master.cf
 cat >/etc/postfix/main.cf <<'EOF'
@@ -75,10 +88,7 @@ myhostname = mx.mail.axial.net
 mydestination =
 inet_interfaces = loopback-only
 maillog_file = /var/log/mail.log
-virtual_mailbox_domains = mail.axial.net
-virtual_mailbox_maps = inline:{ scuba@mail.axial.net=x, doug@mail.axial.net=x }
 EOF
-systemctl start postfix@-
 ";
 
 /// Debian's own way to a cluster and its service.
@@ -154,6 +164,32 @@ fn follow(machine: &Machine, name: &str, section: Option<&str>) {
     assert!(count > 0, "{name} has no commands");
 }
 
+/// What install.md says of a Postfix that is new.
+pub fn new_postfix(machine: &Machine) {
+    follow(machine, "docs/install.md", Some(NEW_POSTFIX));
+}
+
+/// What the other pages begin with.
+#[track_caller]
+fn install(machine: &Machine) {
+    follow(machine, "docs/install.md", Some(FROM_SOURCE));
+}
+
+/// What README's set-up begins with.
+pub const APT: &str = "apt install ./onedrop_*.deb ";
+
+/// README's set-up, but installed from source, and without a wait for the first jobs.
+#[track_caller]
+fn install_and_set_up(machine: &Machine) {
+    install(machine);
+    let blocks = Page::read("README.md").commands();
+    for block in blocks.iter().filter(|block| block.section == README_SET_UP) {
+        let is_kept = |line: &&str| !line.starts_with(APT) && !line.contains(" onedrop status");
+        let kept: Vec<&str> = block.text.lines().filter(is_kept).collect();
+        run(machine, &kept.join("\n"));
+    }
+}
+
 #[track_caller]
 fn run(machine: &Machine, block: &str) {
     let command = format!("cd {CHECKOUT}\n{block}");
@@ -225,14 +261,37 @@ fn socket_is_as_shipped(machine: &Machine) {
 }
 
 #[test]
-fn readme_sets_up_one_host() {
-    let machine = machine();
-    follow(&machine, "README.md", Some(README_SET_UP));
+fn each_command_of_the_page_on_installing_is_run() {
+    let blocks = Page::read("docs/install.md").commands();
+    let sections: Vec<&str> = blocks.iter().map(|block| block.section.as_str()).collect();
+    assert_eq!(sections, [NEW_POSTFIX, FROM_SOURCE]);
+}
+
+#[test]
+fn readme_leads_from_the_package_to_the_first_mail() {
+    let root = TempRoot::new();
+    let package = pack(&root, "0.1.0-1");
+    let machine = machine_with(|files| provide_package(files, &package));
+    leads_from_the_package_to_the_first_mail(&machine);
+}
+
+/// Where README's first command finds it.
+pub fn provide_package(files: &Path, package: &Path) {
+    provide(files, package, &format!("{CHECKOUT}/onedrop_0.1.0-1_amd64.deb"));
+}
+
+/// README's set-up, to its last line. The machine has the package, and a Postfix that takes mail
+/// for the domain and logs to `/var/log/mail.log`.
+#[track_caller]
+pub fn leads_from_the_package_to_the_first_mail(machine: &Machine) {
+    follow(machine, "README.md", Some(README_SET_UP));
     let new = "/var/lib/onedrop/mail/scuba/Maildir/new/*";
-    is_there_once(&machine, new);
-    nothing_to_find(&machine, "onedrop");
-    send(&machine, "another", new, 2);
-    nothing_was_deferred(&machine);
+    is_there_once(machine, new);
+    nothing_to_find(machine, "onedrop");
+    let told = machine.run("runuser -u onedrop -- onedrop status");
+    assert!(told.contains(": all is well\n") && told.contains("3 jobs ok"), "{told}");
+    send(machine, "another", new, 2);
+    nothing_was_deferred(machine);
 }
 
 #[test]
@@ -241,7 +300,7 @@ fn the_pages_set_up_imap_and_then_lmtp() {
     machine.run(VMAIL);
     machine.run(POSTGRES);
     machine.run(DOVECOT);
-    follow(&machine, "docs/install.md", None);
+    install(&machine);
     follow(&machine, "docs/set-up-imap.md", None);
     let files = "/srv/mail/scuba/Maildir/[nc]*/*";
     is_there_once(&machine, files);
@@ -266,7 +325,7 @@ fn the_pages_set_up_imap_and_then_filters() {
     machine.run(VMAIL);
     machine.run(POSTGRES);
     machine.run(DOVECOT);
-    follow(&machine, "docs/install.md", None);
+    install(&machine);
     follow(&machine, "docs/set-up-imap.md", None);
     follow(&machine, "docs/set-up-filters.md", None);
     let log = machine.run("cat /var/log/mail.log");
@@ -281,7 +340,7 @@ fn the_pages_set_up_imap_and_then_filters() {
 #[test]
 fn the_page_of_locks_says_what_happens() {
     let machine = machine();
-    follow(&machine, "README.md", Some(README_SET_UP));
+    install_and_set_up(&machine);
     let blocks = Page::read("docs/locks.md").commands();
     let said: String =
         blocks.iter().map(|block| machine.run(&format!("cd {CHECKOUT}\n{}", block.text))).collect();
@@ -306,7 +365,7 @@ EOF
 #[test]
 fn the_timer_runs_the_jobs_that_are_due_and_a_stop_ends_them() {
     let machine = machine();
-    follow(&machine, "README.md", Some(README_SET_UP));
+    install_and_set_up(&machine);
     machine.run(JOBS);
     follow(&machine, "docs/jobs-ticking.md", None);
     let journal = "journalctl -u onedrop-jobs -o cat --no-pager";
@@ -336,9 +395,6 @@ fn the_timer_runs_the_jobs_that_are_due_and_a_stop_ends_them() {
         "printf '[jobs]\\nrun_in = \"server\"\\n[jobs.slow]\\nevery = \"2d\"\\ncommand = \
          [\"sh\", \"-c\", \"echo began again; sleep 12345; true\"]\\n' \
          >/etc/onedrop/conf.d/jobs.toml
-         cd /root/onedrop
-         install -m 644 systemd/onedrop-lmtp.* /usr/lib/systemd/system/
-         systemctl daemon-reload
          runuser -u onedrop -- onedrop jobs reset slow
          systemctl start onedrop-lmtp.service",
     );
@@ -392,7 +448,7 @@ fn one_user_moves_from_dovecots_lmtp_server_and_back() {
     machine.run("postconf virtual_transport=lmtp:unix:private/dovecot-lmtp && postfix reload");
     assert!(way_of(&machine, "scuba", "before").contains("[private/dovecot-lmtp]"));
     // README's set-up, with the old transport put back: its ledger and its Maildirs will do.
-    follow(&machine, "README.md", Some(README_SET_UP));
+    install_and_set_up(&machine);
     machine.run("postconf virtual_transport=lmtp:unix:private/dovecot-lmtp && postfix reload");
 
     let [begin, end] = &Page::read("docs/moving.md").commands()[..] else { panic!("two blocks") };
@@ -412,7 +468,7 @@ fn the_pages_set_up_maildirs() {
     let machine = machine();
     machine.run(VMAIL);
     machine.run(POSTGRES);
-    follow(&machine, "docs/install.md", None);
+    install(&machine);
     follow(&machine, "docs/set-up-maildirs.md", None);
     let new = "/srv/mail/scuba/Maildir/new/*";
     is_there_once(&machine, new);
