@@ -191,7 +191,7 @@ fn repacked(root: &TempRoot, package: &Path, version: &str, change: &str) -> Pat
     let (files, to) = (root.join(format!("files-{version}")), root.join(format!("{version}.deb")));
     let script = "dpkg-deb -R \"$1\" \"$2\"
         (cd \"$2\" && sed -i \"s/^Version: .*/Version: $4/\" DEBIAN/control && eval \"$5\"
-        rm DEBIAN/md5sums)
+        rm -f DEBIAN/md5sums)
         dpkg-deb -Zgzip -z1 --root-owner-group -b \"$2\" \"$3\"";
     let mut shell = Command::new("sh");
     shell.args(["-euc", script, "sh"]).arg(package).arg(files).arg(&to).args([version, change]);
@@ -277,8 +277,8 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
     });
     let life = Life { machine };
     let machine = &life.machine;
-    // What tests/run may have left there.
-    machine.run("rm -f /usr/sbin/policy-rc.d");
+    // What tests/run may have left there; and no index of all manual pages after each step.
+    machine.run("rm -f /usr/sbin/policy-rc.d /var/lib/man-db/auto-update");
 
     // Installed: the steps are told word by word, and nothing runs or will.
     let said = machine.run("dpkg -i /root/one.deb");
