@@ -24,7 +24,8 @@ set -eu
 at=$1 name=$2 from=$3
 mount -t tmpfs tmpfs "$at/disk"
 mkdir "$at/disk/upper" "$at/disk/work"
-mount -t overlay overlay -o "lowerdir=$from,upperdir=$at/disk/upper,workdir=$at/disk/work" "$at/root"
+layers="lowerdir=$from,upperdir=$at/disk/upper,workdir=$at/disk/work"
+mount -t overlay overlay -o "$layers" "$at/root"
 [ "$from" != / ] || rm -rf "$at"/root/etc/systemd/system/*.wants "$at"/root/etc/rc?.d
 ln -sf /lib/systemd/system/multi-user.target "$at/root/etc/systemd/system/default.target"
 : >"$at/root/etc/machine-id"
