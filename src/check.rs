@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::command_line::CheckArgs;
-use crate::config::{Config, DEFAULT_FILE, Loaded};
+use crate::config::{Config, DEFAULT_FILE, Loaded, Opens};
 use crate::ledger::{AnyLedger, LedgerError};
 use crate::service::{Adapters, ONE};
 use crate::text;
@@ -84,7 +84,7 @@ pub fn run(
         findings.push(Finding::new(Severity::Warning, "configuration", text));
     }
     let named = config.map(Path::to_owned);
-    let loaded = match bounded(time, move || Config::load(named.as_deref())) {
+    let loaded = match bounded(time, move || Config::load(named.as_deref(), Opens::Everything)) {
         Ok(Ok(loaded)) => Some(Arc::new(loaded)),
         Ok(Err(errors)) => {
             let problems = errors.problems().iter();

@@ -13,7 +13,7 @@ use clap::error::ErrorKind;
 use nix::sys::stat::{Mode, SFlag, fstat, umask};
 
 use crate::command_line::{Cli, CliCommand, manual, usage_problem};
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, Opens};
 use crate::deliver::Failure;
 use crate::exit::{self, Verdict};
 use crate::outcome::{Outcome, OverQuota};
@@ -49,6 +49,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let cli =
         Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
+    let read = |opens| load_despite_jobs(config, opens);
     let outcome = match cli.command {
         CliCommand::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
         CliCommand::WithLock(args) => {
@@ -62,34 +63,35 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Web(args) => {
             web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }
-        CliCommand::Migrate(args) => load_despite_jobs(config)
+        CliCommand::Migrate(args) => read(Opens::Ledger)
             .and_then(|loaded| migrate::run(&args, &loaded, adapters))
             .map(CommandOutcome::done),
         CliCommand::Check(args) => Ok(check::run(&args, config, adapters)),
         CliCommand::Trace(args) => {
-            load_despite_jobs(config).and_then(|loaded| trace::run(&args, &loaded, adapters))
+            read(Opens::Ledger).and_then(|loaded| trace::run(&args, &loaded, adapters))
         }
         CliCommand::Status(args) => {
-            load_despite_jobs(config).and_then(|loaded| status::run(&args, &loaded, adapters))
+            read(Opens::Ledger).and_then(|loaded| status::run(&args, &loaded, adapters))
         }
         CliCommand::Verify(args) => {
-            load_despite_jobs(config).and_then(|loaded| verify::run(&args, &loaded, adapters))
+            read(Opens::Mailboxes).and_then(|loaded| verify::run(&args, &loaded, adapters))
         }
         CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask),
         CliCommand::Settle(args) => {
-            load_despite_jobs(config).and_then(|loaded| settle::run(&args, &loaded, adapters))
+            read(Opens::Mailboxes).and_then(|loaded| settle::run(&args, &loaded, adapters))
         }
         CliCommand::Purge(args) => {
-            load_despite_jobs(config).and_then(|loaded| purge::run(&args, &loaded, adapters))
+            read(Opens::Ledger).and_then(|loaded| purge::run(&args, &loaded, adapters))
         }
         CliCommand::Forget(args) => {
-            load_despite_jobs(config).and_then(|loaded| forget::run(&args, &loaded, adapters))
+            read(Opens::Ledger).and_then(|loaded| forget::run(&args, &loaded, adapters))
         }
         CliCommand::Replay(args) => {
-            load_despite_jobs(config).and_then(|loaded| replay::run(&args, loaded, adapters))
+            let opens = if args.from_ledger { Opens::Mailboxes } else { Opens::Everything };
+            read(opens).and_then(|loaded| replay::run(&args, loaded, adapters))
         }
         CliCommand::Lock(args) => {
-            load_despite_jobs(config).and_then(|loaded| lock::run(args, &loaded, adapters))
+            read(Opens::Ledger).and_then(|loaded| lock::run(args, &loaded, adapters))
         }
     };
     let failed = |err| CommandOutcome { out: String::new(), err, verdict: Verdict::Failed };
@@ -117,13 +119,14 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// For what runs jobs.
 fn load(config: Option<&Path>) -> Result<Loaded, String> {
-    Config::load(config).map_err(|errors| errors.to_string())
+    Config::load(config, Opens::Ledger).map_err(|errors| errors.to_string())
 }
 
 /// For what runs no jobs.
-fn load_despite_jobs(config: Option<&Path>) -> Result<Loaded, String> {
-    Config::load_despite_jobs(config).map_err(|errors| errors.to_string())
+fn load_despite_jobs(config: Option<&Path>, opens: Opens) -> Result<Loaded, String> {
+    Config::load_despite_jobs(config, opens).map_err(|errors| errors.to_string())
 }
 
 /// The time that `--since` names.

@@ -55,6 +55,19 @@ pub use schema::known_keys;
 pub use suggest::closest;
 pub use url::{LedgerUrl, LmtpUrl, StoreUrl};
 
+/// What a command opens, and so whose passwords and certificates are read. Deliveries have more
+/// rights than those who ask what is on record: a user may read the ledger's password, and no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// Ledger, store and directory.
+    Everything,
+    /// Ledger and store.
+    Mailboxes,
+    Ledger,
+    /// The ledger, by the role of the pages if they have one of their own.
+    Pages,
+}
+
 /// Everything an administrator may set. [`Config::load`] is the way to get one that has been
 /// checked; the default has what holds when nothing is set.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -311,6 +324,11 @@ pub struct WebSettings {
     pub show_subjects: bool,
     /// File with the password that browsers are asked for, read by [`Loaded::web_password`].
     pub password_file: Option<PathBuf>,
+    /// The ledger as the pages open it; `None`: as deliveries do.
+    #[serde(default, deserialize_with = "parsed_if_set")]
+    pub ledger_url: Option<LedgerUrl>,
+    /// File with the password for that, read by [`Loaded::ledger_password`] for [`Opens::Pages`].
+    pub ledger_password_file: Option<PathBuf>,
 }
 
 /// `[pool]`: the connections that the server keeps.

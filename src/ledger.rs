@@ -46,7 +46,7 @@ pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry,
 pub use migration::{Migration, MigrationStep, PlannedStep, Program};
 pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Window};
 pub use overview::{
-    AttemptCount, HostRow, MOST_ATTEMPTS, MOST_COPIES, MOST_OPEN, OpenCopies, Overview,
+    AttemptCount, HostRow, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN, OpenCopies, Overview,
     RecentAttempts,
 };
 pub use pages::{
@@ -89,6 +89,9 @@ pub enum LedgerError {
     /// knows.
     #[error("refuses our login: {0}")]
     Login(String),
+    /// The role that we log in as lacks a grant; its name is in it, and what it may not touch.
+    #[error("lacks a grant for our role: {0} (see docs/rights.md)")]
+    Denied(String),
     /// None of the sessions that are shared came free in time.
     #[error("in use by other deliveries: {0}")]
     Busy(String),

@@ -55,7 +55,7 @@ fn reading(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, Ledger
     let program = Program::default();
     let (password, ca_file) =
         (loaded.ledger_password().cloned(), loaded.config.ledger.ca_file.clone());
-    Ok(match loaded.config.ledger.url.clone() {
+    Ok(match loaded.pages_url().clone() {
         LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::reading(path, program, limits)),
         LedgerUrl::Postgres { url } => {
             let settings =

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onedrop::config::{Config, LedgerUrl};
+use onedrop::config::{Config, LedgerUrl, Opens};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
@@ -104,8 +104,9 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let account = "phases";
     let mut watch = Watch { began: Instant::now(), steps: Vec::new() };
 
-    let loaded =
-        Config::load(Some(config)).map_err(|errors| errors.to_string()).expect("our configuration");
+    let loaded = Config::load(Some(config), Opens::Everything)
+        .map_err(|errors| errors.to_string())
+        .expect("our configuration");
     let loaded = watch.passed("configuration", loaded);
     let message = Message::new(bytes, DedupBy::Content);
     let facts = message.facts();

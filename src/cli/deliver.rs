@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::input;
 use crate::command_line::DeliverArgs;
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, Opens};
 use crate::deadline::Deadline;
 use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
@@ -85,7 +85,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     };
     crate::telemetry::start();
     let mut request = Request::of(args);
-    let result = match Config::load_despite_jobs(config) {
+    let result = match Config::load_despite_jobs(config, Opens::Everything) {
         Ok(loaded) => {
             let limits = &loaded.config.limits;
             let deadline = Deadline::new(

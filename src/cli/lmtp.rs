@@ -15,7 +15,7 @@ use nix::unistd::{Gid, Group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::command_line::LmtpArgs;
-use crate::config::{Listen, LmtpSettings, Loaded, RunIn};
+use crate::config::{Listen, LmtpSettings, Loaded, Opens, RunIn};
 use crate::jobs::own_program::OwnProgram;
 use crate::jobs::ticker::Ticker;
 use crate::lmtp::{self, Control};
@@ -119,7 +119,7 @@ fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Arc<Service>, S
 
 /// The configuration, with what systemd and the command line say in its place.
 fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<Loaded, String> {
-    let mut loaded = super::load_despite_jobs(config)?;
+    let mut loaded = super::load_despite_jobs(config, Opens::Everything)?;
     let lmtp = &mut loaded.config.lmtp;
     if has_listeners {
         lmtp.listen.clear();

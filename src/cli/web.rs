@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::lmtp::{listen_at, systemds_listeners};
 use crate::command_line::WebArgs;
+use crate::config::Opens;
 use crate::http;
 use crate::pool::Limits;
 use crate::service::{Adapters, host_name};
@@ -24,7 +25,7 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     // Before the log, which has a thread.
     let mut listeners = systemds_listeners()?;
     let _log = crate::telemetry::start_for_a_server();
-    let loaded = super::load_despite_jobs(config)?;
+    let loaded = super::load_despite_jobs(config, Opens::Pages)?;
     if listeners.is_empty() {
         let place = args.listen.as_ref().or(loaded.config.web.listen.as_ref());
         let place = place.ok_or(

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use nix::sys::stat::Mode;
 
 use crate::command_line::{Codes, OnBusy, WithLockArgs};
+use crate::config::Opens;
 use crate::exit::{self, BUSY, LockCodes, LockEnding};
 use crate::ledger::{LockHolder, Locks, RandomValue};
 use crate::lock::{self, CommandPlan, Company, LockTerms, LockWish, NoRecord, Wrapping};
@@ -61,7 +62,7 @@ fn run_under_lock(
     is_for_mail: bool,
 ) -> Result<LockEnding, String> {
     let terms = LockTerms::new(args.ttl, args.grace)?;
-    let loaded = super::load_despite_jobs(config)?;
+    let loaded = super::load_despite_jobs(config, Opens::Ledger)?;
     let ledger = (adapters.ledger)(&loaded, ONE).map_err(|error| format!("ledger: {error}"))?;
     telemetry::start();
     let mut command = args.command.into_iter();

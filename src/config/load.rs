@@ -18,7 +18,8 @@ use super::layer::{self, Layer, Reading};
 use super::password::{self, open_regular};
 use super::problem::{ConfigErrors, Origin, Problem, shown_io};
 use super::rules::{self, Passwords};
-use super::{Config, job_rules, schema, variables};
+use super::url::LedgerUrl;
+use super::{Config, Opens, job_rules, schema, variables};
 
 /// The configuration file, unless `--config` or `$ONEDROP_CONFIG` names another.
 pub const DEFAULT_FILE: &str = "/etc/onedrop/onedrop.toml";
@@ -41,12 +42,19 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// The password in `ledger.password_file`.
+    /// The password in `ledger.password_file`; for [`Opens::Pages`] that of [`pages_url`].
+    ///
+    /// [`pages_url`]: Loaded::pages_url
     pub fn ledger_password(&self) -> Option<&SecretString> {
         self.passwords.ledger.as_ref()
     }
 
-    /// The password in `directory.password_file`.
+    /// The ledger as the pages open it.
+    pub fn pages_url(&self) -> &LedgerUrl {
+        self.config.web.ledger_url.as_ref().unwrap_or(&self.config.ledger.url)
+    }
+
+    /// The password in `directory.password_file`, for [`Opens::Everything`].
     pub fn directory_password(&self) -> Option<&SecretString> {
         self.passwords.directory.as_ref()
     }
@@ -63,7 +71,8 @@ impl Loaded {
             .map_err(|why| format!("web.password_file: {why}"))
     }
 
-    /// The password in `store.password_file`; an IMAP store always has one.
+    /// The password in `store.password_file`, for [`Opens::Everything`]; an IMAP store always has
+    /// one.
     pub fn store_password(&self) -> Option<&SecretString> {
         self.passwords.store.as_ref()
     }
@@ -71,24 +80,27 @@ impl Loaded {
 
 impl Config {
     /// Reads the configuration from `explicit` (`--config`), else `$ONEDROP_CONFIG`, else
-    /// [`DEFAULT_FILE`], with `conf.d` and the process's environment.
+    /// [`DEFAULT_FILE`], with `conf.d` and the process's environment, for what `opens` says.
     ///
     /// # Errors
     /// All problems of all layers. A missing file is one, the default file, too: without it every
     /// recipient would be unknown.
-    pub fn load(explicit: Option<&Path>) -> Result<Loaded, ConfigErrors> {
-        Self::load_from(explicit, std::env::vars_os())
+    pub fn load(explicit: Option<&Path>, opens: Opens) -> Result<Loaded, ConfigErrors> {
+        read_all(explicit, std::env::vars_os(), opens, JobMistakes::Count)
     }
 
     /// As [`Config::load`], for what runs no jobs: what is wrong with them is no error.
     ///
     /// # Errors
     /// As [`Config::load`], for all but `[jobs]` and `[jobs.NAME]`.
-    pub fn load_despite_jobs(explicit: Option<&Path>) -> Result<Loaded, ConfigErrors> {
-        read_all(explicit, std::env::vars_os(), JobMistakes::AreSetAside)
+    pub fn load_despite_jobs(
+        explicit: Option<&Path>,
+        opens: Opens,
+    ) -> Result<Loaded, ConfigErrors> {
+        read_all(explicit, std::env::vars_os(), opens, JobMistakes::AreSetAside)
     }
 
-    /// As [`Config::load`], with an environment given by the caller.
+    /// As [`Config::load`] for everything, with an environment given by the caller.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -96,7 +108,7 @@ impl Config {
         explicit: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Loaded, ConfigErrors> {
-        read_all(explicit, environment, JobMistakes::Count)
+        read_all(explicit, environment, Opens::Everything, JobMistakes::Count)
     }
 }
 
@@ -110,6 +122,7 @@ enum JobMistakes {
 fn read_all(
     explicit: Option<&Path>,
     environment: impl Iterator<Item = (OsString, OsString)>,
+    opens: Opens,
     mistakes: JobMistakes,
 ) -> Result<Loaded, ConfigErrors> {
     let environment: Vec<_> = environment.collect();
@@ -152,7 +165,7 @@ fn read_all(
     reading.set_aside(before);
     // systemd.exec(5), "Credentials"
     let credentials = path_in("CREDENTIALS_DIRECTORY");
-    let passwords = rules::check(&config, credentials.as_deref(), &mut reading);
+    let passwords = rules::check(&config, opens, credentials.as_deref(), &mut reading);
     let Reading { mut problems, mut job_problems, mut warnings, .. } = reading;
     if !job_problems.is_empty() {
         config.jobs.jobs.clear();

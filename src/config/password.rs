@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path};
 
+use nix::unistd::{User, geteuid};
 use secrecy::SecretString;
 use secrecy::zeroize::Zeroizing;
 
@@ -59,12 +60,22 @@ pub(super) fn read(
 pub(super) fn open_regular(path: &Path) -> Result<File, String> {
     let explained = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => format!("{} to {}", shown_io(&error), shown_user()),
         _ => shown_io(&error),
     };
     if !fs::metadata(path).map_err(explained)?.is_file() {
         return Err("not a regular file".to_owned());
     }
     File::open(path).map_err(explained)
+}
+
+/// Whose rights count: `the user onedrop`.
+fn shown_user() -> String {
+    let uid = geteuid();
+    match User::from_uid(uid) {
+        Ok(Some(user)) => format!("the user {}", user.name),
+        _ => format!("user id {uid}"),
+    }
 }
 
 fn is_under(path: &Path, folder: &Path) -> bool {

@@ -13,7 +13,7 @@ use super::layer::Reading;
 use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
-use super::{Config, password};
+use super::{Config, Opens, password};
 use crate::directory::{Detail, FolderTemplate};
 use crate::login::LoginForm;
 use crate::net::{is_loopback, tls::Tls};
@@ -25,7 +25,7 @@ const POSTFIX_LIMIT_SECS: u64 = 1000;
 const POSTFIX_LMTP_SECS: u64 = 600;
 const LMTP_MARGIN_SECS: u64 = 60;
 
-/// The passwords of a configuration.
+/// The passwords of a configuration: those of what is opened.
 #[derive(Debug, Default)]
 pub(super) struct Passwords {
     pub ledger: Option<SecretString>,
@@ -33,9 +33,11 @@ pub(super) struct Passwords {
     pub store: Option<SecretString>,
 }
 
-/// Applies every rule, and reads the passwords.
+/// Applies every rule, and reads the passwords and certificates of what is opened: others need not
+/// be readable to whoever runs the command.
 pub(super) fn check(
     config: &Config,
+    opens: Opens,
     credentials_directory: Option<&Path>,
     reading: &mut Reading,
 ) -> Passwords {
@@ -45,6 +47,7 @@ pub(super) fn check(
     times(config, reading);
     store(config, reading);
     server(config, reading);
+    pages(config, reading);
     sent(config, reading);
     shared_accounts(config, reading);
     every_domain_in_one(config, reading);
@@ -68,28 +71,43 @@ pub(super) fn check(
         let text = "directory.url: nothing is asked there without directory.query".to_owned();
         reading.doubtful(&["directory.url", "directory.query"], text);
     }
-    for (key, path) in [
-        ("ledger.ca_file", &ledger.ca_file),
-        ("store.ca_file", &store.ca_file),
-        ("directory.ca_file", &directory.ca_file),
+    let opens_directory = opens == Opens::Everything;
+    let opens_store = opens_directory || opens == Opens::Mailboxes;
+    for (key, path, is_used) in [
+        ("ledger.ca_file", &ledger.ca_file, true),
+        ("store.ca_file", &store.ca_file, opens_store),
+        ("directory.ca_file", &directory.ca_file, opens_directory),
     ] {
         if let Some(path) = path
+            && is_used
             && let Err(why) = password::open_regular(path)
         {
             let text = format!("{key}: {}: {why}", shown_path(path));
             reading.problem(reading.origin(key), text);
         }
     }
-    let mut read = |key, path: &Option<PathBuf>| {
+    let mut read = |key, path: &Option<PathBuf>, hint: &str| {
         let password = password::read(path.as_deref()?, credentials_directory);
-        password.map_err(|why| reading.problem(reading.origin(key), format!("{key}: {why}"))).ok()
+        let told = |why| reading.problem(reading.origin(key), format!("{key}: {why}{hint}"));
+        password.map_err(told).ok()
     };
+    let of_the_ledger = match (opens, &config.web.ledger_url) {
+        (Opens::Pages, Some(_)) => {
+            read("web.ledger_password_file", &config.web.ledger_password_file, "")
+        }
+        (Opens::Pages, None) => read("ledger.password_file", &ledger.password_file, OWN_ROLE),
+        _ => read("ledger.password_file", &ledger.password_file, ""),
+    };
+    let mut read_if = |is_used: bool, key, path| is_used.then(|| read(key, path, "")).flatten();
     Passwords {
-        ledger: read("ledger.password_file", &ledger.password_file),
-        directory: read("directory.password_file", &directory.password_file),
-        store: read("store.password_file", &store.password_file),
+        ledger: of_the_ledger,
+        directory: read_if(opens_directory, "directory.password_file", &directory.password_file),
+        store: read_if(opens_store, "store.password_file", &store.password_file),
     }
 }
+
+/// What helps the pages where they may not read the password of deliveries.
+const OWN_ROLE: &str = "; give the pages a role of their own (web.ledger_url)";
 
 fn times(config: &Config, reading: &mut Reading) {
     let (deadline, answer) = (config.limits.deadline_secs, config.limits.answer_secs);
@@ -218,9 +236,20 @@ fn server(config: &Config, reading: &mut Reading) {
         );
         reading.doubtful(&["lmtp.side_by_side", "pool.ledger"], text);
     }
-    if let Some(Listen::Tcp(place)) = &config.web.listen
+    if per_account >= sessions {
+        let text = format!(
+            "pool.per_account ({per_account}) is not less than pool.ledger ({sessions}): \
+             one mailbox that hangs holds every ledger session, and all mail waits"
+        );
+        reading.doubtful(&["pool.per_account", "pool.ledger"], text);
+    }
+}
+
+fn pages(config: &Config, reading: &mut Reading) {
+    let web = &config.web;
+    if let Some(Listen::Tcp(place)) = &web.listen
         && !place.ip().is_loopback()
-        && config.web.password_file.is_none()
+        && web.password_file.is_none()
     {
         let text = format!(
             "web.listen: {place} is open to other hosts, and the pages say who wrote to whom: set \
@@ -228,12 +257,10 @@ fn server(config: &Config, reading: &mut Reading) {
         );
         reading.doubtful(&["web.listen", "web.password_file"], text);
     }
-    if per_account >= sessions {
-        let text = format!(
-            "pool.per_account ({per_account}) is not less than pool.ledger ({sessions}): \
-             one mailbox that hangs holds every ledger session, and all mail waits"
-        );
-        reading.doubtful(&["pool.per_account", "pool.ledger"], text);
+    if web.ledger_password_file.is_some() && web.ledger_url.is_none() {
+        let text = "web.ledger_password_file: the password of a role that web.ledger_url names, \
+                    which is not set";
+        reading.broken(&["web.ledger_url", "web.ledger_password_file"], text.to_owned());
     }
 }
 
@@ -334,6 +361,7 @@ fn handed_over(config: &Config, reading: &mut Reading) {
 /// Postfix runs a pipe(8) command in its own queue folder, so relative paths are for trials.
 fn relative_paths(config: &Config, reading: &mut Reading) {
     let (ledger, store, directory) = (&config.ledger, &config.store, &config.directory);
+    let web = &config.web;
     let file = |url: &LedgerUrl| match url {
         LedgerUrl::Sqlite { path } => Some(path.clone()),
         LedgerUrl::Postgres { .. } | LedgerUrl::Mysql { .. } => None,
@@ -353,6 +381,8 @@ fn relative_paths(config: &Config, reading: &mut Reading) {
         ("store.url", root),
         ("store.password_file", store.password_file.as_ref()),
         ("store.ca_file", store.ca_file.as_ref()),
+        ("web.password_file", web.password_file.as_ref()),
+        ("web.ledger_password_file", web.ledger_password_file.as_ref()),
     ] {
         let Some(path) = path.filter(|path| path.is_relative()) else { continue };
         let shown = shown_path(path);

@@ -112,6 +112,8 @@ pub(super) const KEYS: &[Key] = &[
     key("web.hosts", "", List(host)),
     key("web.show_subjects", "false", Flag),
     key("web.password_file", "", OptionalText(anything)),
+    key("web.ledger_url", "", OptionalText(parses::<LedgerUrl>)),
+    key("web.ledger_password_file", "", OptionalText(anything)),
     key("pool.ledger", "10", Count(1..=1000)),
     key("pool.store", "256", Count(0..=10_000)),
     key("pool.per_account", "4", Count(1..=1000)),

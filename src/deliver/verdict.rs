@@ -150,6 +150,7 @@ impl Failure {
             Failure::Ledger(LedgerError::OtherConfig(_)) => Reason::OtherConfig,
             Failure::Ledger(LedgerError::Unavailable(_)) => Reason::LedgerDown,
             Failure::Ledger(LedgerError::Login(_)) => Reason::LedgerLogin,
+            Failure::Ledger(LedgerError::Denied(_)) => Reason::LedgerDenied,
             Failure::Ledger(LedgerError::Busy(_)) => Reason::LedgerBusy,
             Failure::Ledger(LedgerError::TookTooLong(_)) => Reason::LedgerSlow,
             Failure::Ledger(LedgerError::Clock(_)) => Reason::Clock,
@@ -186,6 +187,7 @@ fn status_of(error: &LedgerError) -> Status {
         LedgerError::Version(_)
         | LedgerError::OtherConfig(_)
         | LedgerError::Login(_)
+        | LedgerError::Denied(_)
         | LedgerError::Clock(_) => Status::OUR_SETUP,
         LedgerError::Contended
         | LedgerError::Unavailable(_)

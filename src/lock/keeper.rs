@@ -384,6 +384,7 @@ fn may_pass(error: &LedgerError) -> bool {
         LedgerError::Version(_)
         | LedgerError::OtherConfig(_)
         | LedgerError::Login(_)
+        | LedgerError::Denied(_)
         | LedgerError::Clock(_)
         | LedgerError::Refused(_)
         | LedgerError::Forgotten

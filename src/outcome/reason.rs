@@ -27,6 +27,7 @@ pub enum Reason {
     MailboxRefused,
     LedgerDown,
     LedgerLogin,
+    LedgerDenied,
     LedgerBusy,
     LedgerSlow,
     LedgerRefused,
@@ -45,7 +46,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Reason; 34] = [
+    pub const ALL: [Reason; 35] = [
         Reason::Delivered,
         Reason::Kept,
         Reason::Due,
@@ -65,6 +66,7 @@ impl Reason {
         Reason::MailboxRefused,
         Reason::LedgerDown,
         Reason::LedgerLogin,
+        Reason::LedgerDenied,
         Reason::LedgerBusy,
         Reason::LedgerSlow,
         Reason::LedgerRefused,
@@ -104,6 +106,7 @@ impl Reason {
             Reason::MailboxRefused => "mailbox_refused",
             Reason::LedgerDown => "ledger_down",
             Reason::LedgerLogin => "ledger_login",
+            Reason::LedgerDenied => "ledger_denied",
             Reason::LedgerBusy => "ledger_busy",
             Reason::LedgerSlow => "ledger_slow",
             Reason::LedgerRefused => "ledger_refused",

@@ -60,6 +60,7 @@ impl EndMeaning {
             Some(
                 Reason::LedgerDown
                 | Reason::LedgerLogin
+                | Reason::LedgerDenied
                 | Reason::LedgerBusy
                 | Reason::LedgerSlow
                 | Reason::LedgerBroken

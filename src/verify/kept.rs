@@ -154,6 +154,7 @@ impl Verification<'_, '_> {
             Failure::Ledger(
                 error @ (LedgerError::Unavailable(_)
                 | LedgerError::Login(_)
+                | LedgerError::Denied(_)
                 | LedgerError::Clock(_)
                 | LedgerError::Version(_)
                 | LedgerError::OtherConfig(_)),

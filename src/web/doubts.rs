@@ -1,7 +1,7 @@
 //! Copies that are not placed, and those that want another look, each with what `onedrop verify`
 //! will do about it.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use askama::Template;
 
@@ -28,6 +28,12 @@ struct DoubtRow {
     will: String,
 }
 
+/// A message that alone has more copies than a page: how many are not on it.
+struct CutMessage {
+    message: i64,
+    more: usize,
+}
+
 #[derive(Template)]
 #[template(path = "doubts.html")]
 struct DoubtsPage {
@@ -36,6 +42,7 @@ struct DoubtsPage {
     more_unsettled: Option<i64>,
     recent: Vec<DoubtRow>,
     more_recent: Option<i64>,
+    cut: Option<CutMessage>,
     is_first: bool,
 }
 
@@ -51,7 +58,7 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     unsettled.truncate(PAGE as usize);
     let more_unsettled = unsettled.last().map(|copy| copy.copy).filter(|_| is_more);
     let recent = match asked.before {
-        Some(_) => Looked { rows: Vec::new(), next: None },
+        Some(_) => Looked::nothing(),
         None => {
             let since = ledger.time().checked_sub(BACK).unwrap_or(SystemTime::UNIX_EPOCH);
             let first = match asked.after {
@@ -63,16 +70,34 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
             look::forth((first, end), WHOLE_PAGE, read, |copy: &CopyOnRecord| copy.message)?
         }
     };
+    let cut = match recent.cut {
+        Some(message) => cut(site, message, recent.rows.len(), until)?,
+        None => None,
+    };
     let shown = |copy: &CopyOnRecord| unsettled.iter().any(|one| one.copy == copy.copy);
     let recent_rows = recent.rows.iter().filter(|copy| !shown(copy)).map(row).collect();
     Html::of(&DoubtsPage {
         head: site.head("Doubts", "/doubts"),
         recent: recent_rows,
         more_recent: recent.next,
+        cut,
         unsettled: unsettled.iter().map(row).collect(),
         more_unsettled,
         is_first: asked.before.is_none() && asked.after.is_none(),
     })
+}
+
+/// How many copies of the message are not placed, beside those that are shown.
+fn cut(
+    site: &Site,
+    message: i64,
+    shown: usize,
+    until: Instant,
+) -> Result<Option<CutMessage>, NotShown> {
+    let Some(trace) = site.ledger.story(message, until)? else { return Ok(None) };
+    let open = trace.copies.iter().filter(|copy| copy.placed_at.is_none()).count();
+    let more = open.saturating_sub(shown);
+    Ok((more > 0).then_some(CutMessage { message, more }))
 }
 
 fn row(copy: &CopyOnRecord) -> DoubtRow {

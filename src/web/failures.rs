@@ -50,6 +50,8 @@ struct FailuresPage {
     is_first: bool,
     reasons: Vec<ReasonRow>,
     named: Vec<String>,
+    /// Reasons that the table by hour leaves out.
+    unnamed: usize,
     hours: Vec<(When, Vec<u64>)>,
     counted_from: Option<When>,
 }
@@ -81,6 +83,7 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     Html::of(&FailuresPage {
         head,
         reasons: reasons.collect(),
+        unnamed: day.reasons.len() - most.len(),
         named: most.iter().map(|one| one.reason.clone()).collect(),
         hours: hours.collect(),
         counted_from: day.counted_from.map(When::of),
@@ -101,7 +104,7 @@ pub fn newest(
 ) -> Result<Looked<AttemptLine>, NotShown> {
     let (ledger, until) = (&*site.ledger, site.until());
     let Some((last, _)) = ledger.last_row(Numbered::Attempt, until)? else {
-        return Ok(Looked { rows: Vec::new(), next: None });
+        return Ok(Looked::nothing());
     };
     let first = ledger.row_from(Numbered::Attempt, 0, until)?.map_or(last, |(first, _)| first);
     let before = before.unwrap_or(last + 1).min(last + 1);

@@ -7,7 +7,7 @@ use askama::Template;
 use super::Site;
 use super::page::{Head, Html, NotShown, StateMark, When};
 use crate::duration::brief;
-use crate::ledger::HostRow;
+use crate::ledger::{HostRow, MOST_HOSTS};
 use crate::status::SILENT;
 
 /// Hosts that were seen since then are shown.
@@ -28,11 +28,14 @@ struct SeenHost {
 struct HostsPage {
     head: Head,
     rows: Vec<SeenHost>,
+    /// There may be more.
+    is_cut: bool,
 }
 
 pub fn page(site: &Site) -> Result<Html, NotShown> {
-    let rows = site.ledger.hosts(BACK, site.until())?.into_iter().map(row).collect();
-    Html::of(&HostsPage { head: site.head("Hosts", "/hosts"), rows })
+    let rows: Vec<_> = site.ledger.hosts(BACK, site.until())?.into_iter().map(row).collect();
+    let is_cut = rows.len() >= MOST_HOSTS as usize;
+    Html::of(&HostsPage { head: site.head("Hosts", "/hosts"), rows, is_cut })
 }
 
 fn row(line: HostRow) -> SeenHost {

@@ -21,6 +21,8 @@ struct JobPart {
     last_error: String,
     holder: String,
     runs: Vec<JobRunRow>,
+    /// There are more.
+    is_cut: bool,
     /// To be pasted.
     command: String,
 }
@@ -59,8 +61,9 @@ pub fn page(site: &Site) -> Result<Html, NotShown> {
         jobs.push(part(&row.name, JobState::Ghost, Some(row), seen.holders.get(&row.name)));
     }
     for job in &mut jobs {
-        let runs = site.ledger.job_runs(&job.name, RUNS, until)?;
-        job.runs = runs.into_iter().map(run).collect();
+        let runs = site.ledger.job_runs(&job.name, RUNS + 1, until)?;
+        job.is_cut = runs.len() > RUNS as usize;
+        job.runs = runs.into_iter().take(RUNS as usize).map(run).collect();
     }
     Html::of(&JobsPage { head: site.head("Jobs", "/jobs"), jobs })
 }
@@ -88,6 +91,7 @@ fn part(name: &str, state: JobState, row: Option<&JobRow>, holder: Option<&LockR
             .map(|row| format!("{}:{}", row.holder.host, row.holder.pid))
             .unwrap_or_default(),
         runs: Vec::new(),
+        is_cut: false,
         command,
     }
 }

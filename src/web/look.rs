@@ -13,11 +13,19 @@ pub const SPAN: i64 = 20_000;
 pub const PAGE: u32 = 50;
 
 /// What was found.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Looked<T> {
     pub rows: Vec<T>,
     /// Below this number (going back), or from it on, there may be more.
     pub next: Option<i64>,
+    /// This number alone fills the page, and may have more rows, which no page has.
+    pub cut: Option<i64>,
+}
+
+impl<T> Looked<T> {
+    pub fn nothing() -> Looked<T> {
+        Looked { rows: Vec::new(), next: None, cut: None }
+    }
 }
 
 /// How much is looked at.
@@ -49,7 +57,7 @@ pub fn back<T>(
     while end > first {
         let left = bounds.rows - rows.len() as u32;
         if left == 0 || bounds.is_over(spans, began) {
-            return Ok(Looked { rows, next: Some(end) });
+            return Ok(Looked { rows, next: Some(end), cut: None });
         }
         let span = (end - SPAN).max(first)..end;
         let found = read(&span, left)?;
@@ -60,7 +68,7 @@ pub fn back<T>(
         rows.extend(found);
         spans += 1;
     }
-    Ok(Looked { rows, next: None })
+    Ok(Looked { rows, next: None, cut: None })
 }
 
 /// From `from` up to before `end`, the oldest rows first; several rows may share a number, and
@@ -75,7 +83,7 @@ pub fn forth<T>(
     while start < end {
         let left = bounds.rows.saturating_sub(rows.len() as u32);
         if left == 0 || bounds.is_over(spans, began) {
-            return Ok(Looked { rows, next: Some(start) });
+            return Ok(Looked { rows, next: Some(start), cut: None });
         }
         let span = start..(start + SPAN).min(end);
         let mut found = read(&span, left)?;
@@ -83,22 +91,21 @@ pub fn forth<T>(
         if found.len() as u32 == left
             && let Some(last) = found.last().map(&number)
         {
-            // There may be more of the last number: the next page has all of them.
+            // There may be more of the last number: the next page has all of them, or as many as
+            // it has room for.
             let whole = found.iter().position(|row| number(row) == last).unwrap_or(0);
-            match whole {
-                0 => start = last + 1,
-                _ => {
-                    found.truncate(whole);
-                    start = last;
-                }
+            let is_full = whole == 0 && rows.is_empty();
+            if !is_full {
+                found.truncate(whole);
             }
             rows.extend(found);
-            return Ok(Looked { rows, next: Some(start) });
+            let (next, cut) = if is_full { (last + 1, Some(last)) } else { (last, None) };
+            return Ok(Looked { rows, next: Some(next), cut });
         }
         rows.extend(found);
         spans += 1;
     }
-    Ok(Looked { rows, next: None })
+    Ok(Looked { rows, next: None, cut: None })
 }
 
 #[cfg(test)]
@@ -129,26 +136,30 @@ mod tests {
     fn what_was_not_looked_at_is_left_for_the_next_page() {
         let bounds = Bounds { spans: 2, ..AMPLE };
         let looked = back((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
-        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(60_000) });
+        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(60_000), cut: None });
         let looked = forth((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
-        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(40_000) });
+        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(40_000), cut: None });
     }
 
     #[test]
     fn rows_of_one_number_are_not_torn_apart() {
-        let all: Vec<(i64, i64)> = vec![(1, 1), (2, 2), (2, 3), (5, 4), (5, 5), (5, 6), (5, 7)];
+        // The last two are in another span.
+        let all: Vec<(i64, i64)> =
+            vec![(1, 1), (2, 2), (2, 3), (5, 4), (5, 5), (5, 6), (5, 7), (9, 8), (30_000, 9)];
         let read = |span: &Range<i64>, limit: u32| {
             let rows = all.iter().filter(|row| span.contains(&row.0));
             Ok(rows.take(limit as usize).copied().collect::<Vec<_>>())
         };
-        let (mut seen, mut from) = (Vec::new(), 0);
+        let (mut pages, mut from) = (Vec::new(), 0);
         for _ in 0..10 {
-            let looked = forth((from, 30_000), AMPLE, read, |row| row.0).expect("rows");
-            seen.extend(looked.rows);
+            let looked = forth((from, 50_000), AMPLE, read, |row| row.0).expect("rows");
+            pages.push((looked.rows, looked.cut));
             let Some(next) = looked.next else { break };
             from = next;
         }
-        // Of a number with more rows than a page has, a page's worth is shown.
-        assert_eq!(seen, all[..6].to_vec());
+        // Of a number with more rows than a page has, a page's worth is shown, and it is told.
+        let page = |rows: Range<usize>, cut| (all[rows].to_vec(), cut);
+        let expected = [page(0..1, None), page(1..3, None), page(3..6, Some(5)), page(7..9, None)];
+        assert_eq!(pages, expected);
     }
 }

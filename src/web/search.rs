@@ -42,9 +42,8 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
         "subject" if site.shows_subjects => Some(MessagePart::Subject(wanted)),
         _ => None,
     };
-    let nothing = Looked { rows: Vec::new(), next: None };
     let found = match part {
-        _ if wanted.is_empty() => nothing,
+        _ if wanted.is_empty() => Looked::nothing(),
         Some(part) => with_part(site, part, asked.before)?,
         None => named(site, wanted, asked.before)?,
     };
@@ -90,7 +89,7 @@ fn named(site: &Site, name: &str, before: Option<i64>) -> Result<Looked<MessageL
     let is_more = rows.len() > PAGE as usize;
     rows.truncate(PAGE as usize);
     let next = rows.last().map(|row| row.number).filter(|_| is_more);
-    Ok(Looked { rows, next })
+    Ok(Looked { rows, next, cut: None })
 }
 
 fn with_part(
@@ -100,7 +99,7 @@ fn with_part(
 ) -> Result<Looked<MessageLine>, NotShown> {
     let (ledger, until) = (&*site.ledger, site.until());
     let Some((last, _)) = ledger.last_row(Numbered::Message, until)? else {
-        return Ok(Looked { rows: Vec::new(), next: None });
+        return Ok(Looked::nothing());
     };
     let first = ledger.row_from(Numbered::Message, 0, until)?.map_or(last, |(first, _)| first);
     let before = before.unwrap_or(last + 1).min(last + 1);

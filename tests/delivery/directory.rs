@@ -130,7 +130,7 @@ fn mail_waits_for_the_server_that_knows_the_users() {
             "writes",
             &url,
             "DELETE FROM mailbox WHERE username = $1",
-            "4.3.5 directory.url: refuses our login: 1142 ",
+            "4.3.5 directory.url: lacks a grant for our role: 1142 ",
         ),
         ("file", &file, &query, "4.3.0 directory.url: cannot be reached: "),
         (

@@ -551,7 +551,7 @@ fn a_role_that_may_read_and_write_the_tables_may_do_all() {
     assert!(host.0.remove_job("verify", row.revision + 1, soon()).expect("an answer"));
     rig.sql("REVOKE UPDATE ON onedrop_job FROM narrow");
     let refused = host.0.change_job(&touch(&job("new")), soon());
-    assert!(matches!(&refused, Err(LedgerError::Login(why)) if why.contains("onedrop_job")));
+    assert!(matches!(&refused, Err(LedgerError::Denied(why)) if why.contains("onedrop_job")));
 }
 
 #[test]

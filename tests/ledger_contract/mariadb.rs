@@ -198,7 +198,7 @@ fn a_query_asks_the_tables_of_other_programs_on_the_same_server() {
         ]
     );
     let refused = host.account("DELETE FROM postfix.mailbox", &Asked::plain("doug@a.example"));
-    assert!(matches!(refused, Err(LedgerError::Refused(_) | LedgerError::Login(_))), "{refused:?}");
+    assert!(matches!(refused, Err(LedgerError::Denied(_))), "{refused:?}");
     assert_eq!(rig.mariadb.sql("SELECT COUNT(*) FROM postfix.mailbox"), "2");
 }
 

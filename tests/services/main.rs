@@ -16,3 +16,4 @@ mod shown;
 mod support;
 mod systemd;
 mod tour;
+mod web_unit;

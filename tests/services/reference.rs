@@ -171,6 +171,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         LedgerError::OtherConfig(text()),
         LedgerError::Unavailable(text()),
         LedgerError::Login(text()),
+        LedgerError::Denied(text()),
         LedgerError::Clock(text()),
         LedgerError::Busy(text()),
         LedgerError::TookTooLong(text()),
@@ -210,8 +211,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::Setup(text()),
         Failure::Internal(text()),
     ];
-    let all = ledgers.into_iter().map(Failure::from);
-    let all = all.chain(stores.into_iter().map(Failure::from)).chain(others);
+    let all = ledgers.map(Failure::from).into_iter().chain(stores.map(Failure::from)).chain(others);
     let mut all: Vec<_> = all.map(|failure| (failure, OverQuota::Defer)).collect();
     all.push((StoreError::OverQuota(text()).into(), OverQuota::Bounce));
     all
@@ -226,6 +226,7 @@ fn is_known(failure: &Failure) {
             | LedgerError::OtherConfig(_)
             | LedgerError::Unavailable(_)
             | LedgerError::Login(_)
+            | LedgerError::Denied(_)
             | LedgerError::Clock(_)
             | LedgerError::Busy(_)
             | LedgerError::TookTooLong(_)

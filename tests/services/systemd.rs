@@ -97,17 +97,22 @@ fn units_and_tmpfiles_agree_about_the_folders() {
 }
 
 #[test]
-fn the_pages_are_served_as_the_server_runs_and_only_where_it_is_asked_for() {
+fn the_pages_have_a_user_of_their_own_and_are_served_only_where_it_is_asked_for() {
     let (web, server) = (shipped("onedrop-web.service"), shipped("onedrop-lmtp.service"));
-    for name in SHARED {
+    for name in ["UMask", "ProtectSystem", "NoNewPrivileges"] {
         assert_eq!(setting(&web, name), setting(&server, name), "{name}");
     }
+    let user = setting(&web, "User");
+    assert_ne!(user, setting(&server, "User"));
+    assert_eq!(setting(&web, "SupplementaryGroups"), setting(&server, "Group"));
+    // systemd would give the folders of deliveries to this user.
+    assert!(!web.contains("\nStateDirectory") && !web.contains("\nReadWritePaths"), "{web}");
     let socket = shipped("onedrop-web.socket");
     assert_eq!(
-        (setting(&socket, "SocketGroup"), setting(&socket, "SocketMode")),
-        ("onedrop-web", "0660")
+        ["SocketUser", "SocketGroup", "SocketMode"].map(|name| setting(&socket, name)),
+        [user, setting(&web, "Group"), "0660"]
     );
-    assert!(shipped("onedrop.sysusers.conf").contains("\ng onedrop-web -"));
+    assert!(shipped("onedrop.sysusers.conf").contains(&format!("\nu {user} - ")));
     // The service comes with its socket's first client, and by nothing else.
     assert!(!web.contains("WantedBy"), "{web}");
     for proxy in ["conf/nginx/onedrop-web.conf", "conf/caddy/Caddyfile", "docs/web.md"] {

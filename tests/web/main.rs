@@ -3,7 +3,10 @@
 
 mod browser;
 mod engines;
+mod lists;
 mod pages;
+mod proxies;
+mod reader;
 mod seen;
 mod served;
 #[path = "../support/mod.rs"]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{CommandOutcome, configured, open, told};
-use crate::config::{Config, JobSettings};
+use crate::config::{Config, JobSettings, Opens};
 use crate::exit::{PluginStatus, Verdict};
 use crate::jobs::standing::{JobStanding, JobState, JobsSeen};
 use crate::service::Adapters;
@@ -48,7 +48,7 @@ fn judged(
     config: Option<&Path>,
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
-    let loaded = Config::load(config).map_err(|errors| errors.first_line())?;
+    let loaded = Config::load(config, Opens::Ledger).map_err(|errors| errors.first_line())?;
     let jobs = &loaded.config.jobs.jobs;
     let wanted: Vec<&JobSettings> = match names.is_empty() {
         true => jobs.iter().collect(),

@@ -22,11 +22,10 @@ pub(super) fn meaning_of(error: &Error) -> LedgerError {
     match said.code {
         // Lock wait time-out (NOWAIT too), deadlock: another session holds the rows.
         1205 | 1213 => LedgerError::Contended,
-        // Access denied: login, database, table, column, routine; no such database; an account that
-        // is locked or expired.
-        1044 | 1045 | 1049 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 4151 => {
-            LedgerError::Login(text_of(error))
-        }
+        // Access denied: login, database; no such database; an account that is locked or expired.
+        1044 | 1045 | 1049 | 1130 | 1698 | 1820 | 1862 | 4151 => LedgerError::Login(text_of(error)),
+        // Table, column, a privilege of the server, routine; the text names the account.
+        1142 | 1143 | 1227 | 1370 => LedgerError::Denied(text_of(error)),
         code if is_of_the_session(code) => unavailable(error),
         _ => LedgerError::Refused(text_of(error)),
     }

@@ -157,6 +157,7 @@ fn named(target: &MariadbTarget, meaning: LedgerError, text: &str) -> LedgerErro
     let text = format!("{}: {text}", target.name);
     match meaning {
         LedgerError::Login(_) => LedgerError::Login(text),
+        LedgerError::Denied(_) => LedgerError::Denied(text),
         LedgerError::Refused(_) => LedgerError::Refused(text),
         _ => LedgerError::Unavailable(text),
     }

@@ -342,7 +342,10 @@ impl Connection {
 
     /// The meaning of `error`; closes the session if the error ends it.
     fn explain(&mut self, error: &Error) -> LedgerError {
-        let meaning = meaning_of(error);
+        let meaning = match meaning_of(error) {
+            LedgerError::Denied(what) => LedgerError::Denied(self.target.with_role(what)),
+            meaning => meaning,
+        };
         let closed =
             error.is_closed() || self.link.as_ref().is_none_or(|link| link.client.is_closed());
         let answered = error.as_db_error();

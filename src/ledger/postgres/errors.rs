@@ -16,9 +16,8 @@ pub(super) fn meaning_of(error: &Error) -> LedgerError {
     if matches!(code.code(), "40P01" | "40001" | "55P03") {
         return LedgerError::Contended;
     }
-    // Missing privileges.
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        return LedgerError::Login(text_of(error));
+        return LedgerError::Denied(text_of(error));
     }
     // Connection, resources, operator intervention, idle time-out, a standby: another session may
     // succeed.
@@ -35,11 +34,13 @@ pub(super) fn no_answer(after: Duration) -> LedgerError {
     LedgerError::Unavailable(no_answer_text(after))
 }
 
-/// Whether the server refuses the login: invalid authorization (28000, 28P01) or no such database
-/// (3D000).
+/// Whether the server refuses the login: invalid authorization (28000, 28P01), no such database
+/// (3D000), or no right to connect to it (42501).
 pub(super) fn refuses_login(error: &Error) -> bool {
     error.as_db_error().is_some_and(|db| {
-        db.code().code().starts_with("28") || *db.code() == SqlState::INVALID_CATALOG_NAME
+        db.code().code().starts_with("28")
+            || [SqlState::INVALID_CATALOG_NAME, SqlState::INSUFFICIENT_PRIVILEGE]
+                .contains(db.code())
     })
 }
 

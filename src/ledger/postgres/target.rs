@@ -17,6 +17,7 @@ use crate::ledger::given_up::GivenUp;
 use crate::ledger::{LedgerError, Program};
 use crate::net::postgres_url::PostgresUrl;
 use crate::net::{is_loopback, is_loopback_address, tls};
+use crate::text;
 
 /// How to reach the ledger.
 pub struct PostgresSettings {
@@ -53,6 +54,14 @@ pub(super) struct HostTarget {
 }
 
 impl Target {
+    /// With the role that we log in as, which the server does not tell.
+    pub fn with_role(&self, text: String) -> String {
+        match self.hosts.first().and_then(|host| host.config.get_user()) {
+            Some(role) => text::within(&format!("{text}, role {role}"), 400).into_owned(),
+            None => text,
+        }
+    }
+
     /// Reads `settings`; with TLS also the authorities' certificates.
     pub fn new(settings: PostgresSettings, program: Program) -> Result<Target, LedgerError> {
         let url = &settings.url;

@@ -1,13 +1,17 @@
 //! The ledger's file for questions alone: opened read only, never made, and no statement takes
 //! longer than [`QUESTION`]. Deliveries write beside it: with WAL a reader keeps no writer waiting.
+//! SQLite's readers write to -shm, and make it where no delivery has the file open. Without the
+//! right to do that they would succeed now and fail then, so they are refused in words.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use nix::unistd::{AccessFlags, access};
 use rusqlite::{Connection, OpenFlags};
 
+use super::file::beside;
 use super::{Clocks, HostClocks, SqliteLedger, SqliteSession};
 use crate::ledger::pages::QUESTION;
 use crate::ledger::pooled::Traits;
@@ -42,6 +46,17 @@ impl SqliteSession {
         let at = |error: &dyn std::fmt::Display| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
+        File::open(path).map_err(|error| at(&error))?;
+        let shared = beside(path, "-shm");
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let written = match shared.exists() {
+            true => &shared,
+            false => folder.unwrap_or(Path::new(".")),
+        };
+        access(written, AccessFlags::W_OK).map_err(|error| {
+            let shown = written.display();
+            at(&format!("{shown} cannot be written, which SQLite needs to read: {}", error.desc()))
+        })?;
         // Nothing is locked here: where a lock's file would be, there is nothing.
         let locks = File::open("/dev/null").map_err(|error| at(&error))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
