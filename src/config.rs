@@ -55,8 +55,8 @@ pub use schema::known_keys;
 pub use suggest::closest;
 pub use url::{LedgerUrl, LmtpUrl, StoreUrl};
 
-/// What a command opens, and so whose passwords and certificates are read. Deliveries have more
-/// rights than those who ask what is on record: a user may read the ledger's password, and no other.
+/// What a command opens, and so whose passwords and certificates are read. Deliveries need more
+/// than those who ask what is on record: another user may read the ledger's password alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opens {
     /// Ledger, store and directory.

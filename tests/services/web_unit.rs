@@ -3,10 +3,11 @@
 //! the user whose file it is, from whom the passwords are kept.
 
 use std::fs;
+use std::path::Path;
 
 use crate::machine::{Machine, provide};
-use crate::package::pack;
-use crate::support::TempRoot;
+use crate::page::PROJECT;
+use crate::support::{TempRoot, onedrop_path};
 
 /// Where mail is handed over to nobody: `check` is not asked.
 const SITE: &str = r#"
@@ -36,8 +37,8 @@ const POSTGRES: &str = "
     bin=$(echo /usr/lib/postgresql/*/bin)
     install -d -o postgres /srv/pg /run/pg
     echo owner-secret >/srv/owner
-    runuser -u postgres -- $bin/initdb -D /srv/pg -U onedrop -A scram-sha-256 --pwfile=/srv/owner \
-        --no-sync --no-instructions >/dev/null
+    runuser -u postgres -- $bin/initdb -D /srv/pg -U onedrop -E UTF8 --no-locale \
+        -A scram-sha-256 --pwfile=/srv/owner --no-sync --no-instructions >/dev/null
     runuser -u postgres -- $bin/pg_ctl -w -s -D /srv/pg -l /srv/pg/log -o \
         \"-k /run/pg -c listen_addresses= -c fsync=off\" start
     export PGPASSWORD=owner-secret PGHOST=/run/pg PGUSER=onedrop
@@ -63,7 +64,7 @@ fn grants() -> String {
 fn pages(machine: &Machine) -> String {
     machine.run(&format!(
         "for path in /healthz {PATHS}; do
-             runuser -u proxy -G onedrop-web -- curl -s -o /root/page -w \"$path %{{http_code}}\\n\" \
+             runuser -u proxy -G onedrop-web -- curl -s -w \"$path %{{http_code}}\\n\" \
                  --unix-socket /run/onedrop/web.sock -o /dev/null \"http://localhost$path\"
          done"
     ))
@@ -90,9 +91,18 @@ fn readable(machine: &Machine) -> String {
 #[test]
 fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
     let root = TempRoot::new();
-    let package = pack(&root, "0.1.0-1");
     let machine = Machine::boot(|files| {
-        provide(files, &package, "/root/one.deb");
+        provide(files, onedrop_path(), "/usr/bin/onedrop");
+        for (from, to) in [
+            ("packaging/sysusers.d/onedrop.conf", "/usr/lib/sysusers.d/onedrop.conf"),
+            ("packaging/tmpfiles.d/onedrop.conf", "/usr/lib/tmpfiles.d/onedrop.conf"),
+            ("systemd/onedrop-web.service", "/usr/lib/systemd/system/onedrop-web.service"),
+            ("systemd/onedrop-web.socket", "/usr/lib/systemd/system/onedrop-web.socket"),
+            ("conf/systemd/onedrop-web-sqlite.conf", "/root/onedrop-web-sqlite.conf"),
+            ("conf/onedrop.toml", "/root/onedrop.toml"),
+        ] {
+            provide(files, &Path::new(PROJECT).join(from), to);
+        }
         for (name, text) in [
             ("grants.sql", grants().as_str()),
             ("site.toml", SITE),
@@ -104,7 +114,8 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
             provide(files, &file, &format!("/root/{name}"));
         }
     });
-    machine.run("rm -f /usr/sbin/policy-rc.d; dpkg -i /root/one.deb");
+    // As the package has it.
+    machine.run("install -g onedrop -m 640 /root/onedrop.toml /etc/onedrop/onedrop.toml");
     let add = |name: &str| {
         let to = format!("/etc/onedrop/conf.d/{name}.toml");
         machine.run(&format!("install -g onedrop -m 640 /root/{name}.toml {to}"));
@@ -118,7 +129,7 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
 
     // Without a role of their own, the pages say which password they may not read.
     machine.run("systemctl enable --now onedrop-web.socket");
-    machine.run("curl -s -m 20 --unix-socket /run/onedrop/web.sock http://localhost/ || true");
+    machine.run("curl -s -m 1 --unix-socket /run/onedrop/web.sock http://localhost/ || true");
     let says = "ledger.password_file: /etc/onedrop/ledger.password: permission denied to the user \
                 onedrop-web; give the pages a role of their own (web.ledger_url)";
     let is_said = format!("journalctl --no-pager -u onedrop-web | grep -qF '{says}'");
@@ -156,12 +167,12 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
     machine.run("rm /etc/onedrop/conf.d/postgres.toml /etc/onedrop/conf.d/reader.toml");
     machine.run(&format!("runuser -u onedrop -- onedrop migrate; {restart}"));
     let answers = pages(&machine);
-    assert_eq!(answers.matches(" 503").count(), 7, "{answers}{}", machine.journal());
+    assert_eq!(answers.matches(" 503").count(), 8, "{answers}{}", machine.journal());
     let health = "curl -s --unix-socket /run/onedrop/web.sock http://localhost/healthz";
     let said = machine.run(health);
     assert!(said.contains("/var/lib/onedrop/ledger.db: Permission denied"), "{said}");
     machine.run(&format!(
-        "cd /usr/share/doc/onedrop/examples; install -D -m 644 systemd/onedrop-web-sqlite.conf \
+        "install -D -m 644 /root/onedrop-web-sqlite.conf \
              /etc/systemd/system/onedrop-web.service.d/sqlite.conf; {restart}"
     ));
     let answers = pages(&machine);

@@ -1,9 +1,11 @@
 //! Lists that are longer than a page: each row is seen on some page, or the page says how many more
 //! there are, and where.
 
+use std::time::Duration;
+
 use crate::served::Served;
-use crate::support::letters;
 use crate::support::site::{Files, Site, delivered, run};
+use crate::support::{letters, wait_until};
 
 /// Copies of the message with the most.
 const COPIES: usize = 120;
@@ -101,6 +103,9 @@ fn short_tables_say_that_there_is_more() {
         fill(rows.0, rows.1, rows.2);
         // What is counted of attempts is kept: another process counts anew.
         let served = Served::start(&config, &[]);
+        // The minutes of the last day are counted by and by.
+        let is_counted = || served.page("/failures").contains("reason1");
+        assert!(wait_until(Duration::from_secs(60), is_counted));
         let pages = ["/failures", "/jobs", "/hosts"].map(|path| served.page(path));
         for (page, more) in pages.iter().zip(more) {
             assert_eq!(page.contains(more), is_told, "{more}: {page}");
