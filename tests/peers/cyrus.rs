@@ -93,6 +93,11 @@ impl Cyrus {
         Imap::login_as(self.port, account, "mda", PASSWORD).expect("a login")
     }
 
+    /// A session of the administrator's own.
+    pub fn admin(&self) -> Imap {
+        Imap::login_as(self.port, ADMIN, ADMIN, PASSWORD).expect("a login")
+    }
+
     /// The messages in a mailbox of the account, in their order.
     pub fn messages(&self, account: &str, mailbox: &str) -> Vec<Vec<u8>> {
         let mut session = self.session(account);

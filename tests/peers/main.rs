@@ -7,6 +7,7 @@ mod courier_mail;
 mod cyrus;
 mod cyrus_lmtp;
 mod cyrus_mail;
+mod cyrus_rights;
 mod dovecot_24;
 #[path = "../lmtp/escapes.rs"]
 mod escapes;

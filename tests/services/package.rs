@@ -307,10 +307,16 @@ EOF
          runuser -u onedrop -- onedrop migrate",
     );
     machine.run("systemctl enable --now onedrop-lmtp.socket onedrop-lmtp.service");
+    // The ledger is a file: docs/web.md has what its pages need.
+    let drop_in = "/etc/systemd/system/onedrop-web.service.d";
+    machine.run(&format!(
+        "install -D -m 644 /usr/share/onedrop/systemd/onedrop-web-sqlite.conf {drop_in}/sqlite.conf
+         systemctl daemon-reload"
+    ));
     machine.run("systemctl enable --now onedrop-jobs.timer onedrop-web.socket");
     let socket = "stat -c '%i %a %U:%G' /run/onedrop/web.sock /run/onedrop/lmtp.sock";
     let sockets = machine.run(socket);
-    assert!(sockets.contains(" 660 onedrop:onedrop-web\n"), "{sockets}");
+    assert!(sockets.contains(" 660 onedrop-web:onedrop-web\n"), "{sockets}");
     assert!(!life.is("is-active", "onedrop-web.service"), "nobody has asked for a page yet");
     life.a_page_is_served();
     machine.run("systemd-run --quiet --unit=client python3 /root/client");
@@ -376,6 +382,7 @@ EOF
     machine.run(&format!("cmp {CONFFILE} /root/mine"));
 
     // Purged: no configuration and no link of it stays; ledger and mail do, byte for byte.
+    machine.run(&format!("rm -r {drop_in}"));
     let said = machine.run("dpkg -P onedrop");
     assert!(said.contains("Kept: /var/lib/onedrop"), "{said}");
     assert_eq!(life.ledger_and_mail(), kept);
