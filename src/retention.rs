@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::ledger::{
-    BatchTerms, ForgetWhat, ForgottenCopy, LedgerError, PurgeBatch, PurgeWhat, Retention, Schema,
+    BatchTerms, ForgetWhat, ForgottenCopy, HOSTS_FOR, LedgerError, PurgeBatch, PurgeWhat,
+    Retention, Schema,
 };
 
 /// How long a batch may take; it takes some hundredths of a second.
@@ -43,6 +44,8 @@ pub struct Purged {
     pub kept: u64,
     /// Attempts that recorded no message, or one whose facts were erased before.
     pub attempts: u64,
+    /// Hosts that were not seen for [`HOSTS_FOR`].
+    pub hosts: u64,
 }
 
 /// Purges, and puts on record that it came to its end; with `dry_run` only counts.
@@ -88,6 +91,7 @@ pub fn purge(
             }
         }
     }
+    purged.hosts = paced(clock, |until| ledger.forget_hosts(HOSTS_FOR, dry_run, until))?;
     if !dry_run {
         ledger.note_purge(clock.now() + BATCH_TIME)?;
     }

@@ -11,7 +11,7 @@ use crate::config::{Config, JobSettings};
 use crate::duration::brief;
 use crate::jobs::standing::JobsSeen;
 use crate::ledger::{
-    AnyLedger, HostRow, LedgerError, OpenCopies, RecentAttempts, Remembered, SchemaVersion,
+    AnyLedger, HOSTS_FOR, HostRow, LedgerError, OpenCopies, RecentAttempts, Remembered, SchemaVersion,
 };
 use crate::text;
 
@@ -32,8 +32,6 @@ pub const WINDOW: Duration = Duration::from_secs(48 * 3600);
 pub const SILENT: Duration = Duration::from_secs(300);
 /// A Sent copy that waits for longer needs somebody.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Hosts that were seen longer ago are not told.
-const HOSTS_BACK: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes of a finding's sentence.
 const LONGEST: usize = 300;
 
@@ -117,7 +115,7 @@ impl LedgerFacts {
     /// The ledger cannot be asked, or its schema is not this program's to read.
     pub fn read(ledger: &dyn AnyLedger, until: Instant) -> Result<LedgerFacts, LedgerError> {
         let facts = LedgerFacts::without_attempts(ledger, until)?;
-        let hosts = ledger.hosts(HOSTS_BACK, until)?;
+        let hosts = ledger.hosts(HOSTS_FOR, until)?;
         Ok(LedgerFacts { hosts, attempts: ledger.recent_attempts(HOUR, until)?, ..facts })
     }
 

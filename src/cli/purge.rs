@@ -55,7 +55,7 @@ fn older_than(text: &str) -> Result<Duration, String> {
 }
 
 fn text(purged: &Purged, dry_run: bool) -> String {
-    let Purged { messages, passed_by, facts, raw, kept, attempts } = *purged;
+    let Purged { messages, passed_by, facts, raw, kept, attempts, hosts } = *purged;
     let done = if dry_run { "would be forgotten" } else { "forgotten" };
     let mut text = format!("{} {done}", counted(messages, "message"));
     let counts = [
@@ -63,6 +63,7 @@ fn text(purged: &Purged, dry_run: bool) -> String {
         (raw, "bytes of", "message"),
         (kept, "bytes kept for the Sent of", "message"),
         (attempts, "", "attempt"),
+        (hosts, "", "host"),
     ];
     for (count, what, unit) in counts.into_iter().filter(|(count, ..)| *count > 0) {
         let counted = counted(count, unit);

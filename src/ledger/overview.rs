@@ -19,6 +19,9 @@ pub const MOST_OPEN: u32 = 10_000;
 /// So many hosts are told at most.
 pub const MOST_HOSTS: u32 = 200;
 
+/// A host that was not seen for longer is told no more, and forgotten by the next purge.
+pub const HOSTS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// How attempts ended that began of late.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentAttempts {

@@ -154,6 +154,14 @@ pub trait Retention: Send + Sync {
     /// Puts on record that a purge has come to its end just now.
     fn note_purge(&self, until: Instant) -> Result<(), LedgerError>;
 
+    /// Takes out the hosts that were not seen for so long, or only counts them; says how many.
+    fn forget_hosts(
+        &self,
+        not_seen_for: Duration,
+        dry_run: bool,
+        until: Instant,
+    ) -> Result<u64, LedgerError>;
+
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError>;
 
     /// Forgets copies, from behind the row `after`, in one durable transaction. By Message-ID and

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::LedgerFacts;
 use super::findings::{percentile, reasons, with_outcome};
 use crate::config::JobSettings;
-use crate::ledger::JobRow;
+use crate::jobs::standing::{JobStanding, JobState};
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -58,11 +58,15 @@ pub struct HostFigures {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct JobFigures {
     pub job: String,
+    /// In a word, as `onedrop jobs list` has it.
+    pub state: &'static str,
     /// Failures since the last success.
     pub errors: u32,
     pub last_exit: Option<i32>,
     /// In seconds since 1970.
     pub last_success: Option<u64>,
+    /// By how much it is past the time when it should have started.
+    pub overdue_secs: Option<u64>,
 }
 
 impl StatusFigures {
@@ -107,22 +111,28 @@ impl StatusFigures {
             sent_waiting: open.kept,
             purged_secs_ago: facts.remembered.purged_ago.map(secs),
             hosts: known.chain(others).collect(),
-            jobs: jobs.iter().map(|job| JobFigures::of(job, facts.jobs.row(&job.name))).collect(),
+            jobs: jobs
+                .iter()
+                .map(|job| JobFigures::of(&JobStanding::of(job, jobs, &facts.jobs)))
+                .collect(),
         }
     }
 }
 
 impl JobFigures {
     /// A job that nothing has looked for yet has no row.
-    fn of(job: &JobSettings, row: Option<&JobRow>) -> JobFigures {
+    fn of(standing: &JobStanding<'_>) -> JobFigures {
+        let row = standing.row;
         let secs = |time: SystemTime| {
             time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
         };
         JobFigures {
-            job: job.name.clone(),
+            job: standing.job.name.clone(),
+            state: standing.state.as_str(),
             errors: row.map_or(0, |row| row.errors),
             last_exit: row.and_then(|row| row.last_exit),
             last_success: row.and_then(|row| row.last_success).map(secs),
+            overdue_secs: standing.overdue.map(|by| by.as_secs()),
         }
     }
 }
@@ -140,6 +150,7 @@ pub struct StatusGauges {
     kept: Gauge,
     last_success: Family<[(&'static str, String); 1], Gauge>,
     errors: Family<[(&'static str, String); 1], Gauge>,
+    overdue: Family<[(&'static str, String); 1], Gauge>,
     seen: Gauge,
 }
 
@@ -178,6 +189,8 @@ impl StatusGauges {
         of.register("onedrop_job_last_success_timestamp_seconds", help, times);
         let help = "Failures of a job since its last success";
         of.register("onedrop_job_errors", help, gauges.errors.clone());
+        let help = "By how much a job is past its time; 0: it is not, -1: nothing looked for it yet";
+        of.register("onedrop_job_overdue_seconds", help, gauges.overdue.clone());
         let help = "When these were last known, in seconds since 1970";
         of.register("onedrop_status_timestamp_seconds", help, gauges.seen.clone());
     }
@@ -205,11 +218,18 @@ impl StatusGauges {
         // A job that is gone from the configuration is shown no more.
         self.last_success.clear();
         self.errors.clear();
-        for JobFigures { job, errors, last_success, .. } in &figures.jobs {
+        self.overdue.clear();
+        for one in &figures.jobs {
+            let JobFigures { job, state, errors, last_success, overdue_secs, .. } = one;
             // Not `job`, which Prometheus calls its own targets.
             let labels = [("name", job.clone())];
             self.last_success.get_or_create_owned(&labels).set(number(last_success.unwrap_or(0)));
             self.errors.get_or_create_owned(&labels).set(i64::from(*errors));
+            let overdue = match *state == JobState::New.as_str() {
+                true => -1,
+                false => number(overdue_secs.unwrap_or(0)),
+            };
+            self.overdue.get_or_create_owned(&labels).set(overdue);
         }
     }
 

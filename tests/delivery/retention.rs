@@ -113,14 +113,20 @@ fn a_purge_forgets_what_is_old_and_the_mailbox_remembers_it() {
         .expect("40 days ago");
     delivered(&config, &TO, from_ann("new").as_bytes());
     let before = site.inbox("scuba");
+    let host = "INSERT INTO onedrop_host (host, program_version, schema_version, seen_at)
+                VALUES (?1, '0.1.0', 10, unixepoch() - ?2 * 86400)";
+    for (name, days) in [("gone", 8), ("here", 6)] {
+        site.sqlite().execute(host, rusqlite::params![name, days]).expect("a host");
+    }
     let dry = run(&config, &["purge", "--dry-run"]);
-    assert!(out(&dry).contains("1 message would be forgotten"), "{}", out(&dry));
+    assert_eq!(out(&dry), "1 message would be forgotten, 1 host\n");
     let early = run(&config, &["purge", "--older-than", "1h"]);
     assert_eq!(early.status.code(), Some(75), "{}", out(&early));
     let purged = run(&config, &["purge", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&purged.stdout).expect("JSON");
     assert_eq!(json["messages"], 1, "{json}");
-    assert_eq!(json["passed_by"], 0, "{json}");
+    assert_eq!((&json["passed_by"], &json["hosts"]), (&0.into(), &1.into()), "{json}");
+    assert_eq!(site.ledger("SELECT host FROM onedrop_host"), ["here"]);
     assert_eq!(site.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_message"), ["1"]);
     let said = delivered(&config, &TO, from_ann("old").as_bytes());
     assert!(said.starts_with("found "), "{said}");

@@ -148,6 +148,7 @@ macro_rules! ledger_contract {
                     open_copies_are_counted_by_what_left_them,
                     a_sent_that_is_kept_for_long_is_counted,
                     a_host_is_on_record_with_its_program,
+                    a_host_that_is_gone_for_long_is_forgotten,
                 }
                 text {
                     any_text_can_be_recorded,

@@ -135,3 +135,25 @@ pub fn a_host_is_on_record_with_its_program(rig: &dyn Rig) {
     assert_eq!(hosts(HOUR).len(), 1);
     assert!(hosts(3 * HOUR)[1].seen_ago >= 2 * HOUR, "{:?}", hosts(3 * HOUR));
 }
+
+pub fn a_host_that_is_gone_for_long_is_forgotten(rig: &dyn Rig) {
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+    let host = Host::of(rig);
+    let forget = |dry_run| host.0.forget_hosts(WEEK, dry_run, soon()).expect("an answer");
+    let names = || {
+        let rows = host.0.hosts(10 * WEEK, soon()).expect("an answer");
+        rows.into_iter().map(|row| row.host).collect::<Vec<_>>()
+    };
+    assert_eq!(forget(false), 0, "an empty ledger");
+    for name in ["mx1", "mx2", "mx3"] {
+        host.0.note_host(name, "1.0", soon()).expect("on record");
+    }
+    rig.pass(6 * 24 * 3600);
+    host.0.note_host("mx2", "1.0", soon()).expect("on record");
+    assert_eq!(forget(false), 0, "all were seen within a week");
+    rig.pass(2 * 24 * 3600);
+    assert_eq!(forget(true), 2);
+    assert_eq!(names(), ["mx1", "mx2", "mx3"], "only counted");
+    assert_eq!((forget(false), names()), (2, vec!["mx2".to_owned()]));
+    assert_eq!(forget(false), 0);
+}

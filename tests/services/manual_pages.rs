@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use onedrop::command_line::manual;
+use onedrop::command_line::{described, manual};
 
 use crate::page::PROJECT;
 use generated::{FOLDERS, generated};
@@ -70,6 +70,22 @@ fn every_command_shows_examples_and_how_it_ends() {
         "src/command_line/manual.txt needs a section, with examples and exit statuses, for \
          {without:?}; then `cargo run --example generate`"
     );
+}
+
+#[test]
+fn every_text_of_the_manual_is_shown_by_one_command() {
+    fn look(command: &clap::Command, path: &str, names: &mut Vec<String>) {
+        names.push(path.to_owned());
+        for sub in command.get_subcommands() {
+            look(sub, &format!("{path} {}", sub.get_name()), names);
+        }
+    }
+    let mut names = Vec::new();
+    look(&manual(), "onedrop", &mut names);
+    names.sort();
+    let mut texts: Vec<&str> = described().collect();
+    texts.sort_unstable();
+    assert_eq!(texts, names, "the sections of src/command_line/manual.txt, each once");
 }
 
 #[test]

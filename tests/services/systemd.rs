@@ -9,17 +9,23 @@ use std::process::{Command, Output};
 use onedrop::config::Config;
 
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 8] = [
     "onedrop-jobs.service",
     "onedrop-jobs.timer",
     "onedrop-lmtp.service",
     "onedrop-lmtp.socket",
+    "onedrop-textfile.service",
+    "onedrop-textfile.timer",
     "onedrop-web.service",
     "onedrop-web.socket",
 ];
 /// The highest exposure that we accept: 0 is none, 10 all.
-const EXPOSURE: [(&str, f64); 3] =
-    [("onedrop-lmtp.service", 2.0), ("onedrop-jobs.service", 2.5), ("onedrop-web.service", 2.0)];
+const EXPOSURE: [(&str, f64); 4] = [
+    ("onedrop-lmtp.service", 2.0),
+    ("onedrop-jobs.service", 2.5),
+    ("onedrop-textfile.service", 2.0),
+    ("onedrop-web.service", 2.0),
+];
 
 #[test]
 fn systemd_finds_no_fault_with_the_units() {
@@ -119,6 +125,26 @@ fn the_pages_have_a_user_of_their_own_and_are_served_only_where_it_is_asked_for(
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(proxy));
         assert!(text.expect("a file").contains(setting(&socket, "ListenStream")), "{proxy}");
     }
+}
+
+#[test]
+fn the_metrics_in_a_file_lie_where_the_page_says_and_only_where_they_are_asked_for() {
+    let (textfile, server) = (shipped("onedrop-textfile.service"), shipped("onedrop-lmtp.service"));
+    for name in SHARED {
+        assert_eq!(setting(&textfile, name), setting(&server, name), "{name}");
+    }
+    // Others read the file, between two runs as well.
+    let folder = format!("/run/{}", setting(&textfile, "RuntimeDirectory"));
+    assert_eq!(setting(&textfile, "RuntimeDirectoryMode"), "0755");
+    assert_eq!(setting(&textfile, "RuntimeDirectoryPreserve"), "yes");
+    let file = setting(&textfile, "ExecStart").rsplit(' ').next().expect("a file");
+    assert_eq!(Path::new(file).parent(), Some(Path::new(&folder)));
+    assert!(file.ends_with(".prom"), "{file}");
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/monitoring.md"));
+    let page = page.expect("a page");
+    assert!(page.contains(&format!("ln -s {file} ")), "{page}");
+    assert!(page.contains("systemctl enable --now onedrop-textfile.timer"), "{page}");
+    assert!(!textfile.contains("WantedBy"), "{textfile}");
 }
 
 #[test]

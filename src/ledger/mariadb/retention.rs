@@ -139,6 +139,26 @@ impl Retention for MariadbLedger {
         self.call(until, |connection| connection.write(SqlBatch::of(sql, &[])).map(drop))
     }
 
+    fn forget_hosts(
+        &self,
+        not_seen_for: Duration,
+        dry_run: bool,
+        until: Instant,
+    ) -> Result<u64, LedgerError> {
+        let secs = i64::try_from(not_seen_for.as_secs()).unwrap_or(i64::MAX / 1000);
+        let gone = format!("FROM onedrop_host WHERE seen_at < {AGO}");
+        self.call(until, |connection| {
+            let mut batch = SqlBatch::of(&format!("SELECT COUNT(*) {gone}"), values![secs]);
+            if !dry_run {
+                batch = SqlBatch::of(&format!("DELETE {gone}"), values![secs]);
+                batch.add("SELECT ROW_COUNT()", &[]);
+            }
+            let answers = connection.write(batch)?;
+            let count = first::<i64>(rows_at(&answers, usize::from(!dry_run)))?;
+            Ok(count.unwrap_or(0).max(0).unsigned_abs())
+        })
+    }
+
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError> {
         self.call(until, |connection| {
             let rows = connection.query(REMEMBERED, &[])?;

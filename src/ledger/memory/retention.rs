@@ -31,6 +31,24 @@ impl Retention for MemoryLedger {
         })
     }
 
+    fn forget_hosts(
+        &self,
+        not_seen_for: Duration,
+        dry_run: bool,
+        _until: Instant,
+    ) -> Result<u64, LedgerError> {
+        self.call("forget_hosts", || {
+            let mut rows = self.rows();
+            let now = rows.time.now();
+            let is_gone = |seen_at: &Duration| now.saturating_sub(*seen_at) > not_seen_for;
+            let count = rows.hosts.values().filter(|(_, seen_at)| is_gone(seen_at)).count();
+            if !dry_run {
+                rows.hosts.retain(|_, (_, seen_at)| !is_gone(seen_at));
+            }
+            Ok(count as u64)
+        })
+    }
+
     fn remembered(&self, _until: Instant) -> Result<Remembered, LedgerError> {
         self.call("remembered", || {
             let rows = self.rows();

@@ -164,6 +164,24 @@ impl Retention for PostgresLedger {
         self.call(until, |connection| connection.write(&[Statement::new(sql)]).map(drop))
     }
 
+    fn forget_hosts(
+        &self,
+        not_seen_for: Duration,
+        dry_run: bool,
+        until: Instant,
+    ) -> Result<u64, LedgerError> {
+        let gone = "onedrop_host WHERE seen_at < clock_timestamp() - $1 * interval '1 second'";
+        let sql = match dry_run {
+            true => format!("SELECT 1 FROM {gone}"),
+            false => format!("DELETE FROM {gone} RETURNING 1"),
+        };
+        self.call(until, |connection| {
+            let statement = Statement::new(&*sql).with(not_seen_for.as_secs_f64(), Type::FLOAT8);
+            let answers = connection.write(&[statement])?;
+            Ok(answers.first().map_or(0, Vec::len) as u64)
+        })
+    }
+
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError> {
         self.call(until, |connection| {
             let rows = connection.query(Statement::new(REMEMBERED))?;

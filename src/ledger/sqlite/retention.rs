@@ -138,6 +138,25 @@ impl Retention for SqliteLedger {
         })
     }
 
+    fn forget_hosts(
+        &self,
+        not_seen_for: Duration,
+        dry_run: bool,
+        until: Instant,
+    ) -> Result<u64, LedgerError> {
+        self.call(until, |session| {
+            session.write(|tx, now| {
+                let before = now - not_seen_for.as_secs_f64();
+                let count = "SELECT COUNT(*) FROM onedrop_host WHERE seen_at < ?1";
+                let count: i64 = tx.query_row(count, [before], |row| row.get(0))?;
+                if !dry_run {
+                    tx.execute("DELETE FROM onedrop_host WHERE seen_at < ?1", [before])?;
+                }
+                Ok(count.max(0).unsigned_abs())
+            })
+        })
+    }
+
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError> {
         self.call(until, |session| {
             let now = rows::secs(session.clocks.wall());
