@@ -6,6 +6,7 @@ pub mod envelope;
 pub mod files;
 pub mod from_ledger;
 pub mod mbox;
+pub mod mbox_lock;
 pub mod pace;
 pub mod place;
 pub mod report;

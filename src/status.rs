@@ -11,7 +11,8 @@ use crate::config::{Config, JobSettings};
 use crate::duration::brief;
 use crate::jobs::standing::JobsSeen;
 use crate::ledger::{
-    AnyLedger, HOSTS_FOR, HostRow, LedgerError, OpenCopies, RecentAttempts, Remembered, SchemaVersion,
+    AnyLedger, HOSTS_FOR, HostRow, LedgerError, OpenCopies, RecentAttempts, Remembered,
+    SchemaVersion,
 };
 use crate::text;
 

@@ -3,18 +3,19 @@
 //! ledger or store are out of reach, each further message would only fail as well. What another
 //! delivery has just now, or a killed one had, is tried again at the end, until its lease is over.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::envelope;
 use super::pace::{MessageRate, Pacer};
-use super::place::{FileId, SourcePlace};
+use super::place::{FileId, MOST_BYTES, SourcePlace};
 use super::report::{EndMeaning, FileReport, FileState, ended, told, unreadable};
 use super::state::{DoneBefore, DoneMark, ReplayState};
 use super::walk::{Walk, WalkStep};
@@ -70,6 +71,8 @@ pub enum ReplayNews {
     Changed {
         path: PathBuf,
     },
+    /// A sentence; nothing has failed.
+    Note(String),
     /// So many are held by other deliveries, and tried again.
     Waits {
         count: usize,
@@ -115,7 +118,8 @@ pub fn from_files(
 ) -> Result<ReplayEnd, String> {
     let stop = AtomicBool::new(false);
     let mut run = ReplayRun { state, held: Vec::new(), end: ReplayEnd::default(), tell };
-    let replayer = Replayer { asked, service, in_a_row: AtomicU32::new(0) };
+    let pacer = Mutex::new(Pacer::new(asked.rate));
+    let replayer = Replayer { asked, service, pacer, in_a_row: AtomicU32::new(0) };
     let heard = thread::scope(|scope| {
         let (to_workers, work) = sync_channel::<MessageWork>(0);
         let (news, heard) = sync_channel::<WorkerNews>(asked.parallel * 2);
@@ -181,10 +185,12 @@ impl ReplayRun<'_> {
         }
     }
 
-    /// Tries again what others had, until a lease that a killed delivery left is over.
+    /// Tries again what others had, until a lease that a killed delivery left is over, and as long
+    /// as their rate asks for.
     fn try_held_again(&mut self, replayer: &Replayer<'_>) -> Result<(), String> {
-        let until = Instant::now() + replayer.service.policy.lease + BEHIND_A_LEASE;
         let mut held = std::mem::take(&mut self.held);
+        let lease = replayer.service.policy.lease + BEHIND_A_LEASE;
+        let until = Instant::now() + lease + replayer.pacer().time_for(held.len());
         while !held.is_empty() && self.end.stopped.is_none() && Instant::now() < until {
             (self.tell)(ReplayNews::Waits { count: held.len() });
             thread::sleep(HELD_PAUSE);
@@ -194,6 +200,7 @@ impl ReplayRun<'_> {
                     still.push((place, mark, report));
                     continue;
                 }
+                replayer.wait_for_turn(&AtomicBool::new(false));
                 let (report, why) = match place.read(replayer.limit(), mark.version()) {
                     Ok(bytes) => replayer.deliver_patiently(&place, bytes),
                     Err(text) => (FileReport { text, ..report }, EndMeaning::OfIts),
@@ -216,13 +223,28 @@ impl ReplayRun<'_> {
 struct Replayer<'a> {
     asked: &'a FilesToReplay<'a>,
     service: &'a Service,
+    pacer: Mutex<Pacer>,
     /// So many messages have failed for now since the last that was delivered.
     in_a_row: AtomicU32,
 }
 
 impl Replayer<'_> {
+    /// What is read of a message at most.
     fn limit(&self) -> u64 {
-        self.service.config().limits.message_bytes
+        match self.service.config().limits.message_bytes {
+            0 => MOST_BYTES,
+            limit => limit,
+        }
+    }
+
+    fn pacer(&self) -> MutexGuard<'_, Pacer> {
+        self.pacer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until the next message may be delivered, or the run is to stop.
+    fn wait_for_turn(&self, stop: &AtomicBool) {
+        let pause = self.pacer().pause(Instant::now());
+        sleep_unless(stop, pause);
     }
 
     /// Reads all sources; ends when nobody delivers any more.
@@ -232,14 +254,13 @@ impl Replayer<'_> {
         news: &SyncSender<WorkerNews>,
         stop: &AtomicBool,
     ) {
-        let mut pacer = Pacer::new(self.asked.rate);
         let mut visit = |step: WalkStep| {
             if stop.load(Ordering::SeqCst) {
                 return ControlFlow::Break(());
             }
             let told = match step {
                 WalkStep::Message { place, mark, bytes } => {
-                    sleep_unless(stop, pacer.pause(Instant::now()));
+                    self.wait_for_turn(stop);
                     workers.send(MessageWork { place, mark, bytes }).is_ok()
                 }
                 step => news.send(WorkerNews::News(of_step(step))).is_ok(),
@@ -252,6 +273,7 @@ impl Replayer<'_> {
             limit: self.limit(),
             state: self.asked.state,
             done: self.asked.done,
+            moved: HashSet::new(),
             visit: &mut visit,
         };
         let _ = self.asked.sources.iter().try_for_each(|source| walk.source(source));
@@ -387,6 +409,7 @@ fn of_step(step: WalkStep) -> ReplayNews {
         WalkStep::At { units } => ReplayNews::At { units },
         WalkStep::Done { count } => ReplayNews::Done { count },
         WalkStep::Changed { path } => ReplayNews::Changed { path },
+        WalkStep::Note(text) => ReplayNews::Note(text),
         WalkStep::Unreadable { place, why } => ReplayNews::Ended(unreadable(place, why)),
         WalkStep::Message { place, .. } => {
             ReplayNews::Ended(unreadable(place.to_string(), String::new()))

@@ -2,8 +2,9 @@
 //! cuts a message at any body line that begins with `From `, and knows neither offsets nor limits.
 //!
 //! A From_ line begins a message only at the beginning or behind an empty line, and only with a
-//! date that reads as one. Content-Length is not believed: programs that rewrite a message forget
-//! to correct it. The empty line before a From_ line, or before the end, belongs to the mbox.
+//! date that reads as one; what looks like one otherwise is kept to be told. Content-Length is not
+//! believed: programs that rewrite a message forget to correct it. The empty line before a From_
+//! line, or before the end, belongs to the mbox.
 
 use std::io::{self, BufRead, Read};
 
@@ -12,6 +13,9 @@ use crate::command_line::MboxQuoting;
 /// Lines are read in pieces of at most this size; a From_ line is shorter.
 const PIECE: u64 = 64 * 1024;
 const FROM: &[u8] = b"From ";
+/// So many lines are kept that may be From_ lines, and so many bytes of each.
+const MOST_DOUBTFUL: usize = 20;
+const DOUBTFUL_BYTES: usize = 100;
 
 /// A message in an mbox.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +26,16 @@ pub struct MboxMessage {
     pub end: u64,
     /// Without the From_ line, and unquoted; `None`: it is larger than may be.
     pub bytes: Option<Vec<u8>>,
+}
+
+/// A line behind an empty one that begins with `From ` and has a number, but no date that reads as
+/// one: programs that write an mbox quote such a line, or mean a From_ line by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DoubtfulLine {
+    /// Where it begins.
+    pub at: u64,
+    /// Its beginning.
+    pub text: String,
 }
 
 /// Why an mbox cannot be read on.
@@ -46,6 +60,8 @@ pub struct MboxReader<R> {
     is_line: bool,
     /// Where the From_ line begins that was read last.
     opened: Option<u64>,
+    /// The first ones, and how many more there were; whoever tells them takes them out.
+    pub doubtful: (Vec<DoubtfulLine>, u64),
 }
 
 /// The message that is being read.
@@ -70,8 +86,8 @@ impl MessageBuffer {
 impl<R: BufRead> MboxReader<R> {
     /// `input` stands at `offset`, at the beginning or at a From_ line.
     pub fn new(input: R, offset: u64, quoting: MboxQuoting, limit: u64) -> MboxReader<R> {
-        let piece = Vec::new();
-        MboxReader { input, quoting, limit, offset, piece, is_line: true, opened: None }
+        let (piece, doubtful) = (Vec::new(), (Vec::new(), 0));
+        MboxReader { input, quoting, limit, offset, piece, is_line: true, opened: None, doubtful }
     }
 
     /// The next message; `None` at the end.
@@ -93,9 +109,12 @@ impl<R: BufRead> MboxReader<R> {
             let is_empty = is_line && matches!(self.piece.as_slice(), b"\n" | b"\r\n");
             let is_first = message.bytes.is_empty() && !message.is_too_large;
             let is_behind_empty = !held.is_empty() || is_first;
-            if is_line && is_behind_empty && is_from_line(&self.piece) {
-                self.opened = Some(at);
-                break;
+            if is_line && is_behind_empty && self.piece.starts_with(FROM) {
+                if is_from_line(&self.piece) {
+                    self.opened = Some(at);
+                    break;
+                }
+                self.doubt(at);
             }
             message.add(&held);
             held.clear();
@@ -109,6 +128,21 @@ impl<R: BufRead> MboxReader<R> {
         let end = self.opened.unwrap_or(self.offset);
         let bytes = (!message.is_too_large).then_some(message.bytes);
         Ok(Some(MboxMessage { start, end, bytes }))
+    }
+
+    /// Keeps the line at `at`, unless it cannot have a date.
+    fn doubt(&mut self, at: u64) {
+        let (first, more) = &mut self.doubtful;
+        match self.piece.iter().any(u8::is_ascii_digit) {
+            true if first.len() < MOST_DOUBTFUL => {
+                let line = self.piece.trim_ascii_end();
+                let line = &line[..line.len().min(DOUBTFUL_BYTES)];
+                let text = String::from_utf8_lossy(line).into_owned();
+                first.push(DoubtfulLine { at, text });
+            }
+            true => *more += 1,
+            false => {}
+        }
     }
 
     /// Where the next message's From_ line begins, which is read.
@@ -149,7 +183,7 @@ fn is_quoted(line: &[u8], quoting: MboxQuoting) -> bool {
 
 /// Whether the line is `From ` and, behind an address of whatever form, a date:
 /// `Thu Jan  1 00:00:00 1970` with a time zone before or behind the year or none, or as in a Date
-/// field, `Thu, 1 Jan 1970 00:00:00`.
+/// field, `Thu, 1 Jan 1970 00:00:00`. The year may have two digits, as mutt takes it.
 pub fn is_from_line(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(FROM) else { return false };
     let Ok(rest) = std::str::from_utf8(rest.trim_ascii_end()) else { return has_date_at_end(rest) };
@@ -198,7 +232,7 @@ fn is_day(word: &str) -> bool {
 }
 
 fn is_year(word: &str) -> bool {
-    number(word, 4..=4).is_some_and(|year| year >= 1900)
+    number(word, 2..=2).is_some() || number(word, 4..=4).is_some_and(|year| year >= 1900)
 }
 
 /// `12:00`, `12:00:00`
@@ -253,6 +287,9 @@ mod tests {
             "From ann Thu Jan  1 00:00:00 1998 remote from far",
             "From \"ann smith\"@x.example Thu, 1 Jan 2015 00:00:00 +0000",
             "From Thu Jan  1 00:00:00 2015",
+            "From a@b Mon Jan  2 03:04:05 95",
+            "From a@b Mon Jan  2 03:04 PST 95",
+            "From a@b Wed, 6 Dec 92 05:53:22 remote from far",
         ] {
             for end in ["", "\n", "\r\n"] {
                 assert!(is_from_line(format!("{line}{end}").as_bytes()), "{line}");
@@ -267,6 +304,8 @@ mod tests {
             "From ann Mon Jan  5 24:00:00 2015",
             "From ann Mon Jan  5 10:60:00 2015",
             "From ann Mon Jan  5 10:00:00",
+            "From ann Mon Jan  5 10:00:00 100",
+            "From ann Mon Jan  5 10:00:00 1899",
             "From ann Mon Jan  5 10:00:00 perhaps maybe 2015 it was",
             "From ann Mon Jab  5 10:00:00 2015",
             "from ann Mon Jan  5 10:00:00 2015",
@@ -289,6 +328,29 @@ mod tests {
              {B}still the first\n\n"
         );
         assert_eq!(texts(&text), [first, "Subject: b\n\nbody\n".to_owned()]);
+    }
+
+    #[test]
+    fn a_line_that_may_begin_a_message_is_kept_to_be_told() {
+        let (first, second) = ("From bob@x.example 5 Jan 2015 10:00", "From 3 to 5 we are open.");
+        let text = format!(
+            "{A}Subject: a\n\nFrom here on all is well.\n\n{first}\nFrom 1 to 2\n\n{second}\r\n\n\
+             >From 1 quoted\n\n{B}\nx\n\nFrom {}\n",
+            "9".repeat(70_000)
+        );
+        let mut reader = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0);
+        let at = |line: &str| text.find(line).expect("the line") as u64;
+        let doubtful = |line: &str| DoubtfulLine { at: at(line), text: line.to_owned() };
+        reader.next_message().expect("an mbox");
+        let kept = std::mem::take(&mut reader.doubtful);
+        assert_eq!(kept, (vec![doubtful(first), doubtful(second)], 0));
+        reader.next_message().expect("an mbox");
+        assert_eq!(reader.doubtful.0[0].text.len(), DOUBTFUL_BYTES);
+
+        let text = format!("{A}{}", "\nFrom 1\n".repeat(MOST_DOUBTFUL + 7));
+        let mut reader = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0);
+        reader.next_message().expect("an mbox");
+        assert_eq!((reader.doubtful.0.len(), reader.doubtful.1), (MOST_DOUBTFUL, 7));
     }
 
     #[test]

@@ -39,6 +39,12 @@ impl Pacer {
         Pacer { rate, next: None }
     }
 
+    /// What so many messages take at least.
+    pub fn time_for(&self, count: usize) -> Duration {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.rate.map_or(Duration::ZERO, |rate| rate.pause.saturating_mul(count))
+    }
+
     /// How long to wait before the next message, which is delivered then. Time that passed unused
     /// is not made up for.
     pub fn pause(&mut self, now: Instant) -> Duration {
@@ -73,6 +79,8 @@ mod tests {
         let pauses: Vec<_> =
             [0, 0, 100, 1000, 1050].map(|now| pacer.pause(at(now)).as_millis()).into();
         assert_eq!(pauses, [0, 100, 100, 0, 50]);
+        assert_eq!(pacer.time_for(30), Duration::from_secs(3));
         assert_eq!(Pacer::new(None).pause(begin), Duration::ZERO);
+        assert_eq!(Pacer::new(None).time_for(30), Duration::ZERO);
     }
 }

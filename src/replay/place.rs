@@ -94,6 +94,18 @@ impl OpenFolder {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
+    /// A folder beside it.
+    ///
+    /// # Errors
+    /// As [`folder`](OpenFolder::folder).
+    fn beside(&self, name: &OsStr) -> io::Result<OpenFolder> {
+        let parent = self.open_at("..".as_ref(), OFlag::O_DIRECTORY)?;
+        let (path, absolute) = (self.path.with_file_name(name), self.absolute.with_file_name(name));
+        let parent = OpenFolder { file: parent, path: PathBuf::new(), absolute: PathBuf::new() };
+        let file = parent.open_at(name, OFlag::O_DIRECTORY)?;
+        Ok(OpenFolder { file, path, absolute })
+    }
+
     fn open_at(&self, name: &OsStr, flags: OFlag) -> io::Result<File> {
         let flags = flags | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let file = openat(&self.file, name, flags | OFlag::O_CLOEXEC, Mode::empty())?;
@@ -162,20 +174,31 @@ impl SourceFile {
     /// # Errors
     /// It is no regular file or cannot be opened, in words.
     pub fn open(&self) -> Result<(File, Metadata), String> {
+        let (file, facts, _) = self.open_wherever()?;
+        Ok((file, facts))
+    }
+
+    /// As [`open`](SourceFile::open); and whether it lies in `cur` by now, where it was in `new`.
+    ///
+    /// # Errors
+    /// As [`open`](SourceFile::open).
+    pub fn open_wherever(&self) -> Result<(File, Metadata, bool), String> {
         let opened = match self.opened() {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.in_maildir => {
-                self.renamed().map_or(Err(error), |renamed| renamed.opened())
+                self.renamed().map_or(Err(error), |(renamed, is_moved)| {
+                    renamed.opened().map(|file| (file, is_moved))
+                })
             }
-            opened => opened,
+            opened => opened.map(|file| (file, false)),
         };
-        let file =
+        let (file, is_moved) =
             opened.map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
                 Errno::ELOOP => LINK.to_owned(),
                 _ => error.to_string(),
             })?;
         let facts = file.metadata().map_err(|error| error.to_string())?;
         match what_it_is(facts.file_type()) {
-            None => Ok((file, facts)),
+            None => Ok((file, facts, is_moved)),
             Some(what) => Err(what.to_owned()),
         }
     }
@@ -191,12 +214,19 @@ impl SourceFile {
         }
     }
 
-    /// The same file under the name that it has now.
-    fn renamed(&self) -> Option<SourceFile> {
-        let entries = self.folder.as_ref()?.entries().ok()?;
+    /// The same file under the name that it has now; and whether its owner has seen it meanwhile,
+    /// so that it went from `new` to `cur`.
+    fn renamed(&self) -> Option<(SourceFile, bool)> {
+        let folder = self.folder.as_ref()?;
+        let is_new = folder.absolute.file_name() == Some(OsStr::new("new"));
+        let cur = || folder.beside("cur".as_ref()).ok().map(Arc::new).filter(|_| is_new);
         let is_it = |(name, _): &(OsString, FileType)| unique(name) == unique(&self.name);
-        let (name, _) = entries.into_iter().find(is_it)?;
-        Some(SourceFile { name, ..self.clone() })
+        let within = |folder: Arc<OpenFolder>| {
+            let (name, _) = folder.entries().ok()?.into_iter().find(is_it)?;
+            Some(SourceFile { folder: Some(folder), name, ..self.clone() })
+        };
+        let renamed = within(Arc::clone(folder)).map(|renamed| (renamed, false));
+        renamed.or_else(|| Some((within(cur()?)?, true)))
     }
 }
 
@@ -220,21 +250,20 @@ impl SourcePlace {
     /// # Errors
     /// Why not, in words.
     pub fn read(&self, limit: u64, found: FileVersion) -> Result<Vec<u8>, String> {
-        let too_large = || Failure::TooLarge { limit }.to_string();
         let (mut file, facts) = self.file.open()?;
         if FileVersion::of(&facts) != found {
             return Err(CHANGED.to_owned());
         }
         let Some((quoting, offset)) = self.in_mbox else {
-            if limit > 0 && facts.len() > limit {
-                return Err(too_large());
+            if facts.len() > limit {
+                return Err(too_large(limit));
             }
             return whole(file, &facts).map_err(|error| error.to_string());
         };
         file.seek(SeekFrom::Start(offset)).map_err(|error| error.to_string())?;
         let mut reader = MboxReader::new(BufReader::new(file), offset, quoting, limit);
         match reader.next_message().map_err(|error| error.to_string())? {
-            Some(message) => message.bytes.ok_or_else(too_large),
+            Some(message) => message.bytes.ok_or_else(|| too_large(limit)),
             None => Err(CHANGED.to_owned()),
         }
     }
@@ -251,6 +280,21 @@ impl Display for SourcePlace {
 }
 
 pub const CHANGED: &str = "changed while it was read: replay it again";
+
+/// The most that is read of a message where `limits.message_bytes` says nothing: a file that is no
+/// message must not take all memory. What comes by Postfix, its own message_size_limit has bounded.
+pub const MOST_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Why a message is not read.
+pub fn too_large(limit: u64) -> String {
+    match limit {
+        MOST_BYTES => format!(
+            "larger than {MOST_BYTES} bytes: no message, or limits.message_bytes must say that \
+             messages may be so large"
+        ),
+        limit => Failure::TooLarge { limit }.to_string(),
+    }
+}
 
 /// All of a file that nobody changes meanwhile.
 fn whole(mut file: File, facts: &Metadata) -> io::Result<Vec<u8>> {
@@ -299,10 +343,34 @@ mod tests {
         let (root, folder) = folder();
         fs::write(root.path().join("cur/1.M:2,S"), "seen").expect("a file");
         fs::write(root.path().join("cur/1.MM:2,S"), "another").expect("a file");
-        assert_eq!(read(&folder, "1.M:2,", 0), Ok(b"seen".to_vec()));
-        assert!(read(&folder, "2.M:2,", 0).is_err());
+        assert_eq!(read(&folder, "1.M:2,", MOST_BYTES), Ok(b"seen".to_vec()));
+        assert!(read(&folder, "2.M:2,", MOST_BYTES).is_err());
         let keys = ["1.M", "1.M:2,", "1.M:2,S"].map(|name| place(&folder, name).file.key());
         assert!(keys.iter().all(|key| key.ends_with("1.M") && *key == keys[0]), "{keys:?}");
+    }
+
+    #[test]
+    fn a_message_that_went_from_new_to_cur_meanwhile_is_read_there() {
+        let (root, cur) = folder();
+        fs::create_dir(root.path().join("new")).expect("a folder");
+        let root_folder = OpenFolder::open(root.path()).expect("a folder");
+        let new = Arc::new(root_folder.folder("new".as_ref()).expect("a folder"));
+        fs::write(root.path().join("cur/1.M:2,S"), "seen").expect("a file");
+        let version = |text: &str| {
+            let path = root.path().join(text);
+            FileVersion::of(&fs::metadata(path).expect("facts"))
+        };
+        let seen = place(&new, "1.M");
+        assert_eq!(seen.read(MOST_BYTES, version("cur/1.M:2,S")), Ok(b"seen".to_vec()));
+        assert!(seen.file.open_wherever().expect("a file").2, "it is moved");
+        assert!(!place(&cur, "1.M").file.open_wherever().expect("a file").2, "it is renamed");
+        assert!(read(&new, "2.M", MOST_BYTES).is_err());
+        // Nothing goes the other way, and no link is followed.
+        fs::write(root.path().join("new/3.M"), "new").expect("a file");
+        assert!(read(&cur, "3.M", MOST_BYTES).is_err());
+        fs::rename(root.path().join("cur"), root.path().join("old")).expect("renamed");
+        symlink(root.path().join("old"), root.path().join("cur")).expect("a link");
+        assert!(read(&new, "1.M", MOST_BYTES).is_err());
     }
 
     #[test]
@@ -311,14 +379,14 @@ mod tests {
         fs::write(root.path().join("secret"), "secret").expect("a file");
         symlink(root.path().join("secret"), root.path().join("cur/1.M")).expect("a link");
         let why = "a symbolic link, which is not followed";
-        assert_eq!(read(&folder, "1.M", 0), Err(why.to_owned()));
+        assert_eq!(read(&folder, "1.M", MOST_BYTES), Err(why.to_owned()));
         // The folder that is open stays the one that is read.
         fs::write(root.path().join("cur/2.M"), "own").expect("a file");
         fs::rename(root.path().join("cur"), root.path().join("old")).expect("renamed");
         fs::create_dir(root.path().join("other")).expect("a folder");
         fs::write(root.path().join("other/2.M"), "another's").expect("a file");
         symlink(root.path().join("other"), root.path().join("cur")).expect("a link");
-        assert_eq!(read(&folder, "2.M", 0), Ok(b"own".to_vec()));
+        assert_eq!(read(&folder, "2.M", MOST_BYTES), Ok(b"own".to_vec()));
         let names: Vec<_> = folder.entries().expect("entries");
         assert_eq!(names.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["1.M", "2.M"]);
         let parent = OpenFolder::open(root.path()).expect("a folder");
@@ -345,10 +413,10 @@ mod tests {
         for in_mbox in [None, in_mbox] {
             let place = SourcePlace { in_mbox, ..place(&folder, "mbox") };
             let found = FileVersion::of(&fs::metadata(&path).expect("facts"));
-            assert!(place.read(0, found).is_ok());
+            assert!(place.read(MOST_BYTES, found).is_ok());
             let longer = fs::read_to_string(&path).expect("the mbox") + mbox;
             fs::write(&path, longer).expect("a file");
-            assert_eq!(place.read(0, found), Err(CHANGED.to_owned()));
+            assert_eq!(place.read(MOST_BYTES, found), Err(CHANGED.to_owned()));
         }
     }
 }

@@ -76,12 +76,26 @@ impl EndMeaning {
                 | Reason::OverQuota
                 | Reason::MailboxRefused
                 | Reason::NoRecipient
+                | Reason::TooLarge
                 | Reason::TooLargeForStore
+                | Reason::Rejected
+                | Reason::UnknownUser
                 | Reason::Cut
                 | Reason::Input
                 | Reason::Internal,
             ) => EndMeaning::OfIts,
-            _ => EndMeaning::ForNow,
+            // A user database says "not now" of one user, and of each one while what it asks is
+            // away: nobody can tell which, so that counts as well.
+            Some(Reason::Directory)
+            | Some(
+                Reason::Deadline
+                | Reason::StoreDown
+                | Reason::StoreSetup
+                | Reason::LedgerRefused
+                | Reason::Setup
+                | Reason::Server,
+            ) => EndMeaning::ForNow,
+            Some(Reason::Delivered | Reason::Kept | Reason::Due) | None => EndMeaning::ForNow,
         }
     }
 }
@@ -129,9 +143,18 @@ mod tests {
     use crate::deliver::Failure;
     use crate::outcome::OverQuota;
     use crate::store::StoreError;
+    use crate::userdb::UserdbError;
 
     fn ending(error: fn(String) -> StoreError) -> Ending {
         Failure::Store(error("why".to_owned())).ending(OverQuota::Defer)
+    }
+
+    #[test]
+    fn a_user_database_that_says_not_now_may_say_so_of_all() {
+        for error in [UserdbError::NotNow, UserdbError::Away] {
+            let ending = Failure::Userdb(error("why".to_owned())).ending(OverQuota::Defer);
+            assert_eq!(EndMeaning::of(&ending), EndMeaning::ForNow);
+        }
     }
 
     #[test]

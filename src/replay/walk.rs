@@ -3,6 +3,7 @@
 //! `cur`; what is in `tmp` is not there yet. All other folders hold files; but below a Maildir, or
 //! in one with a hidden name, files are a server's own, and only Maildirs are looked for.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::FileType;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -11,13 +12,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mbox::{MboxReader, is_from_line};
+use super::mbox::{DoubtfulLine, MboxReader, is_from_line};
+use super::mbox_lock::{self, LOCK_TIME};
 use super::place::{
-    CHANGED, FileId, LINK, OpenFolder, SourceFile, SourcePlace, is_unchanged, what_it_is,
+    FileId, LINK, OpenFolder, SourceFile, SourcePlace, is_unchanged, too_large, what_it_is,
 };
 use super::state::{DoneBefore, DoneMark, FileVersion, IsDone};
 use crate::command_line::MboxQuoting;
-use crate::deliver::Failure;
 
 /// What a walk comes to.
 #[derive(Debug)]
@@ -49,6 +50,8 @@ pub enum WalkStep {
     Changed {
         path: PathBuf,
     },
+    /// A sentence; nothing has failed.
+    Note(String),
 }
 
 /// Hears of each step, and says whether to go on.
@@ -64,11 +67,13 @@ pub struct Walk<'a> {
     /// Files are mboxes, quoted so; else each is a message.
     pub mbox: Option<MboxQuoting>,
     pub subfolders: bool,
-    /// Messages have at most so many bytes, unless it is 0.
+    /// Messages have at most so many bytes.
     pub limit: u64,
     /// The state file: what it says is no message, wherever it is.
     pub state: Option<FileId>,
     pub done: &'a DoneBefore,
+    /// What went from `new` to `cur` while it was read, and is met there once more.
+    pub moved: HashSet<PathBuf>,
     pub visit: &'a mut Visit<'a>,
 }
 
@@ -216,11 +221,14 @@ impl Walk<'_> {
 
     /// A file with one message.
     fn message(&mut self, file: &SourceFile) -> Result<ControlFlow<()>, String> {
-        let (opened, facts) = file.open()?;
-        if self.state == Some(FileId::of(&facts)) {
+        let (opened, facts, is_moved) = file.open_wherever()?;
+        let (key, version) = (file.key(), FileVersion::of(&facts));
+        if self.state == Some(FileId::of(&facts)) || (!is_moved && self.moved.contains(&key)) {
             return Ok(ControlFlow::Continue(()));
         }
-        let (key, version) = (file.key(), FileVersion::of(&facts));
+        if is_moved {
+            self.moved.insert(key.clone());
+        }
         match self.done.of_file(&key, version) {
             IsDone::Yes => return Ok((self.visit)(WalkStep::Done { count: 1 })),
             IsDone::Changed => {
@@ -248,9 +256,14 @@ impl Walk<'_> {
         if self.state == Some(FileId::of(&facts)) {
             return Ok(ControlFlow::Continue(()));
         }
-        let (key, version) = (file.key(), FileVersion::of(&facts));
-        let size = facts.len();
         let mut steps = Steps { visit: self.visit, ended: false };
+        // Its end is now where no program is in the midst of a message.
+        let path = file.path();
+        let facts = mbox_lock::wait(&opened, &path, LOCK_TIME, &mut |by| {
+            steps.tell(WalkStep::Note(format!("{}: waiting: {by}", path.display())));
+        })?;
+        let (key, version) = (file.key(), FileVersion::of(&facts));
+        let (size, mut doubtful) = (facts.len(), DoubtfulLines::default());
         steps.tell(WalkStep::Begins { path: file.path(), units: size });
         let (is_done, runs) = self.done.of_mbox(&key, version);
         if is_done == IsDone::Changed {
@@ -270,10 +283,15 @@ impl Walk<'_> {
             let mut reader = MboxReader::new(input, offset, quoting, self.limit);
             while !steps.ended && !runs.contains_key(&offset) {
                 let next = reader.next_message().map_err(|error| error.to_string())?;
+                // What was read just now may be of both.
+                if !opened.metadata().is_ok_and(|now| is_unchanged(&now, &facts)) {
+                    return Err(MBOX_CHANGED.to_owned());
+                }
                 let Some(message) = next else {
                     offset = size;
                     break;
                 };
+                doubtful.tell(&path, std::mem::take(&mut reader.doubtful), &mut steps);
                 let place = SourcePlace { file: file.clone(), in_mbox: Some((quoting, offset)) };
                 match message.bytes {
                     Some(bytes) => {
@@ -281,17 +299,15 @@ impl Walk<'_> {
                         steps.tell(WalkStep::Message { place, mark, bytes });
                     }
                     None => {
-                        let why = Failure::TooLarge { limit: self.limit }.to_string();
-                        steps.tell(WalkStep::Unreadable { place: place.to_string(), why });
+                        let (place, why) = (place.to_string(), too_large(self.limit));
+                        steps.tell(WalkStep::Unreadable { place, why });
                     }
                 }
                 offset = message.end;
                 steps.tell(WalkStep::At { units: offset });
             }
         }
-        if !steps.ended && !opened.metadata().is_ok_and(|now| is_unchanged(&now, &facts)) {
-            return Err(CHANGED.to_owned());
-        }
+        doubtful.end(&path, &mut steps);
         Ok(if steps.ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 }
@@ -305,6 +321,46 @@ struct Steps<'a, 'b> {
 impl Steps<'_, '_> {
     fn tell(&mut self, step: WalkStep) {
         self.ended = self.ended || (self.visit)(step).is_break();
+    }
+}
+
+const MBOX_CHANGED: &str = "changed while it was read: what follows is left, replay it again";
+/// So many doubtful lines of an mbox are told one by one.
+const MOST_TOLD: u64 = 20;
+
+/// What is told of lines that may begin messages, and count as text.
+#[derive(Default)]
+struct DoubtfulLines {
+    told: u64,
+    more: u64,
+}
+
+impl DoubtfulLines {
+    fn tell(
+        &mut self,
+        path: &Path,
+        (lines, more): (Vec<DoubtfulLine>, u64),
+        steps: &mut Steps<'_, '_>,
+    ) {
+        self.more += more;
+        for DoubtfulLine { at, text } in lines {
+            if self.told == MOST_TOLD {
+                self.more += 1;
+                continue;
+            }
+            self.told += 1;
+            let path = path.display();
+            let note =
+                format!("{path} at byte {at}: no date that can be read, so it is text: {text}");
+            steps.tell(WalkStep::Note(note));
+        }
+    }
+
+    fn end(&self, path: &Path, steps: &mut Steps<'_, '_>) {
+        if self.more > 0 {
+            let (path, more) = (path.display(), self.more);
+            steps.tell(WalkStep::Note(format!("{path}: and {more} more of such lines")));
+        }
     }
 }
 

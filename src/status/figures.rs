@@ -151,6 +151,7 @@ pub struct StatusGauges {
     last_success: Family<[(&'static str, String); 1], Gauge>,
     errors: Family<[(&'static str, String); 1], Gauge>,
     overdue: Family<[(&'static str, String); 1], Gauge>,
+    on_record: Family<[(&'static str, String); 1], Gauge>,
     seen: Gauge,
 }
 
@@ -189,8 +190,10 @@ impl StatusGauges {
         of.register("onedrop_job_last_success_timestamp_seconds", help, times);
         let help = "Failures of a job since its last success";
         of.register("onedrop_job_errors", help, gauges.errors.clone());
-        let help = "By how much a job is past its time; 0: it is not, -1: nothing looked for it yet";
+        let help = "By how much a job is past the time when it should have started";
         of.register("onedrop_job_overdue_seconds", help, gauges.overdue.clone());
+        let help = "Whether any host has looked for the job since it is configured";
+        of.register("onedrop_job_on_record", help, gauges.on_record.clone());
         let help = "When these were last known, in seconds since 1970";
         of.register("onedrop_status_timestamp_seconds", help, gauges.seen.clone());
     }
@@ -219,17 +222,17 @@ impl StatusGauges {
         self.last_success.clear();
         self.errors.clear();
         self.overdue.clear();
+        self.on_record.clear();
         for one in &figures.jobs {
             let JobFigures { job, state, errors, last_success, overdue_secs, .. } = one;
             // Not `job`, which Prometheus calls its own targets.
             let labels = [("name", job.clone())];
             self.last_success.get_or_create_owned(&labels).set(number(last_success.unwrap_or(0)));
             self.errors.get_or_create_owned(&labels).set(i64::from(*errors));
-            let overdue = match *state == JobState::New.as_str() {
-                true => -1,
-                false => number(overdue_secs.unwrap_or(0)),
-            };
+            let overdue = number(overdue_secs.unwrap_or(0));
             self.overdue.get_or_create_owned(&labels).set(overdue);
+            let is_on_record = *state != JobState::New.as_str();
+            self.on_record.get_or_create_owned(&labels).set(is_on_record.into());
         }
     }
 

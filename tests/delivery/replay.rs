@@ -204,6 +204,33 @@ fn the_message_says_for_whom_it_is_above_its_first_received_field() {
     assert_eq!((site.inbox("max").len(), site.inbox("zoe").len()), (5, 5));
 }
 
+/// A line that may begin a message is never joined to the one before without a word.
+#[test]
+fn lines_of_an_mbox_that_may_begin_a_message_are_told() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let old = "From ann@elsewhere.example Mon Jan  2 03:04:05 95\n";
+    let doubtful = "From ann@elsewhere.example 2 Jan 1995 03:04:05";
+    let second = format!("{}\n{doubtful}\n{}", from_ann("second"), from_ann("third"));
+    let mbox = format!("{old}{}\n{old}{second}\nFrom now on.\n\n", from_ann("first"));
+    let at = mbox.find(doubtful).expect("the line");
+    let many = format!("{old}{}{}", from_ann("many"), "\nFrom 1 on\n".repeat(30));
+    sources.write("old.mbox", &mbox);
+    sources.write("many.mbox", &many);
+    let names = [path(&sources, "old.mbox"), path(&sources, "many.mbox")];
+    let output = to_scuba(&config, &["--mbox", "rd", &names[0], &names[1]]);
+    ended(&output, 0, "3 messages: 3 stored");
+    let told = text(&output.stderr);
+    let told: Vec<&str> = told.lines().collect();
+    let first =
+        format!("{} at byte {at}: no date that can be read, so it is text: {doubtful}", names[0]);
+    assert_eq!(told[0], first);
+    assert!(told[1..21].iter().all(|line| line.ends_with("so it is text: From 1 on")), "{told:?}");
+    assert_eq!(told[21..], [format!("{}: and 10 more of such lines", names[1]).as_str(), told[22]]);
+    let many = format!("{}{}", from_ann("many"), "\nFrom 1 on\n".repeat(30));
+    site.inbox_has("scuba", [from_ann("first"), second + "\nFrom now on.\n", many]);
+}
+
 /// Maildirs below others, in folders that are none, with hidden names, with one part of two.
 #[test]
 fn no_folder_below_is_passed_by_silently() {

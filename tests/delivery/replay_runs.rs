@@ -2,15 +2,16 @@
 //! away, of an mbox that is larger than memory.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::pty::openpty;
 
 use crate::support::letters::from_ann;
-use crate::support::site::{Files, Site, run};
+use crate::support::site::{Files, Held, Site, run};
 use crate::support::{TempRoot, onedrop, onedrop_path, wait_until};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -149,6 +150,128 @@ fn what_a_killed_delivery_had_is_replayed_when_its_lease_is_over() {
     assert_eq!(site.dovecot.messages("scuba", "INBOX").len(), 1);
 }
 
+/// Tries of what another delivery has come no faster than `--rate` says.
+#[test]
+fn what_is_held_is_tried_again_at_the_rate() {
+    let site = Site::with_servers();
+    let config = site.config("etc", "lock.wait_secs = 0\n");
+    let sources = TempRoot::new();
+    let file = sources.write("held.eml", from_ann("held")).display().to_string();
+    told(&replay(&config, &[&file]), 0);
+    site.postgres.psql(
+        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true,
+             leased_until = clock_timestamp() + interval '6 seconds', owner = 'another'",
+    );
+    let attempts = || site.postgres.psql("SELECT count(*) FROM onedrop_attempt");
+    assert_eq!(attempts(), "1");
+    let err = told(&replay(&config, &["--rate", "15/m", &file]), 0);
+    assert_eq!(err, "1 message: 1 found\n");
+    // The first one, and one each four seconds; without the rate two a second.
+    let count: u32 = attempts().parse().expect("a number");
+    assert!((3..=4).contains(&count), "{count} attempts");
+}
+
+/// A run that is held up at its second message, with the third read and the fourth not.
+struct HeldUp {
+    site: Site<Files>,
+    sources: TempRoot,
+    held: Held,
+    run: Child,
+}
+
+impl HeldUp {
+    fn at(sources: TempRoot, second: &str, arguments: &[&str]) -> HeldUp {
+        let site = Site::embedded();
+        let patient = "[lock]\nwait_secs = 50\nlease_secs = 180\n[limits]\ndeadline_secs = 100\n";
+        let config = site.config("etc", patient);
+        site.remember_for_ever();
+        let before = sources.write("before.eml", from_ann("before")).display().to_string();
+        told(&replay(&config, &[&before]), 0);
+        let held = site.hold(second.as_bytes());
+        let state = sources.join("state");
+        let mut command = onedrop();
+        command.args(TO).arg("--config").arg(&config).arg("--state").arg(&state).args(arguments);
+        command.current_dir(&*sources).stdin(Stdio::null());
+        let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("binary");
+        assert!(wait_until(SOON, || lines(&state) > 1), "the first one is not delivered");
+        HeldUp { site, sources, held, run }
+    }
+
+    fn goes_on(self) -> (Site<Files>, TempRoot, Output) {
+        drop(self.held);
+        (self.site, self.sources, self.run.wait_with_output().expect("end"))
+    }
+}
+
+#[test]
+fn a_message_that_its_owner_sees_meanwhile_is_delivered_and_met_once() {
+    let sources = TempRoot::new();
+    let letters = ["a", "b", "c", "d"].map(from_ann);
+    for (number, letter) in letters.iter().enumerate() {
+        sources.write(&format!("Maildir/new/1700{number}.M1.host"), letter);
+    }
+    fs::create_dir_all(sources.join("Maildir/cur")).expect("a folder");
+    let run = HeldUp::at(sources, &letters[1], &["Maildir"]);
+    let maildir = run.sources.join("Maildir");
+    fs::rename(maildir.join("new/17003.M1.host"), maildir.join("cur/17003.M1.host:2,S"))
+        .expect("renamed");
+    let (site, _sources, output) = run.goes_on();
+    assert_eq!(told(&output, 0), "4 messages: 4 stored\n");
+    site.inbox_has("scuba", letters.into_iter().chain([from_ann("before")]));
+}
+
+/// Its writer takes no lock: what was read of it so far stands, and nothing half.
+#[test]
+fn an_mbox_that_is_written_meanwhile_is_left_there_and_read_by_the_next_run() {
+    let sources = TempRoot::new();
+    let letters = ["a", "b", "c", "d"].map(from_ann);
+    let whole: String = letters.iter().map(|letter| format!("{BEGIN}{letter}\n")).collect();
+    let (cut, rest) = whole.split_at(whole.len() - 10);
+    let mbox = sources.write("mbox", cut);
+    let arguments = ["--mbox", "rd", "mbox"];
+    let run = HeldUp::at(sources, &letters[1], &arguments);
+    let mut writer = File::options().append(true).open(&mbox).expect("the mbox");
+    write!(writer, "{rest}{BEGIN}{}\n", from_ann("e")).expect("written");
+    let (site, sources, output) = run.goes_on();
+    assert_eq!(told(&output, 1), "4 messages: 3 stored, 1 failed\n");
+    let why = "failed mbox: changed while it was read: what follows is left, replay it again\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), why);
+    let expected = || letters[..3].iter().cloned().chain([from_ann("before")]);
+    site.inbox_has("scuba", expected());
+
+    let mut command = onedrop();
+    command.args(TO).arg("--config").arg(site.root.join("etc/onedrop.toml")).args(arguments);
+    let again = command.args(["--state", "state"]).current_dir(&*sources).output();
+    let err = told(&again.expect("binary"), 0);
+    assert!(err.contains("mbox: changed since the state file was written: read again\n"), "{err}");
+    assert!(err.ends_with("5 messages: 2 stored, 3 already there\n"), "{err}");
+    site.inbox_has("scuba", expected().chain([letters[3].clone(), from_ann("e")]));
+}
+
+#[test]
+fn an_mbox_is_read_when_no_other_program_has_it_locked() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let whole = format!("{BEGIN}{}\n", from_ann("whole"));
+    let (first, rest) = whole.split_at(whole.len() / 2);
+    let path = sources.write("mbox", first);
+    let lock = File::options().append(true).open(&path).expect("the mbox");
+    let mut lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).expect("locked");
+    let mut run = start(&config, &["--mbox", "rd", &path.display().to_string()]);
+    let mut err = BufReader::new(run.stderr.take().expect("stderr"));
+    let mut line = String::new();
+    err.read_line(&mut line).expect("a line");
+    let waits = format!("{}: waiting: another program has it locked\n", path.display());
+    assert_eq!(line, waits);
+    lock.write_all(rest.as_bytes()).expect("written");
+    drop(lock);
+    line.clear();
+    err.read_to_string(&mut line).expect("text");
+    assert_eq!(line, "1 message: 1 stored\n");
+    assert!(run.wait().expect("end").success());
+    site.inbox_has("scuba", [from_ann("whole")]);
+}
+
 #[test]
 fn a_ledger_that_goes_away_ends_the_run_and_the_next_does_the_rest() {
     const COUNT: usize = 15;
@@ -241,20 +364,53 @@ fn an_mbox_larger_than_memory_is_read_message_by_message() {
     assert!(out.starts_with(&format!("failed {name} at byte {at}: message is larger")), "{out}");
 }
 
+/// Also while nothing happens.
 #[test]
 fn progress_is_a_line_every_ten_seconds_where_there_is_no_terminal() {
-    let (sources, _) = sources(60);
+    let (sources, _) = sources(2);
     let site = Site::embedded();
     let config = site.config("etc", "");
     let maildir = sources.join("Maildir").display().to_string();
-    let mut run = start(&config, &["--rate", "5/s", &maildir]);
-    let mut err = String::new();
-    run.stderr.take().expect("stderr").read_to_string(&mut err).expect("text");
-    let output = run.wait_with_output().expect("end");
-    assert!(output.status.success(), "{output:?}");
-    let first = err.lines().next().expect("a line");
-    assert!(first.ends_with(&format!(" % of {maildir}/new")) && first.contains("/s, "), "{err}");
-    assert!(err.ends_with("60 messages: 60 stored\n"), "{err}");
+    let mut run = start(&config, &["--rate", "1/h", &maildir]);
+    let mut line = String::new();
+    let err = run.stderr.take().expect("stderr");
+    BufReader::new(err).read_line(&mut line).expect("a line");
+    run.kill().expect("killed");
+    run.wait().expect("end");
+    assert_eq!(line, format!("1 message, 0/s, 50 % of {maildir}/new\n"));
+}
+
+/// Where no limit is configured, memory is one all the same.
+#[test]
+fn a_file_that_is_no_message_does_not_take_all_memory() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "").display().to_string();
+    sources.write("folder/small.eml", from_ann("small"));
+    let disk = sources.write("folder/disk.img", "");
+    File::options().write(true).open(disk).and_then(|file| file.set_len(8 << 30)).expect("a hole");
+    let mbox = sources.write("mbox", format!("{BEGIN}Subject: large\n\n"));
+    File::options()
+        .write(true)
+        .open(mbox)
+        .and_then(|file| file.set_len(300 << 20))
+        .expect("a hole");
+    let mut mbox = File::options().append(true).open(sources.join("mbox")).expect("the mbox");
+    write!(mbox, "\n\n{BEGIN}{}\n", from_ann("in-mbox")).expect("written");
+    let limited = |arguments: &str| {
+        let (program, to) = (onedrop_path().display().to_string(), TO.join(" "));
+        let line = format!("ulimit -v 1000000; {program} {to} --config {config} {arguments}");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &line]).current_dir(&*sources).output().expect("sh")
+    };
+    let why = "larger than 268435456 bytes: no message, or limits.message_bytes must say that \
+               messages may be so large\n";
+    let output = limited("folder");
+    assert_eq!(told(&output, 1), "2 messages: 1 stored, 1 failed\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("failed folder/disk.img: {why}"));
+    let output = limited("--mbox rd mbox");
+    assert_eq!(told(&output, 1), "2 messages: 1 stored, 1 failed\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("failed mbox at byte 0: {why}"));
+    site.inbox_has("scuba", ["small", "in-mbox"].map(from_ann));
 }
 
 #[test]

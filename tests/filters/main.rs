@@ -4,6 +4,7 @@
 mod dovecot_24;
 mod guard;
 mod limit;
+mod replayed;
 mod stories;
 #[path = "../support/mod.rs"]
 mod support;

@@ -218,6 +218,8 @@ fn the_ledgers_state_is_served_as_gauges() {
         ("sent_waiting", 0.0),
         ("job_errors{name=\"report\"}", 0.0),
         ("job_last_success_timestamp_seconds{name=\"report\"}", 0.0),
+        ("job_overdue_seconds{name=\"report\"}", 0.0),
+        ("job_on_record{name=\"report\"}", 0.0),
     ] {
         assert_eq!(told.value(&format!("onedrop_{gauge}")), value, "{gauge}");
     }

@@ -5,7 +5,9 @@
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -91,9 +93,14 @@ pub(super) fn run(
         state: state_file.as_ref().map(FileId::of),
         done: &done,
     };
-    let mut printer = ReplayPrinter::new(args.json);
-    let ended = from_files(&asked, &service, state, &mut |news| printer.print(news));
-    let (counts, written) = printer.end();
+    let printer = Mutex::new(ReplayPrinter::new(args.json));
+    let ended = thread::scope(|scope| {
+        // Its end is the run's.
+        let (_runs, is_over) = sync_channel::<()>(0);
+        scope.spawn(|| tell_progress(&printer, is_over));
+        from_files(&asked, &service, state, &mut |news| of_all(&printer).print(news))
+    });
+    let (counts, written) = printer.into_inner().unwrap_or_else(PoisonError::into_inner).end();
     let mut err = counts.told();
     let is_empty = counts.all() == 0;
     let stopped = match ended {
@@ -117,6 +124,17 @@ pub(super) fn run(
         return Err(format!("{err}\nstandard output: {error}"));
     }
     Ok(CommandOutcome { out: String::new(), err, verdict })
+}
+
+fn of_all(printer: &Mutex<ReplayPrinter>) -> MutexGuard<'_, ReplayPrinter> {
+    printer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells how far the run is, whether there is news or not, until it is over.
+fn tell_progress(printer: &Mutex<ReplayPrinter>, is_over: Receiver<()>) {
+    while is_over.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+        of_all(printer).tell_progress();
+    }
 }
 
 /// Names ledger and store: what was delivered there is not delivered elsewhere.
@@ -166,7 +184,6 @@ struct ReplayPrinter {
     bar: ProgressBar,
     is_terminal: bool,
     began: Instant,
-    told: Instant,
     source: PathBuf,
     units: (u64, u64),
     /// So many messages are held by other deliveries.
@@ -190,7 +207,6 @@ impl ReplayPrinter {
             bar,
             is_terminal: io::stderr().is_terminal(),
             began: Instant::now(),
-            told: Instant::now(),
             source: PathBuf::new(),
             units: (0, 0),
             waits: 0,
@@ -217,13 +233,18 @@ impl ReplayPrinter {
                 );
                 self.say(&line);
             }
+            ReplayNews::Note(text) => self.say(&text),
             ReplayNews::Waits { count } => self.waits = count,
         }
         if self.is_terminal {
             self.bar.set_message(self.progress());
-        } else if self.told.elapsed() >= PAUSE {
-            self.told = Instant::now();
-            self.say(&self.progress());
+        }
+    }
+
+    fn tell_progress(&self) {
+        match self.is_terminal {
+            true => self.bar.set_message(self.progress()),
+            false => self.say(&self.progress()),
         }
     }
 
@@ -238,10 +259,11 @@ impl ReplayPrinter {
         let rate = (count - self.counts.done) / secs;
         let percent = self.units.0 * 100 / self.units.1.max(1);
         let at = match self.waits {
-            0 => format!("{percent} % of {}", self.source.display()),
-            waits => format!("waiting for {waits} that other deliveries hold"),
+            0 if self.source.as_os_str().is_empty() => String::new(),
+            0 => format!(", {percent} % of {}", self.source.display()),
+            waits => format!(", waiting for {waits} that other deliveries hold"),
         };
-        format!("{}{failed}, {rate}/s, {at}", counted(count, "message"))
+        format!("{}{failed}, {rate}/s{at}", counted(count, "message"))
     }
 
     fn say(&self, line: &str) {
