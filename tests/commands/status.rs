@@ -303,3 +303,36 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
     assert_eq!(ended.status, Some(75));
     assert!(ended.err.contains("/nowhere/at/all.prom: "), "{ended:?}");
 }
+
+#[test]
+fn a_job_that_is_overdue_or_was_never_looked_for_is_told_by_its_metrics() {
+    let jobs = ["late", "new", "well"]
+        .map(|name| format!("[jobs.{name}]\nevery = \"1h\"\ncommand = [\"true\"]\n"));
+    let admin = Admin::with(&jobs.concat());
+    let tick = admin.command(&["jobs", "tick"]).stdin(Stdio::null()).output().expect("onedrop");
+    assert!(tick.status.success(), "{tick:?}");
+    let changed = "UPDATE onedrop_job SET next_due = next_due - 3 * 3600 WHERE name = 'late';
+                   DELETE FROM onedrop_job_run WHERE job = 'new';
+                   DELETE FROM onedrop_job WHERE name = 'new'";
+    admin.site.sqlite().execute_batch(changed).expect("rows");
+    let file = admin.site.root.join("onedrop.prom");
+    let mut command = admin.command(&["status", "--prometheus"]);
+    let ended = Ended::of(&command.arg(&file).stdin(Stdio::null()).output().expect("onedrop"));
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    let text = fs::read_to_string(&file).expect("metrics");
+    let value = |gauge: &str, job: &str| {
+        let name = format!("onedrop_job_{gauge}{{name=\"{job}\"}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&*name));
+        value.unwrap_or_else(|| panic!("no {name}in\n{text}")).parse::<u64>().expect("a number")
+    };
+    assert_eq!(["late", "new", "well"].map(|job| value("on_record", job)), [1, 0, 1]);
+    assert_eq!(["new", "well"].map(|job| value("overdue_seconds", job)), [0, 0]);
+    // Due an hour after its only run, less three.
+    let late = value("overdue_seconds", "late");
+    assert!((7200 - 60..7200 + 600).contains(&late), "{late}");
+    let told = status(&admin, "", &["--json"]);
+    let told: Value = serde_json::from_str(&told.out).expect("JSON");
+    let states = told["figures"]["jobs"].as_array().expect("jobs").iter();
+    let states: Vec<_> = states.map(|job| job["state"].as_str().expect("a word")).collect();
+    assert_eq!(states, ["overdue", "new", "ok"]);
+}

@@ -231,7 +231,7 @@ fn an_mbox_that_is_written_meanwhile_is_left_there_and_read_by_the_next_run() {
     let arguments = ["--mbox", "rd", "mbox"];
     let run = HeldUp::at(sources, &letters[1], &arguments);
     let mut writer = File::options().append(true).open(&mbox).expect("the mbox");
-    write!(writer, "{rest}{BEGIN}{}\n", from_ann("e")).expect("written");
+    writeln!(writer, "{rest}{BEGIN}{}", from_ann("e")).expect("written");
     let (site, sources, output) = run.goes_on();
     assert_eq!(told(&output, 1), "4 messages: 3 stored, 1 failed\n");
     let why = "failed mbox: changed while it was read: what follows is left, replay it again\n";
@@ -395,7 +395,7 @@ fn a_file_that_is_no_message_does_not_take_all_memory() {
         .and_then(|file| file.set_len(300 << 20))
         .expect("a hole");
     let mut mbox = File::options().append(true).open(sources.join("mbox")).expect("the mbox");
-    write!(mbox, "\n\n{BEGIN}{}\n", from_ann("in-mbox")).expect("written");
+    writeln!(mbox, "\n\n{BEGIN}{}", from_ann("in-mbox")).expect("written");
     let limited = |arguments: &str| {
         let (program, to) = (onedrop_path().display().to_string(), TO.join(" "));
         let line = format!("ulimit -v 1000000; {program} {to} --config {config} {arguments}");

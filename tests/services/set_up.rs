@@ -14,7 +14,7 @@ use crate::support::{TempRoot, onedrop_path};
 
 /// The pages whose commands tests run, all of them. README's trial is run by `readme.rs`, the tour
 /// by `tour.rs`.
-pub const FOLLOWED: [&str; 10] = [
+pub const FOLLOWED: [&str; 11] = [
     "README.md",
     "docs/install.md",
     "docs/jobs-ticking.md",
@@ -25,6 +25,7 @@ pub const FOLLOWED: [&str; 10] = [
     "docs/set-up-lmtp.md",
     "docs/set-up-maildirs.md",
     "docs/tour.md",
+    "docs/tour-more.md",
 ];
 
 /// Where the checkout is on the machine.

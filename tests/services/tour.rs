@@ -1,5 +1,5 @@
 //! The tour, word by word: its blocks run one after the other in one shell, with nothing of the
-//! environment set, and say what the page shows.
+//! environment set, and say what the page shows, each ending among it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -27,7 +27,8 @@ fn the_tour_shows_what_happens() {
     fs::create_dir_all(root.join("target/release")).expect("a folder");
     symlink(onedrop_path(), root.join("target/release/onedrop")).expect("a link");
 
-    let blocks = said_and_shown(&Page::read("docs/tour.md"));
+    let pages = ["docs/tour.md", "docs/tour-more.md"].map(Page::read);
+    let blocks: Vec<_> = pages.iter().flat_map(said_and_shown).collect();
     // A mark behind each block, and an end where one fails.
     let script: String =
         blocks.iter().map(|block| format!("{}echo '--- end of block'\n", block.commands)).collect();
@@ -46,6 +47,22 @@ fn the_tour_shows_what_happens() {
         let shown = block.shown.as_deref().unwrap_or("...\n");
         assert!(is_as_shown(said, shown), "{}\nshown:\n{shown}\nsaid:\n{said}", block.commands);
     }
-    assert!(blocks.iter().filter(|block| block.shown.is_some()).count() >= 6);
+    // Each way in which a delivery and a doubt can end, whatever the killed ones left.
+    for ending in [
+        "stored account=doug ",
+        "already there account=doug ",
+        "found account=doug ",
+        "4.3.0 store: ",
+        "exit 75",
+        "error    doubt: ",
+        "repaired doubt: ",
+    ] {
+        let is_shown = |text: &str| text.lines().any(|line| line.starts_with(ending));
+        assert!(is_shown(&said), "no line begins with {ending:?}:\n{said}");
+        assert!(
+            blocks.iter().any(|block| block.shown.as_deref().is_some_and(is_shown)),
+            "{ending}"
+        );
+    }
     assert!(!root.join("demo").exists(), "it is left as it was");
 }
