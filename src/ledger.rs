@@ -46,8 +46,8 @@ pub use locks::{LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry,
 pub use migration::{Migration, MigrationStep, PlannedStep, Program};
 pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Window};
 pub use overview::{
-    AttemptCount, HOSTS_FOR, HostRow, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN, OpenCopies,
-    Overview, RecentAttempts,
+    AttemptCount, HOSTS_FOR, HostRow, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN,
+    OpenCopies, Overview, RecentAttempts,
 };
 pub use pages::{
     ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages, SLOWER_MS,
