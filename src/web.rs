@@ -3,12 +3,13 @@
 //!
 //! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
-//! 503. What foreign people wrote (senders, subjects, file names) is shown as text: templates
+//! 503. While others wait, each page is followed by a pause ([`PAUSE`]), so that however many ask,
+//! all pages together take a small part of one processor. What foreign people wrote (senders, subjects, file names) is shown as text: templates
 //! escape it, and the policy that browsers get lets no script run. Relies on a ledger for questions
 //! alone. A crash leaves nothing.
 
-use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use axum::routing::get;
 use axum::{Router, middleware};
 use secrecy::SecretString;
 use serde::Deserialize;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::config::{Config, JobSettings};
@@ -28,7 +30,7 @@ use crate::ledger::{AnyLedger, LedgerError, SchemaVersion};
 use activity::Activity;
 use findings::KeptFindings;
 use guard::PageGuard;
-use page::{Html, NotShown};
+use page::{Head, Html, NotShown};
 
 mod activity;
 mod chart;
@@ -55,6 +57,16 @@ pub const QUESTIONS: usize = 4;
 /// How long a page waits for its turn.
 const TURN: Duration = Duration::from_secs(2);
 
+/// While other pages wait, the turn of one goes on for so many times as long as its questions took:
+/// four turns are then a sixth of one processor.
+const PAUSE: u32 = 23;
+
+/// But no longer: what takes long waits for something, most likely.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A page that may have to look through many rows is begun after this time.
+const AT_ONCE: Duration = Duration::from_millis(25);
+
 /// What a page's questions may take together.
 const TIME: Duration = Duration::from_secs(3);
 
@@ -73,6 +85,8 @@ pub struct Site {
     activity: Activity,
     findings: KeptFindings,
     turns: Arc<Semaphore>,
+    /// Pages that wait for their turn.
+    waiting: AtomicUsize,
 }
 
 impl Site {
@@ -91,7 +105,13 @@ impl Site {
             activity: Activity::default(),
             findings: KeptFindings::default(),
             turns: Arc::new(Semaphore::new(QUESTIONS)),
+            waiting: AtomicUsize::new(0),
         }
+    }
+
+    /// More pages are asked for than there are turns.
+    fn is_asked_much(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     fn until(&self) -> Instant {
@@ -156,15 +176,21 @@ async fn story(State(site): Shared, Path(number): Path<String>) -> Response {
 }
 
 async fn search(State(site): Shared, Query(asked): Query<AskedPage>) -> Response {
-    made(site, move |site| search::page(site, &asked)).await
+    let head = search::head(&site, &asked);
+    match search::part(&site, &asked) {
+        Some(_) => begun(site, &head, move |site| search::page(site, &asked)).await,
+        None => made(site, move |site| search::page(site, &asked)).await,
+    }
 }
 
 async fn failures(State(site): Shared, Query(asked): Query<AskedPage>) -> Response {
-    made(site, move |site| failures::page(site, &asked)).await
+    let head = failures::head(&site, &asked);
+    begun(site, &head, move |site| failures::page(site, &asked)).await
 }
 
 async fn doubts(State(site): Shared, Query(asked): Query<AskedPage>) -> Response {
-    made(site, move |site| doubts::page(site, &asked)).await
+    let head = doubts::head(&site);
+    begun(site, &head, move |site| doubts::page(site, &asked)).await
 }
 
 async fn locks(State(site): Shared) -> Response {
@@ -190,7 +216,7 @@ async fn style() -> Response {
 /// For probes: 200, or 503 and why.
 async fn healthz(State(site): Shared) -> Response {
     const TEXT: [(axum::http::HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
-    let asked = asked(&site, |site| -> Result<(), LedgerError> {
+    let asked = asked(Arc::clone(&site), |site| -> Result<(), LedgerError> {
         site.ledger.schema_version(site.until()).and_then(SchemaVersion::check)
     });
     let why = match asked.await {
@@ -201,35 +227,79 @@ async fn healthz(State(site): Shared) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, TEXT, why).into_response()
 }
 
+/// One of those that wait, until dropped.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl Waits<'_> {
+    fn among(waiting: &AtomicUsize) -> Waits<'_> {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Waits(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 async fn made(
     site: Arc<Site>,
     make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
 ) -> Response {
-    match asked(&site, make).await {
+    match asked(Arc::clone(&site), make).await {
         Ok(Ok(page)) => page.response(),
         Ok(Err(why)) => why.response(&site),
         Err(why) => NotShown::busy(why).response(&site),
     }
 }
 
-/// Does what blocks, when its turn comes; or why not.
-fn asked<T: Send + 'static>(
-    site: &Arc<Site>,
-    ask: impl FnOnce(&Arc<Site>) -> T + Send + 'static,
-) -> impl Future<Output = Result<T, &'static str>> {
-    let site = Arc::clone(site);
-    async move {
-        let turn = Arc::clone(&site.turns).acquire_owned();
-        let Ok(Ok(turn)) = tokio::time::timeout(TURN, turn).await else {
-            return Err("too many pages are asked for at once");
-        };
-        // Its turn ends with the questions, also when the client is gone before.
-        let ask = move || {
-            let _turn = turn;
-            ask(&site)
-        };
-        // What panics is one page, not the server.
-        let asked = tokio::task::spawn_blocking(ask).await;
-        asked.map_err(|_| "an internal error; the log has it")
+/// As [`made`]; where that takes longer than [`AT_ONCE`], what stands above the rows is sent before.
+async fn begun(
+    site: Arc<Site>,
+    head: &Head,
+    make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
+) -> Response {
+    let mut asked = Box::pin(asked(Arc::clone(&site), make));
+    match tokio::time::timeout(AT_ONCE, &mut asked).await {
+        Ok(Ok(Ok(page))) => page.response(),
+        Ok(Ok(Err(why))) => why.response(&site),
+        Ok(Err(why)) => NotShown::busy(why).response(&site),
+        Err(_) => page::in_parts(head, async move {
+            match asked.await {
+                Ok(Ok(page)) => page,
+                Ok(Err(why)) => why.page(&site),
+                Err(why) => NotShown::busy(why).page(&site),
+            }
+        }),
     }
+}
+
+/// Does what blocks, when its turn comes; or why not.
+async fn asked<T: Send + 'static>(
+    site: Arc<Site>,
+    ask: impl FnOnce(&Arc<Site>) -> T + Send + 'static,
+) -> Result<T, &'static str> {
+    let turn = Arc::clone(&site.turns).acquire_owned();
+    let waits = Waits::among(&site.waiting);
+    let Ok(Ok(turn)) = tokio::time::timeout(TURN, turn).await else {
+        return Err("too many pages are asked for at once");
+    };
+    drop(waits);
+    // Its turn ends with the questions, also when the client is gone before.
+    let ask = move || {
+        let began = Instant::now();
+        let answer = ask(&site);
+        if site.is_asked_much() {
+            let pause = (began.elapsed() * PAUSE).min(LONGEST_PAUSE);
+            Handle::current().spawn(async move {
+                tokio::time::sleep(pause).await;
+                drop(turn);
+            });
+        }
+        answer
+    };
+    // What panics is one page, not the server.
+    let asked = tokio::task::spawn_blocking(ask).await;
+    asked.map_err(|_| "an internal error; the log has it")
 }

@@ -46,6 +46,10 @@ struct DoubtsPage {
     is_first: bool,
 }
 
+pub fn head(site: &Site) -> Head {
+    site.head("Doubts", "/doubts")
+}
+
 pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     let (ledger, until) = (&*site.ledger, site.until());
     // One of the two lists goes on; the other is on the first page alone.
@@ -67,7 +71,9 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
             };
             let end = ledger.last_row(Numbered::Message, until)?.map_or(0, |(last, _)| last + 1);
             let read = |span: &_, limit| ledger.unplaced_copies(span, limit, until);
-            look::forth((first, end), WHOLE_PAGE, read, |copy: &CopyOnRecord| copy.message)?
+            look::forth((first, end), site.bounded(WHOLE_PAGE), read, |copy: &CopyOnRecord| {
+                copy.message
+            })?
         }
     };
     let cut = match recent.cut {
@@ -77,7 +83,7 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     let shown = |copy: &CopyOnRecord| unsettled.iter().any(|one| one.copy == copy.copy);
     let recent_rows = recent.rows.iter().filter(|copy| !shown(copy)).map(row).collect();
     Html::of(&DoubtsPage {
-        head: site.head("Doubts", "/doubts"),
+        head: head(site),
         recent: recent_rows,
         more_recent: recent.next,
         cut,

@@ -56,6 +56,10 @@ struct FailuresPage {
     counted_from: Option<When>,
 }
 
+pub fn head(site: &Site, asked: &AskedPage) -> Head {
+    Head { q: asked.q.trim().to_owned(), ..site.head("Failures", "/failures") }
+}
+
 pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     let given = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
     let (reason, name) = (given(&asked.reason), given(&asked.q));
@@ -78,10 +82,8 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     let hours = day.hours.iter().enumerate().rev().map(|(at, slot)| {
         (When::hour(time_of(slot.minute)), most.iter().map(|one| one.hours[at]).collect())
     });
-    let mut head = site.head("Failures", "/failures");
-    head.q = name.clone().unwrap_or_default();
     Html::of(&FailuresPage {
-        head,
+        head: head(site, asked),
         reasons: reasons.collect(),
         unnamed: day.reasons.len() - most.len(),
         named: most.iter().map(|one| one.reason.clone()).collect(),
@@ -109,5 +111,5 @@ pub fn newest(
     let first = ledger.row_from(Numbered::Attempt, 0, until)?.map_or(last, |(first, _)| first);
     let before = before.unwrap_or(last + 1).min(last + 1);
     let read = |span: &_, limit| ledger.failures(filter, span, limit, until);
-    Ok(look::back((first, before), bounds, read, |line| line.number)?)
+    Ok(look::back((first, before), site.bounded(bounds), read, |line| line.number)?)
 }

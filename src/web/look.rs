@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::Site;
 use crate::ledger::LedgerError;
 
 /// Numbers of rows that one question looks through.
@@ -38,6 +39,13 @@ pub struct Bounds {
 
 /// Of a page that does nothing else.
 pub const WHOLE_PAGE: Bounds = Bounds { rows: PAGE, spans: 50, time: Duration::from_millis(1000) };
+
+impl Site {
+    /// While others wait for their turn, one span is enough.
+    pub(super) fn bounded(&self, bounds: Bounds) -> Bounds {
+        if self.is_asked_much() { Bounds { spans: 1, ..bounds } } else { bounds }
+    }
+}
 
 impl Bounds {
     fn is_over(&self, spans: u32, began: Instant) -> bool {

@@ -1,12 +1,18 @@
 //! What all pages share: their head, times and states in words and shapes, and how a page that
 //! cannot be shown says so.
 
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
 use askama::Template;
-use axum::http::StatusCode;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
 use jiff::{Timestamp, tz::TimeZone};
 
 use super::Site;
@@ -137,6 +143,44 @@ impl Site {
     }
 }
 
+const HTML: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "text/html; charset=utf-8")];
+
+/// Where the content begins.
+const CONTENT: &str = "<main ";
+
+/// A page whose head is sent before its content is there.
+pub fn in_parts(head: &Head, page: impl Future<Output = Html> + Send + 'static) -> Response {
+    let begins = Some(Html::beginning(head).into());
+    let rest: Rest = Box::pin(async move { page.await.rest().into() });
+    (HTML, Body::new(InParts { begins, rest: Some(rest) })).into_response()
+}
+
+type Rest = Pin<Box<dyn Future<Output = Bytes> + Send>>;
+
+/// See [`in_parts`]; by hand, because it would be the only stream here.
+struct InParts {
+    begins: Option<Bytes>,
+    rest: Option<Rest>,
+}
+
+impl HttpBody for InParts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(begins) = self.begins.take() {
+            return Poll::Ready(Some(Ok(Frame::data(begins))));
+        }
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        let rest = ready!(rest.as_mut().poll(context));
+        self.rest = None;
+        Poll::Ready(Some(Ok(Frame::data(rest))))
+    }
+}
+
 impl Html {
     /// The page; a template fails only where a value in it does.
     pub fn of(page: &impl Template) -> Result<Html, NotShown> {
@@ -147,7 +191,19 @@ impl Html {
     }
 
     pub fn response(self) -> Response {
-        ([(CONTENT_TYPE, "text/html; charset=utf-8")], self.0).into_response()
+        (HTML, self.0).into_response()
+    }
+
+    /// What stands above the content of every page with this head.
+    fn beginning(head: &Head) -> String {
+        let page = NotShownPage { head, text: "", next: ("", "/") };
+        let page = page.render().unwrap_or_default();
+        page.split_once(CONTENT).map_or_else(String::new, |(begins, _)| begins.to_owned())
+    }
+
+    /// What comes below [`Html::beginning`].
+    fn rest(mut self) -> String {
+        self.0.split_off(self.0.find(CONTENT).unwrap_or(0))
     }
 }
 
@@ -163,8 +219,10 @@ pub struct NotShown {
 #[derive(Template)]
 #[template(path = "not_shown.html")]
 struct NotShownPage<'a> {
-    head: Head,
+    head: &'a Head,
     text: &'a str,
+    /// What goes on from here, and its path.
+    next: (&'a str, &'a str),
 }
 
 impl NotShown {
@@ -189,12 +247,20 @@ impl NotShown {
     }
 
     pub fn response(self, site: &Site) -> Response {
-        if let Some(path) = self.elsewhere {
-            return axum::response::Redirect::to(&path).into_response();
+        if let Some(path) = &self.elsewhere {
+            return axum::response::Redirect::to(path).into_response();
         }
-        let page = NotShownPage { head: site.head(self.title, ""), text: &self.text };
-        let html = page.render().unwrap_or_else(|_| self.text.clone());
-        (self.status, [(CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
+        (self.status, self.page(site).response()).into_response()
+    }
+
+    /// The same as a page, for one that was begun.
+    pub fn page(self, site: &Site) -> Html {
+        let (text, next) = match &self.elsewhere {
+            Some(path) => ("One message was found.", ("To its story", path.as_str())),
+            None => (self.text.as_str(), ("To the front page", "/")),
+        };
+        let page = NotShownPage { head: &site.head(self.title, ""), text, next };
+        Html(page.render().unwrap_or_else(|_| self.text.clone()))
     }
 }
 

@@ -33,15 +33,22 @@ struct SearchPage {
     more_unrecorded: bool,
 }
 
-pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
+pub fn head(site: &Site, asked: &AskedPage) -> Head {
+    Head { q: asked.q.trim().to_owned(), by: asked.by.clone(), ..site.head("Search", "/search") }
+}
+
+/// What is looked for in one span of messages after another.
+pub fn part<'a>(site: &Site, asked: &'a AskedPage) -> Option<MessagePart<'a>> {
     let wanted = asked.q.trim();
-    let mut head = site.head("Search", "/search");
-    (head.q, head.by) = (wanted.to_owned(), asked.by.clone());
-    let part = match asked.by.as_str() {
+    match asked.by.as_str() {
         "sender" => Some(MessagePart::Sender(wanted)),
         "subject" if site.shows_subjects => Some(MessagePart::Subject(wanted)),
         _ => None,
-    };
+    }
+}
+
+pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
+    let (wanted, part) = (asked.q.trim(), part(site, asked));
     let found = match part {
         _ if wanted.is_empty() => Looked::nothing(),
         Some(part) => with_part(site, part, asked.before)?,
@@ -74,7 +81,7 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     let more_unrecorded = unrecorded.as_ref().is_some_and(|looked| looked.next.is_some());
     let unrecorded = unrecorded.map(|looked| looked.rows).unwrap_or_default();
     Html::of(&SearchPage {
-        head,
+        head: head(site, asked),
         rows: rows.collect(),
         next: found.next,
         is_whole: part.is_none(),
@@ -104,5 +111,5 @@ fn with_part(
     let first = ledger.row_from(Numbered::Message, 0, until)?.map_or(last, |(first, _)| first);
     let before = before.unwrap_or(last + 1).min(last + 1);
     let read = |span: &_, limit| ledger.messages_with(part, span, limit, until);
-    Ok(look::back((first, before), WHOLE_PAGE, read, |line| line.number)?)
+    Ok(look::back((first, before), site.bounded(WHOLE_PAGE), read, |line| line.number)?)
 }

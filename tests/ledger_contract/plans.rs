@@ -85,12 +85,65 @@ fn verify_reads_the_window_by_indexes() {
     );
     assert!(!plan.contains("Seq Scan"), "{plan}");
     // No step has read more rows than the day before the window has.
-    let rows = |part: &str| {
-        let rest = part.split_once("rows=")?.1;
-        rest.split(' ').next()?.parse::<u64>().ok()
-    };
-    let most = log.split("(actual time=").skip(1).filter_map(rows).max();
+    let most = most_rows(&log);
     assert!(most.is_some_and(|most| most < 1200), "{most:?} rows: {log}");
+}
+
+/// That a step of the plans has read (auto_explain).
+fn most_rows(log: &str) -> Option<u64> {
+    let rows = |part: &str| part.split_once("rows=")?.1.split(' ').next()?.parse::<u64>().ok();
+    let removed = log.split("Rows Removed by Filter: ").skip(1);
+    let removed = removed.filter_map(|rest| rest.lines().next()?.parse::<u64>().ok());
+    log.split("(actual time=").skip(1).filter_map(rows).chain(removed).max()
+}
+
+/// A recipient who got a quarter of all messages, beside those of [`MANY`].
+const BUSY: &str = "
+INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid)
+SELECT m.id + 4 * n, 'Busy@x.example', '', 'mx1', n
+FROM (SELECT min(id) AS id FROM onedrop_message) m, generate_series(1, 5000) n;
+VACUUM (ANALYZE) onedrop_attempt;";
+
+#[test]
+fn pages_read_what_they_show() {
+    let rig = PostgresRig::with(
+        "session_preload_libraries = 'auto_explain'\nauto_explain.log_min_duration = 0\n\
+         auto_explain.log_analyze = on\n",
+    );
+    let host = Host::of(&rig);
+    host.confirm(&host.claim(&mail("model"), &inbox()), &uid(1));
+    for statement in MANY.split_inclusive(';').chain(BUSY.split_inclusive(';')) {
+        rig.postgres.psql(statement);
+    }
+    let most_of = |ask: &dyn Fn()| {
+        let begun = rig.postgres.whole_log().len();
+        ask();
+        let log = rig.postgres.whole_log().split_off(begun);
+        most_rows(&log).unwrap_or_else(|| panic!("no plan: {log}"))
+    };
+    let (first, last) = (host.page_of("busy@x.example", i64::MAX), host.newest());
+    assert_eq!(first.len(), 51);
+    for before in [i64::MAX, last / 2, last / 10] {
+        let most = most_of(&|| assert_eq!(host.page_of("BUSY@x.example", before).len(), 51));
+        assert!(most < 200, "{most} rows");
+    }
+    let most = most_of(&|| assert_eq!(host.page_of("user7", i64::MAX).len(), 51));
+    assert!(most < 200, "{most} rows of an account");
+    // A message whose ledger has 15,000 attempts that recorded none.
+    let most = most_of(&|| assert!(host.0.story(last, soon()).expect("an answer").is_some()));
+    assert!(most < 200, "{most} rows of a story");
+}
+
+impl Host {
+    fn page_of(&self, name: &str, before: i64) -> Vec<i64> {
+        let lines = self.0.messages_named(name, before, 51, soon()).expect("messages");
+        lines.iter().map(|line| line.number).collect()
+    }
+
+    fn newest(&self) -> i64 {
+        let of = onedrop::ledger::Numbered::Message;
+        self.0.last_row(of, soon()).expect("an answer").expect("a message").0
+    }
 }
 
 const MANY_ON_MARIADB: &str = "
@@ -217,12 +270,8 @@ fn status_reads_its_hour_and_its_window_by_indexes() {
         assert!(!log.contains(&format!("Seq Scan on {table} ")), "{table}: {log}");
     }
     // No step has read more rows than the window has.
-    let rows = |part: &str| part.split_once("rows=")?.1.split(' ').next()?.parse::<u64>().ok();
-    let most = log.split("(actual time=").skip(1).filter_map(rows).max();
+    let most = most_rows(&log);
     assert!(most.is_some_and(|most| most < 1200), "{most:?} rows: {log}");
-    let removed = log.split("Rows Removed by Filter: ").skip(1);
-    let removed = removed.filter_map(|rest| rest.lines().next()?.parse::<u64>().ok()).max();
-    assert!(removed.is_none_or(|most| most < 1200), "{removed:?} rows: {log}");
 }
 
 #[test]
@@ -258,4 +307,39 @@ fn status_reads_its_hour_and_its_window_by_indexes_on_mariadb() {
     let rows = |part: &str| part.split_whitespace().next()?.parse::<u64>().ok();
     let most = log.split("Rows_examined: ").skip(1).filter_map(rows).max();
     assert!(most.is_some_and(|most| most < 2400), "{most:?} rows: {log}");
+}
+
+#[test]
+fn pages_read_what_they_show_on_mariadb() {
+    let rig = MariadbRig::with(&[
+        "--slow-query-log=1",
+        "--slow-query-log-file=slow.log",
+        "--long-query-time=0",
+    ]);
+    let host = Host::of(&rig);
+    host.confirm(&host.claim(&mail("model"), &inbox()), &uid(1));
+    rig.sql(MANY_ON_MARIADB);
+    rig.sql(
+        "INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
+             SELECT m.id + 4 * seq, 'busy@x.example', '', 'mx1', seq, UTC_TIMESTAMP(6)
+             FROM (SELECT MIN(id) AS id FROM onedrop_message) m, seq_1_to_5000;
+         ANALYZE TABLE onedrop_attempt",
+    );
+    let last = host.newest();
+    let most_of = |ask: &dyn Fn()| {
+        let begun = rig.mariadb.data_file("slow.log").len();
+        ask();
+        let log = rig.mariadb.data_file("slow.log").split_off(begun);
+        let rows = |part: &str| part.split_whitespace().next()?.parse::<u64>().ok();
+        let most = log.split("Rows_examined: ").skip(1).filter_map(rows).max();
+        most.unwrap_or_else(|| panic!("no statement: {log}"))
+    };
+    // Further back the server may come down from the newest, as long as these are so few.
+    let most = most_of(&|| assert_eq!(host.page_of("BUSY@x.example", i64::MAX).len(), 51));
+    assert!(most < 1000, "{most} rows");
+    let most = most_of(&|| assert_eq!(host.page_of("user7", i64::MAX).len(), 51));
+    assert!(most < 1000, "{most} rows of an account");
+    // A message whose ledger has 20,000 attempts that recorded none.
+    let most = most_of(&|| assert!(host.0.story(last, soon()).expect("an answer").is_some()));
+    assert!(most < 1000, "{most} rows of a story");
 }

@@ -228,6 +228,35 @@ fn on_mariadb_a_role_that_reads_has_all_pages_by_indexes() {
     }
 }
 
+/// A table of hosts that is read without an end.
+const ENDLESS: &str = "
+DROP TABLE onedrop_host;
+CREATE VIEW onedrop_host AS
+WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)
+SELECT 'mx' || x AS host, '1' AS program_version, 10 AS schema_version, 1e12 AS seen_at,
+       0 AS clock_offset_ms FROM n";
+
+#[test]
+fn on_sqlite_a_question_without_an_end_is_given_up_and_no_delivery_waits_for_it() {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let served = Served::start(&site.config("web", ""), &[]);
+    assert_eq!(served.get("/hosts").status, 200);
+    site.sqlite().execute_batch(ENDLESS).expect("a view");
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| served.get("/hosts"));
+        let letter = letters::from_ann("meanwhile");
+        delivered(&site.config("deliver", ""), &["-d", SCUBA], letter.as_bytes());
+        let answer = asked.join().expect("an answer");
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(answer.body.contains("The ledger: a question took too long."), "{answer:?}");
+    });
+    // The session is as good as before.
+    for path in ["/doubts", "/m/1", "/healthz"] {
+        assert_eq!(served.get(path).status, 200, "{path}");
+    }
+}
+
 #[test]
 fn nothing_is_counted_but_rows_of_a_span() {
     for engine in ["postgres", "mariadb", "sqlite"] {

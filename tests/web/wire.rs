@@ -241,18 +241,34 @@ fn a_ledger_that_is_not_there_is_told_and_not_made() {
     assert!(!site.root.join("ledger.db").exists());
 }
 
-/// Keeps those who ask for jobs waiting, and counts them.
-#[derive(Default)]
-struct WaitsAtJobs {
+/// Keeps those who ask this waiting, and counts them.
+struct WaitsAt {
+    call: &'static str,
     waiting: AtomicUsize,
     goes_on: AtomicBool,
+    /// Then they get no answer.
+    fails: AtomicBool,
 }
 
-impl Hook<LedgerError> for WaitsAtJobs {
+impl WaitsAt {
+    fn call(call: &'static str) -> Arc<WaitsAt> {
+        let [goes_on, fails] = [false, false].map(AtomicBool::new);
+        Arc::new(WaitsAt { call, waiting: AtomicUsize::new(0), goes_on, fails })
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+}
+
+impl Hook<LedgerError> for WaitsAt {
     fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
-        if call.name == "jobs" {
+        if call.name == self.call {
             self.waiting.fetch_add(1, Ordering::SeqCst);
             let _ = wait_until(LONG * 3, || self.goes_on.load(Ordering::SeqCst));
+            if self.fails.load(Ordering::SeqCst) {
+                return Err(LedgerError::Unavailable("on purpose".to_owned()));
+            }
         }
         Ok(())
     }
@@ -260,10 +276,10 @@ impl Hook<LedgerError> for WaitsAtJobs {
 
 #[test]
 fn questions_of_clients_that_are_gone_count_until_they_end() {
-    let waits = Arc::new(WaitsAtJobs::default());
+    let waits = WaitsAt::call("jobs");
     let served = InProcess::start(waits.clone());
     let asking: Vec<_> = (0..web::QUESTIONS).map(|_| served.ask("/jobs")).collect();
-    assert!(wait_until(LONG, || waits.waiting.load(Ordering::SeqCst) == web::QUESTIONS));
+    assert!(wait_until(LONG, || waits.waiting() == web::QUESTIONS));
     drop(asking);
     for _ in 0..2 {
         let answer = served.get("/locks");
@@ -272,8 +288,67 @@ fn questions_of_clients_that_are_gone_count_until_they_end() {
     }
     waits.goes_on.store(true, Ordering::SeqCst);
     assert!(wait_until(LONG, || served.get("/locks").status == 200));
-    assert_eq!(waits.waiting.load(Ordering::SeqCst), web::QUESTIONS);
+    assert_eq!(waits.waiting(), web::QUESTIONS);
     served.end();
+}
+
+#[test]
+fn while_others_wait_a_page_keeps_its_turn_for_a_while() {
+    let is_kept_out = || {
+        let waits = WaitsAt::call("jobs");
+        let served = InProcess::start(waits.clone());
+        let asking: Vec<_> = (0..web::QUESTIONS).map(|_| served.ask("/jobs")).collect();
+        assert!(wait_until(LONG, || waits.waiting() == web::QUESTIONS));
+        let mut other = served.ask("/locks");
+        // That it waits is not to be seen. The pause is many times as long as this.
+        thread::sleep(Duration::from_millis(500));
+        waits.goes_on.store(true, Ordering::SeqCst);
+        for mut client in asking {
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).expect("an answer");
+            assert_eq!(Answer::of(&answer).status, 200);
+        }
+        let mut answer = Vec::new();
+        other.read_to_end(&mut answer).expect("an answer");
+        let is_kept_out = Answer::of(&answer).status == 503;
+        // Nobody waits any more, and the turns come back.
+        assert!(wait_until(LONG, || served.get("/locks").status == 200));
+        served.end();
+        is_kept_out
+    };
+    assert!((0..5).any(|_| is_kept_out()));
+}
+
+#[test]
+fn what_stands_above_the_rows_comes_before_they_are_found() {
+    for (path, fails) in [
+        ("/failures?q=scuba", false),
+        ("/search?q=scuba&by=sender", false),
+        ("/search?q=scuba&by=sender", true),
+    ] {
+        let waits = WaitsAt::call("last_row");
+        waits.fails.store(fails, Ordering::SeqCst);
+        let served = InProcess::start(waits.clone());
+        let mut client = served.ask(path);
+        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        while !text(&bytes).contains("</header>") {
+            let count = client.read(&mut piece).expect("the beginning");
+            assert!(count > 0, "{}", text(&bytes));
+            bytes.extend_from_slice(&piece[..count]);
+        }
+        assert_eq!(waits.waiting(), 1);
+        waits.goes_on.store(true, Ordering::SeqCst);
+        client.read_to_end(&mut bytes).expect("the rest");
+        let answer = Answer::of(&bytes);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.field("content-security-policy"), Some(POLICY));
+        for once in ["<!DOCTYPE html>", "value=\"scuba\"", "</header>", "<main ", "</html>"] {
+            assert_eq!(answer.body.matches(once).count(), 1, "{once}: {answer:?}");
+        }
+        assert_eq!(answer.body.contains("The ledger does not answer"), fails, "{answer:?}");
+        served.end();
+    }
 }
 
 struct PanicsAtJobs(Arc<AtomicBool>);
@@ -334,8 +409,16 @@ fn a_hundred_clients_change_nothing_about_deliveries() {
                         let answer = Answer::of(&answer);
                         assert!([200, 303, 503].contains(&answer.status), "{answer:?}");
                         let whole = answer.body.len().to_string();
-                        assert_eq!(answer.field("content-length"), Some(&*whole), "{answer:?}");
-                        let is_page = answer.body.trim_end().ends_with("</html>");
+                        let body = match answer.field("transfer-encoding") {
+                            // One that was begun has its end.
+                            Some(_) => answer.body.strip_suffix("\r\n0\r\n\r\n"),
+                            None => {
+                                let length = answer.field("content-length");
+                                Some(&*answer.body).filter(|_| length == Some(&*whole))
+                            }
+                        };
+                        let body = body.unwrap_or_else(|| panic!("cut short: {answer:?}"));
+                        let is_page = body.trim_end().ends_with("</html>");
                         assert!(is_page || answer.status == 303, "{answer:?}");
                         answered += usize::from(answer.status == 200);
                     }

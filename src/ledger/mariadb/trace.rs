@@ -71,8 +71,9 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
 FROM onedrop_copy c WHERE message_id IN {ids} ORDER BY shared, id";
 
 /// The newest {attempts} attempts of each message, and those without a message row, at most so
-/// many: with the same Message-IDs, or by Message-ID, queue id or recipient; without a name, all of
-/// them. Further conditions as above (attempts have no subject).
+/// many: with the same Message-IDs and {others}, unless one message alone is asked for: by
+/// Message-ID, queue id or recipient; without a name, all of them. Further conditions as above
+/// (attempts have no subject).
 const ATTEMPTS_OF: &str = "
 (SELECT a.message_id, a.id_hash, {started_at}, a.recipient, COALESCE(a.sender, m.sender),
         a.queue_id, a.host, a.pid, a.duration_ms, a.outcome, a.status, a.detail, c.account,
@@ -88,14 +89,14 @@ UNION ALL
         duration_ms, outcome, status, detail, NULL, NULL, NULL, NULL, NULL,
         COUNT(*) OVER (PARTITION BY id_hash), reason, id
  FROM onedrop_attempt a
- WHERE message_id IS NULL AND (
-       id_hash IN {found}
-       OR IF(?1 IS NULL, {unrecorded},
-             ?1 <> '' AND (id_hash IN {hashes} OR queue_id = ?1 OR recipient = ?2))
-          AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
-          AND (?6 IS NULL OR LOCATE(LOWER(?6), LOWER(sender)) > 0))
+ WHERE message_id IS NULL AND (id_hash IN {found} {others})
  ORDER BY id DESC LIMIT {attempts})
 ORDER BY 3, 20";
+
+const OTHERS: &str = "OR IF(?1 IS NULL, {unrecorded},
+          ?1 <> '' AND (id_hash IN {hashes} OR queue_id = ?1 OR recipient = ?2))
+    AND started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
+    AND (?6 IS NULL OR LOCATE(LOWER(?6), LOWER(sender)) > 0)";
 
 const UNRECORDED: &str = "NOT EXISTS (SELECT 1 FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
 
@@ -125,7 +126,6 @@ fn trace(
     limit: u32,
 ) -> Result<Vec<Trace>, LedgerError> {
     let name = filter.name.map(|name| text::within(name.trim(), INDEXED));
-    // Attempts that recorded no message belong to none.
     let name = if filter.message.is_some() { Some("".into()) } else { name };
     if filter.message.is_none() && name.as_deref() == Some("") {
         return Ok(Vec::new());
@@ -171,7 +171,8 @@ fn trace(
             .replace("{hashes}", &hashes)
     };
     let mut batch = SqlBatch::of(&about(COPIES), &[]);
-    batch.add(&about(ATTEMPTS_OF), values);
+    let others = if filter.message.is_some() { "" } else { OTHERS };
+    batch.add(&about(&ATTEMPTS_OF.replace("{others}", others)), values);
     let answers = connection.read(batch)?;
     type Add = fn(&mut TraceBuilder, &Row) -> Result<(), LedgerError>;
     let adds: [Add; 2] = [TraceBuilder::copy, TraceBuilder::attempt];

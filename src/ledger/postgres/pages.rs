@@ -26,7 +26,8 @@ SELECT m.id, m.message_id, {recorded_at}, m.sender, m.subject, m.size_bytes,
         LIMIT 1) IS NOT NULL";
 
 /// By Message-ID ($1: hashes), queue id, recipient or account ($2), below $3, at most $4. OFFSET
-/// keeps the server from walking through all messages to the few that have the name.
+/// keeps the server from walking through all messages to the few that have the name. What a
+/// recipient got is read a message at a time: that never sorts all of it.
 const NAMED: &str = "
 FROM (
     (SELECT id FROM (SELECT id FROM onedrop_message WHERE id_hash = ANY ($1) OFFSET 0) one
@@ -36,10 +37,15 @@ FROM (
                                       WHERE queue_id = $2 AND queue_id <> '' OFFSET 0) one
      WHERE message_id < $3 ORDER BY message_id DESC LIMIT $4)
     UNION
-    (SELECT DISTINCT message_id FROM (SELECT message_id FROM onedrop_attempt
-                                      WHERE lower(recipient) = lower($2)
-                                        AND message_id IS NOT NULL OFFSET 0) one
-     WHERE message_id < $3 ORDER BY message_id DESC LIMIT $4)
+    (WITH RECURSIVE got (message_id) AS (
+         SELECT max(message_id) FROM onedrop_attempt
+         WHERE lower(recipient) = lower($2) AND message_id IS NOT NULL AND message_id < $3
+         UNION ALL
+         SELECT (SELECT max(message_id) FROM onedrop_attempt
+                 WHERE lower(recipient) = lower($2) AND message_id IS NOT NULL
+                   AND message_id < got.message_id)
+         FROM got WHERE got.message_id IS NOT NULL)
+     SELECT message_id FROM got WHERE message_id IS NOT NULL LIMIT $4)
     UNION
     (SELECT DISTINCT message_id FROM onedrop_copy WHERE account = $2 AND message_id < $3
      ORDER BY message_id DESC LIMIT $4)

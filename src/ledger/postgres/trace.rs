@@ -71,8 +71,9 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
 FROM onedrop_copy c WHERE message_id = ANY ($1) ORDER BY shared, id";
 
 /// The newest {attempts} attempts of each message ($1), and those without a message row, at most so
-/// many: with the same Message-IDs ($2), or by Message-ID ($3), queue id or recipient ($4); without
-/// a name, all of them. Further conditions as above ($5 to $8; attempts have no subject).
+/// many: with the same Message-IDs ($2) and {others}, unless one message alone is asked for: by
+/// Message-ID ($3), queue id or recipient ($4); without a name, all of them. Further conditions as
+/// above ($5 to $8; attempts have no subject).
 const ATTEMPTS_OF: &str = "
 SELECT a.message_id, NULL::bytea, {started_at}, recipient, coalesce(a.sender, m.sender), queue_id,
        host, pid::bigint, coalesce(duration_ms, c.attempt_ms)::bigint,
@@ -91,15 +92,15 @@ UNION ALL
         pid::bigint, duration_ms::bigint, outcome, status, detail, NULL, NULL, NULL, NULL, NULL,
         count(*) OVER (PARTITION BY id_hash), reason
  FROM onedrop_attempt a
- WHERE message_id IS NULL AND (
-       id_hash = ANY ($2)
-       OR CASE WHEN $4::text IS NULL THEN {unrecorded}
-               ELSE $4 <> '' AND (id_hash = ANY ($3) OR queue_id = $4
-                                  OR lower(recipient) = lower($4)) END
-          AND started_at >= to_timestamp($5) AND $7::text IS NULL AND (NOT $8 OR {unrecorded})
-          AND ($6::text IS NULL OR position(lower($6) IN lower(sender)) > 0))
+ WHERE message_id IS NULL AND (id_hash = ANY ($2) {others})
  ORDER BY id DESC LIMIT {attempts})
 ORDER BY 3";
+
+const OTHERS: &str = "OR CASE WHEN $4::text IS NULL THEN {unrecorded}
+                            ELSE $4 <> '' AND (id_hash = ANY ($3) OR queue_id = $4
+                                               OR lower(recipient) = lower($4)) END
+    AND started_at >= to_timestamp($5) AND $7::text IS NULL AND (NOT $8 OR {unrecorded})
+    AND ($6::text IS NULL OR position(lower($6) IN lower(sender)) > 0)";
 
 const UNRECORDED: &str = "NOT EXISTS (SELECT FROM onedrop_message m WHERE m.id_hash = a.id_hash)";
 
@@ -129,7 +130,6 @@ fn trace(
     limit: u32,
 ) -> Result<Vec<Trace>, LedgerError> {
     let name = filter.name.map(|name| text::within(name.trim(), INDEXED));
-    // Attempts that recorded no message belong to none.
     let name = if filter.message.is_some() { Some("".into()) } else { name };
     if filter.message.is_none() && name.as_deref() == Some("") {
         return Ok(Vec::new());
@@ -159,8 +159,9 @@ fn trace(
     let mut found = TraceBuilder::default();
     connection.query(conditions(wanted, filter))?.iter().try_for_each(|row| found.message(row))?;
     let ids = found.messages();
-    let about = |sql| Statement::new(with_times(sql)).with(&ids, Type::INT8_ARRAY);
-    let attempts = about(ATTEMPTS_OF)
+    let about = |sql: &str| Statement::new(with_times(sql)).with(&ids, Type::INT8_ARRAY);
+    let others = if filter.message.is_some() { "" } else { OTHERS };
+    let attempts = about(&ATTEMPTS_OF.replace("{others}", others))
         .with(found.hashes(), Type::BYTEA_ARRAY)
         .with(&hashes, Type::BYTEA_ARRAY)
         .with(&name, Type::TEXT);

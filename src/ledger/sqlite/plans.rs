@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{SqliteLedger, attempts, copies, overview, settling, trace, verify};
+use super::{SqliteLedger, attempts, copies, overview, pages, settling, trace, verify};
 use crate::ledger::Schema;
 use crate::pool::Limits;
 
@@ -99,13 +99,41 @@ fn a_receipt_before_is_found_by_the_accounts_index() {
 #[test]
 fn a_trace_reads_attempts_by_indexes() {
     let folder = tempfile::tempdir().expect("a folder");
-    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of());
+    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of(false));
     for index in [
         "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_message (message_id=?)",
         "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)",
     ] {
         assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
     }
+    // Of one message: not through all that recorded none.
+    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of(true));
+    let index = "USING INDEX onedrop_attempt_id_hash (id_hash=?)";
+    assert!(steps.iter().any(|step| step.contains(index)), "{index}: {steps:#?}");
+}
+
+#[test]
+fn a_page_of_a_recipient_reads_that_page_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let named = pages::statements().into_iter().find(|(what, _)| *what == "named");
+    let steps = steps_by_indexes(&ledger(folder.path()), &named.expect("a statement").1);
+    for index in [
+        "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_by_recipient (recipient=? AND \
+         message_id>? AND message_id<?)",
+        "SEARCH onedrop_copy USING COVERING INDEX onedrop_copy_account (account=? AND \
+         message_id<?)",
+        "SEARCH onedrop_attempt USING INDEX onedrop_attempt_queue_id (queue_id=?)",
+    ] {
+        assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
+    }
+    // What belongs to a name comes in the order of the index; sorted is what a page has.
+    let of_many: Vec<usize> = (0..steps.len())
+        .filter(|at| {
+            steps[*at].contains("COVERING INDEX onedrop_") && steps[*at].contains("message_id<?")
+        })
+        .collect();
+    assert_eq!(of_many.len(), 3, "{steps:#?}");
+    assert!(of_many.iter().all(|at| steps[at + 1].starts_with("SCAN (subquery-")), "{steps:#?}");
 }
 
 #[test]

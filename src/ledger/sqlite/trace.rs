@@ -67,7 +67,8 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
 FROM onedrop_copy c WHERE message_id IN (SELECT value FROM json_each(?1)) ORDER BY id";
 
 /// The newest {attempts} attempts of each message in ?9, and those that recorded none, at most so
-/// many: for messages with the hashes in ?10, and those that match the filter.
+/// many: for messages with the hashes in ?10 and, unless one message alone is asked for, {others}:
+/// those that match the filter.
 const ATTEMPTS_OF: &str = "
 WITH counted AS (
     SELECT id, row_number() OVER (PARTITION BY message_id ORDER BY id DESC) AS behind,
@@ -75,14 +76,9 @@ WITH counted AS (
     FROM onedrop_attempt WHERE message_id IN (SELECT value FROM json_each(?9))
 ), unrecorded AS (
     SELECT a.id, 0, count(*) OVER (PARTITION BY a.id_hash)
-    FROM onedrop_attempt a
-    WHERE a.message_id IS NULL AND (
-        lower(hex(a.id_hash)) IN (SELECT value FROM json_each(?10))
-        OR started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
-           AND (?6 IS NULL OR instr(lower(a.sender), lower(?6)) > 0)
-           AND CASE WHEN ?3 IS NULL THEN {unrecorded}
-                    ELSE a.id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> ''
-                         OR recipient = ?4 END)
+    FROM onedrop_attempt a {by}
+    WHERE a.message_id IS NULL
+      AND (a.id_hash IN (SELECT unhex(value) FROM json_each(?10)) {others})
     ORDER BY a.id DESC LIMIT {attempts}
 ), shown AS (
     SELECT * FROM counted WHERE behind <= {attempts} UNION ALL SELECT * FROM unrecorded
@@ -96,6 +92,12 @@ FROM shown CROSS JOIN onedrop_attempt a ON a.id = shown.id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
                               AND a.outcome IS NULL
 ORDER BY a.message_id IS NULL, a.id";
+
+const OTHERS: &str = "OR started_at >= ?5 AND ?7 IS NULL AND (NOT ?8 OR {unrecorded})
+    AND (?6 IS NULL OR instr(lower(a.sender), lower(?6)) > 0)
+    AND CASE WHEN ?3 IS NULL THEN {unrecorded}
+             ELSE a.id_hash IN (?1, ?2) OR queue_id = ?3 AND queue_id <> ''
+                  OR recipient = ?4 END";
 
 const UNRECORDED: &str = "NOT EXISTS
     (SELECT 1 FROM onedrop_message o
@@ -122,7 +124,6 @@ fn trace(
 ) -> Result<Vec<Trace>, LedgerError> {
     let hashes = filter.name.map(wanted_hashes).unwrap_or_default();
     let (first, last) = (hashes.first(), hashes.last());
-    // Attempts that recorded no message belong to none.
     let name = if filter.message.is_some() { Some("") } else { filter.name };
     let lower = name.map(str::to_lowercase);
     let since = rows::whole_secs(filter.since.unwrap_or(UNIX_EPOCH));
@@ -136,15 +137,19 @@ fn trace(
     let sql = COPIES.replace("{lease_end}", &copys_lease_end("", "?2", "?3"));
     let copies = params![of, boot.secs, boot.id];
     read(connection, &with_times(&sql), copies, |row| found.copy(row))?;
-    let sql = attempts_of();
+    let sql = attempts_of(filter.message.is_some());
     let wanted = params![first, last, name, lower, since, sender, subject, failed, of, ids];
     read(connection, &sql, wanted, |row| found.attempt(row))?;
     Ok(found.newest_first(limit))
 }
 
 /// See [`ATTEMPTS_OF`].
-pub(super) fn attempts_of() -> String {
-    let sql = with_times(ATTEMPTS_OF).replace("{unrecorded}", UNRECORDED);
+pub(super) fn attempts_of(of_one: bool) -> String {
+    // By itself SQLite takes all that recorded no message for few.
+    let (by, others) =
+        if of_one { ("INDEXED BY onedrop_attempt_id_hash", "") } else { ("", OTHERS) };
+    let sql = with_times(ATTEMPTS_OF).replace("{by}", by).replace("{others}", others);
+    let sql = sql.replace("{unrecorded}", UNRECORDED);
     sql.replace("{attempts}", &ATTEMPTS.to_string())
 }
 

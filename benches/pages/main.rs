@@ -1,0 +1,57 @@
+//! What a million messages on record cost those who look at them: `onedrop status` as a whole
+//! process, the first byte of every page of `onedrop web`, and what a hundred clients of these pages
+//! take from the deliveries of `onedrop lmtp` beside them. Everything runs on this host.
+//!
+//! `cargo bench --bench pages` runs every engine, `-- sqlite` one; `ONEDROP_BENCH=short` takes fewer
+//! rounds and `ONEDROP_MESSAGES=20000` fewer messages. It needs what `tests/run` installs, root, and
+//! 5 GB of disk; all servers are the test rig's own, as durable as by default.
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+#[path = "../deliver/cases.rs"]
+mod cases;
+#[path = "../soak/rig/mail.rs"]
+#[allow(dead_code)] // The other benchmark's part.
+mod mail;
+#[path = "../deliver/table.rs"]
+#[allow(dead_code)]
+mod table;
+
+mod beside;
+mod engine;
+mod fill;
+mod look;
+mod rows;
+
+use engine::{Engine, Site};
+
+const CASES: [cases::Case; 3] = [
+    ("postgres", || run(Engine::Postgres)),
+    ("mariadb", || run(Engine::Mariadb)),
+    ("sqlite", || run(Engine::Sqlite)),
+];
+
+fn main() {
+    cases::run(&CASES, cases::words());
+}
+
+fn run(engine: Engine) {
+    let site = Site::filled(engine, messages());
+    look::status(&site);
+    look::pages(&site);
+    beside::run(&site);
+}
+
+/// How many messages there are.
+fn messages() -> i64 {
+    match std::env::var("ONEDROP_MESSAGES") {
+        Ok(given) => given.parse().expect("ONEDROP_MESSAGES: a number"),
+        Err(_) => 1_000_000,
+    }
+}
+
+/// Fewer rounds.
+fn is_short() -> bool {
+    std::env::var_os("ONEDROP_BENCH").is_some_and(|value| value == "short")
+}
