@@ -210,6 +210,92 @@ fn each_line_that_is_not_well_names_the_next_command_and_all_fit_a_screen() {
     );
 }
 
+/// The line of this topic, after what this SQL does; `$NOW` is the time.
+fn line_after(admin: &Admin, sql: &str, topic: &str) -> (String, String) {
+    let sql = sql.replace("$NOW", &secs().to_string());
+    admin.site.sqlite().execute_batch(&sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let ended = status(admin, "", &[]);
+    let lines = lines(&ended.out);
+    let line = lines.iter().find(|line| line.1 == topic);
+    let line = line.unwrap_or_else(|| panic!("{topic}: {ended:?}"));
+    (line.0.to_owned(), line.2.to_owned())
+}
+
+/// So many attempts that ended just now.
+fn attempts(count: u32, outcome: &str, reason: &str) -> String {
+    format!(
+        "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {count})
+         INSERT INTO onedrop_attempt (id_hash, recipient, queue_id, host, pid, started_at,
+                                      duration_ms, outcome, status, reason)
+         SELECT x'00', 'a@b', '', 'mx1', x, $NOW, 1000 * x, '{outcome}', '4.3.0', '{reason}'
+         FROM n;"
+    )
+}
+
+#[test]
+fn more_than_a_hundredth_deferred_wants_attention_but_for_full_mailboxes_and_other_deliveries() {
+    let admin = Admin::new();
+    let after = |sql: String| line_after(&admin, &sql, "reasons");
+    let normal = attempts(99, "delivered", "delivered")
+        + &attempts(70, "tempfail", "over_quota")
+        + &attempts(60, "tempfail", "contended");
+    let (level, text) = after(normal + &attempts(1, "tempfail", "store_down"));
+    assert_eq!(level, "ok", "{text}");
+    assert_eq!(text, "why not: over_quota 70, contended 60, store_down 1");
+    let (level, text) = after(attempts(1, "tempfail", "store_down"));
+    assert_eq!(level, "ATTENTION", "{text}");
+    assert!(text.ends_with("  -> onedrop trace --failed --since 1h"), "{text}");
+    // One of a hundred took longer than the others.
+    let (_, text) = line_after(&admin, "", "duration");
+    assert_eq!(text, "delivered in 49000 ms (p50), 98000 ms (p99)");
+}
+
+#[test]
+fn a_doubt_of_the_last_hour_is_left_to_the_next_try() {
+    let admin = Admin::new();
+    let doubt = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
+                     leased_until = NULL;";
+    let (level, text) = line_after(&admin, doubt, "doubts");
+    assert_eq!(level, "ok", "{text}");
+    assert!(text.ends_with("; Postfix' next try looks"), "{text}");
+    let old = "UPDATE onedrop_message SET recorded_at = $NOW - 7200;";
+    let (level, text) = line_after(&admin, old, "doubts");
+    assert_eq!(level, "ATTENTION", "{text}");
+    assert!(text.ends_with("  -> onedrop verify --since 48h --repair"), "{text}");
+}
+
+#[test]
+fn what_verify_and_purge_left_is_told() {
+    let admin = Admin::with(JOBS);
+    let ran = |exit: &str| {
+        let sql = format!(
+            "INSERT OR REPLACE INTO onedrop_job (name, revision, value, schedule, pause_note, \
+             epoch, open_try, next_try, first_seen, seen_at, last_start, last_end, last_exit, \
+             last_error, errors, runs)
+             VALUES ('verify', 1, x'00', '', '', 1, 0, 1, $NOW, $NOW, $NOW - 7300, $NOW - 7200, \
+             {exit}, '', 0, 1)"
+        );
+        line_after(&admin, &sql, "verify")
+    };
+    let told = |level: &str, text: &str| (level.to_owned(), text.to_owned());
+    assert_eq!(ran("0"), told("ok", "ended 2h ago, nothing left to repair"));
+    assert_eq!(
+        ran("1"),
+        told(
+            "ATTENTION",
+            "ended 2h ago and left something that a person must look at  -> onedrop jobs show \
+             verify"
+        )
+    );
+    assert_eq!(ran("75"), told("ATTENTION", "failed 2h ago  -> onedrop jobs show verify"));
+    let purged = |ago: u64| {
+        let sql = format!("UPDATE onedrop_ledger SET purged_at = $NOW - {ago}");
+        line_after(&admin, &sql, "purge")
+    };
+    assert_eq!(purged(7200), told("ok", "ended 2h ago"));
+    assert_eq!(purged(3 * 86_400), told("ATTENTION", "ended 3d ago  -> onedrop purge"));
+}
+
 #[test]
 fn a_ledger_that_cannot_be_asked_ends_in_75() {
     let admin = Admin::new();
