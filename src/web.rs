@@ -3,10 +3,10 @@
 //!
 //! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
-//! 503. While others wait, each page is followed by a pause ([`PAUSE`]), so that however many ask,
-//! all pages together take a small part of one processor. What foreign people wrote (senders, subjects, file names) is shown as text: templates
-//! escape it, and the policy that browsers get lets no script run. Relies on a ledger for questions
-//! alone. A crash leaves nothing.
+//! 503. While others wait, a page's turn rests after it ([`PAUSE`]): however many ask, all pages
+//! take a small part of one processor. What foreign people wrote (senders, subjects, file names) is
+//! shown as text: templates escape it, and the policy that browsers get lets no script run. Relies
+//! on a ledger for questions alone. A crash leaves nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -254,7 +254,7 @@ async fn made(
     }
 }
 
-/// As [`made`]; where that takes longer than [`AT_ONCE`], what stands above the rows is sent before.
+/// As [`made`]; where that takes longer than [`AT_ONCE`], what stands above the rows comes before.
 async fn begun(
     site: Arc<Site>,
     head: &Head,

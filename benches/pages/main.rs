@@ -1,10 +1,10 @@
 //! What a million messages on record cost those who look at them: `onedrop status` as a whole
-//! process, the first byte of every page of `onedrop web`, and what a hundred clients of these pages
-//! take from the deliveries of `onedrop lmtp` beside them. Everything runs on this host.
+//! process, the first byte of every page of `onedrop web`, and what a hundred clients of these
+//! pages take from the deliveries of `onedrop lmtp` beside them. Everything runs on this host.
 //!
-//! `cargo bench --bench pages` runs every engine, `-- sqlite` one; `ONEDROP_BENCH=short` takes fewer
-//! rounds and `ONEDROP_MESSAGES=20000` fewer messages. It needs what `tests/run` installs, root, and
-//! 5 GB of disk; all servers are the test rig's own, as durable as by default.
+//! `cargo bench --bench pages` runs every engine, `-- sqlite` one; `ONEDROP_BENCH=short` takes
+//! fewer rounds and `ONEDROP_MESSAGES=20000` fewer messages. It needs what `tests/run` installs,
+//! root, and 5 GB of disk; all servers are the test rig's own, as durable as by default.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
