@@ -371,7 +371,7 @@ fn progress_is_a_line_every_ten_seconds_where_there_is_no_terminal() {
     let site = Site::embedded();
     let config = site.config("etc", "");
     let maildir = sources.join("Maildir").display().to_string();
-    let mut run = start(&config, &["--rate", "1/h", &maildir]);
+    let mut run = start(&config, &["--rate", "2/m", &maildir]);
     let mut line = String::new();
     let err = run.stderr.take().expect("stderr");
     BufReader::new(err).read_line(&mut line).expect("a line");
