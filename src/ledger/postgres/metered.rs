@@ -35,9 +35,8 @@ impl Budget {
     }
 
     fn spend(&self, bytes: usize) -> io::Result<()> {
-        let spent = self
-            .0
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let spent =
+            self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         let too_much =
             |_| io::Error::new(io::ErrorKind::InvalidData, "the server sends more than it should");
         spent.map(drop).map_err(too_much)
