@@ -143,8 +143,14 @@ fn caddy(web: &str) -> Proxied {
     command.stderr(fs::File::create(&log).expect("a log"));
     let mut proxy = Server::start("caddy", command, Signal::SIGTERM, &log);
     let authority = root.join("storage/pki/authorities/local/root.crt");
-    let certificate = root.join(format!("storage/certificates/local/{HOST}/{HOST}.crt"));
-    proxy.wait_ready(|| certificate.exists() && TcpStream::connect(("127.0.0.1", port)).is_ok());
+    // It listens before it has its certificate.
+    let known = format!("{HOST}:{port}:127.0.0.1");
+    proxy.wait_ready(|| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--resolve", &known, "--cacert"]).arg(&authority);
+        curl.arg(format!("https://{HOST}:{port}/")).stdout(Stdio::null());
+        curl.status().is_ok_and(|status| status.success())
+    });
     Proxied { proxy, served, port, authority, log, _site: site, root }
 }
 
