@@ -48,7 +48,8 @@ fn pages(user: &str, web: &str) -> (Site<Files>, TempRoot, Served, PathBuf) {
     set_mode(&site.root, 0o755);
     delivered(&config, &["-d", "scuba@mail.axial.net"], letters::from_ann("one").as_bytes());
     let secret = config.with_file_name("web.password");
-    fs::write(&secret, "another").expect("a file");
+    // The proxy's: it would do, if it were passed on.
+    fs::write(&secret, "s3cret").expect("a file");
     set_mode(&secret, 0o600);
     let socket = config.with_file_name("web.sock");
     let served = Served::begin(&config, &[], 0);
