@@ -192,13 +192,13 @@ fn serves(mut proxied: Proxied, refused_method: u16) {
     let direct = {
         let mut client = UnixStream::connect(proxied.served.log.with_file_name("web.sock"));
         let client = client.as_mut().expect("the pages");
-        std::io::Write::write_all(client, b"GET /doubts HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        std::io::Write::write_all(client, b"GET /locks HTTP/1.1\r\nHost: localhost\r\n\r\n")
             .expect("the pages");
         let mut answer = Vec::new();
         std::io::Read::read_to_end(client, &mut answer).expect("an answer");
         Answer::of(&answer)
     };
-    let page = proxied.with_password("/doubts", &[]);
+    let page = proxied.with_password("/locks", &[]);
     // Each says when it was made.
     let body = |page: &Answer| page.body.split("<footer>").next().map(str::to_owned);
     assert_eq!((page.status, body(&page)), (200, body(&direct)));
