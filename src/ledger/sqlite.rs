@@ -60,6 +60,9 @@ use file::{beside, turn_to_wal};
 /// process that opens the database reads the whole WAL.
 const CHECKPOINT_PAGES: u32 = 128;
 
+/// Statements that a session keeps prepared: more than a delivery needs.
+const KEPT_STATEMENTS: usize = 50;
+
 /// A ledger in a file.
 pub type SqliteLedger = PooledLedger<SqliteSession>;
 
@@ -178,6 +181,7 @@ impl SqliteSession {
         let connection = Connection::open_with_flags(path, flags)
             .map_err(|error| LedgerError::Unavailable(format!("{}: {error}", path.display())))?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        connection.set_prepared_statement_cache_capacity(KEPT_STATEMENTS);
         connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
         turn_to_wal(&connection, until)?;
         connection.execute_batch(&format!(
@@ -268,7 +272,12 @@ fn read<T>(
     params: impl Params,
     row: impl FnMut(&Row<'_>) -> Result<T, LedgerError>,
 ) -> Result<Vec<T>, LedgerError> {
-    connection.prepare(sql)?.query_and_then(params, row)?.collect()
+    connection.prepare_cached(sql)?.query_and_then(params, row)?.collect()
+}
+
+/// Runs a statement that every delivery needs; returns how many rows it changed.
+fn execute(tx: &Connection, sql: &str, params: impl Params) -> Result<usize, LedgerError> {
+    Ok(tx.prepare_cached(sql)?.execute(params)?)
 }
 
 impl Session for SqliteSession {

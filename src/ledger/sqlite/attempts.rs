@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, params};
 
+use super::execute;
 use crate::directory::Destination;
 use crate::ledger::trace::{PLAIN_STATUS, stored_text};
 use crate::ledger::{Attempt, AttemptEnd, LedgerError, rows};
@@ -16,7 +17,8 @@ pub(super) fn insert(
     identity: &Identity,
     attempt: &Attempt,
 ) -> Result<i64, LedgerError> {
-    tx.execute(
+    execute(
+        tx,
         "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
              started_at)
          VALUES (?1, ?2, ?3, nullif(?4, (SELECT sender FROM onedrop_message WHERE id = ?1)), ?5, ?6,
@@ -44,7 +46,8 @@ pub(super) fn is_plain(end: &AttemptEnd, destination: &Destination, receipt: &Re
 
 /// Puts an attempt's end on record.
 pub(super) fn end(tx: &Connection, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
-    tx.execute(
+    execute(
+        tx,
         "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5,
              reason = ?6
          WHERE id = ?1",

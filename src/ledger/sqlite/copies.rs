@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Row, params};
 
 use super::clock::lease_end;
-use super::{BootTime, attempts};
+use super::{BootTime, attempts, execute};
 use crate::directory::Destination;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
@@ -113,7 +113,8 @@ pub(super) fn copys_lease_end(row: &str, now: &str, boot: &str) -> String {
 /// Notes that the copy has to be looked at again at that time (seconds since 1970), or before where
 /// that is on record.
 fn look_again(tx: &Connection, copy: i64, at: f64) -> Result<(), LedgerError> {
-    tx.execute(
+    execute(
+        tx,
         "INSERT INTO onedrop_unsettled (copy_id, look_at) VALUES (?1, ?2)
          ON CONFLICT (copy_id) DO UPDATE SET look_at = min(look_at, excluded.look_at)",
         params![copy, at],
@@ -175,7 +176,8 @@ pub(super) fn confirm(
         Ok(row) => row,
         Err(LedgerError::Forgotten) => {
             // What was written under the value of before leaves a doubt.
-            let is_there = tx.execute(
+            let is_there = execute(
+                tx,
                 "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL
                  WHERE id = ?1 AND value <> ?2",
                 params![claim.copy, claim.value.bytes()],
@@ -196,7 +198,8 @@ pub(super) fn confirm(
             if by != *receipt || *receipt == Receipt::Unnamed && placed_epoch != claim.epoch =>
         {
             // A look that has read the row before this must not settle it.
-            tx.execute(
+            execute(
+                tx,
                 "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE id = ?1",
                 [claim.copy],
             )?;
@@ -211,7 +214,8 @@ pub(super) fn confirm(
             if attempts::is_plain(end, &row.destination, receipt)
                 && row.attempt.is_none_or(|told| told == attempt) =>
         {
-            tx.execute(
+            execute(
+                tx,
                 "UPDATE onedrop_copy SET attempt_id = ?2, attempt_ms = ?3 WHERE id = ?1",
                 params![claim.copy, attempt, rows::millis(end.duration)],
             )?;
@@ -231,7 +235,8 @@ fn store_receipt(
 ) -> Result<(), LedgerError> {
     let (validity, uid, name) = rows::columns(receipt);
     let CopyFacts { nul_replaced, found_by_look, wrapped } = facts;
-    tx.execute(
+    execute(
+        tx,
         "UPDATE onedrop_copy SET placed_at = ?2, leased_until = NULL, lease_boot = NULL,
              lease_value = NULL, owner = NULL, in_doubt = 0,
              uid_validity = ?3, uid = ?4, file_name = ?5,
@@ -254,7 +259,8 @@ fn store_receipt(
 
 /// What is kept of a message goes once its last shared copy is placed.
 pub(super) fn forget_kept(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
-    tx.execute(
+    execute(
+        tx,
         "DELETE FROM onedrop_kept AS k
          WHERE message_id = (SELECT message_id FROM onedrop_copy WHERE id = ?1 AND shared)
            AND NOT EXISTS (SELECT 1 FROM onedrop_copy c
@@ -265,7 +271,8 @@ pub(super) fn forget_kept(tx: &Connection, claim: &Claim) -> Result<(), LedgerEr
 }
 
 pub(super) fn release(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
-    tx.execute(
+    execute(
+        tx,
         "UPDATE onedrop_copy
          SET leased_until = NULL, lease_boot = NULL, in_doubt = prior_doubt
          WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
@@ -284,14 +291,16 @@ pub(super) fn keep(
     // Only if they are not kept: writing the row again would write all its bytes.
     if let Some(known) = kept(tx, message)? {
         if known != why {
-            tx.execute(
+            execute(
+                tx,
                 "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1",
                 params![message, why],
             )?;
         }
         return Ok(true);
     }
-    let rows = tx.execute(
+    let rows = execute(
+        tx,
         "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) SELECT ?1, ?2, ?3, ?4
          WHERE EXISTS (SELECT 1 FROM onedrop_copy
                        WHERE message_id = ?1 AND shared AND placed_at IS NULL)",

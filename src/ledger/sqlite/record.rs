@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::{BootTime, attempts, copies, first, read, schema};
+use super::{BootTime, attempts, copies, execute, first, read, schema};
 use crate::ledger::facts as json;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
@@ -76,7 +76,8 @@ fn insert_message(
     let now_secs = now;
     let now = std::time::UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0));
     let recorded_at = recorded_secs(entry.at, now);
-    tx.execute(
+    execute(
+        tx,
         "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, date,
              in_reply_to, reference_ids, size_bytes, collision, addresses, parts, nul_runs,
              recorded_at, looks_back)
@@ -103,7 +104,7 @@ fn insert_message(
     let message = tx.last_insert_rowid();
     if let Some(raw) = entry.raw {
         let sql = "INSERT INTO onedrop_raw (message_id, kept_at, bytes) VALUES (?1, ?2, ?3)";
-        tx.execute(sql, params![message, now_secs, raw])?;
+        execute(tx, sql, params![message, now_secs, raw])?;
     }
     Ok((message, recorded_at))
 }
