@@ -68,7 +68,9 @@ impl Web {
     pub fn start(site: &Site) -> Web {
         let port = free_port();
         let log = site.config.with_file_name("web.log");
-        let mut command = guarded(site.program(), Some(MAIL_USER), Signal::SIGKILL);
+        let mut command = guarded("/usr/bin/nice", Some(MAIL_USER), Signal::SIGKILL);
+        // As its unit has it.
+        command.args(["-n", "10"]).arg(site.program());
         command.arg("web").arg("--config").arg(&site.config);
         command.args(["--listen", &format!("127.0.0.1:{port}")]).current_dir("/");
         let file = std::fs::File::create(&log).expect("a log");
