@@ -1,7 +1,8 @@
 //! Migrations: the steps from one schema version to the next, and which of them are missing.
 //!
-//! A migration adds first; what nobody uses any more goes one version later, so that a program of
-//! the version before works throughout. It is a list of steps, each of which is done once or may be
+//! A migration adds first; what nobody uses any more goes one version later (an index, which no
+//! program needs to work, when another is there), so that a program of the version before works
+//! throughout. It is a list of steps, each of which is done once or may be
 //! repeated, and the ledger keeps how many are done (`onedrop_schema.steps`): after a crash the
 //! next `onedrop migrate` goes on from there. The last transaction sets `onedrop_ledger.version`;
 //! until then the ledger counts as of the version before. By hand, because refinery takes no lock
@@ -35,6 +36,8 @@ pub enum MigrationStep {
     /// An index, built beside deliveries where the engine can: name, table, and what stands behind
     /// the table's name.
     Index { name: &'static str, table: &'static str, on: &'static str },
+    /// An index goes, beside deliveries where the engine can.
+    DropIndex { name: &'static str, table: &'static str },
     /// A statement that changes some of the table's rows, repeated until it finds none, each time
     /// in a transaction of its own. On MariaDB: those with an `id` above `?1` and not above `?2`,
     /// repeated for one range after the other until the table's end.
@@ -109,6 +112,9 @@ impl Migration {
                 MigrationStep::Index { name, table, on } => {
                     all.update(format!("{name} {table} {on}\n"))
                 }
+                MigrationStep::DropIndex { name, table } => {
+                    all.update(format!("without {name} {table}\n"))
+                }
                 MigrationStep::Batches { table, sql } => all.update(format!("{table} {sql}\n")),
             }
         }
@@ -136,7 +142,7 @@ impl MigrationStep {
     /// The table whose rows it goes through.
     pub fn table(&self) -> Option<&'static str> {
         match self {
-            MigrationStep::Transaction(_) => None,
+            MigrationStep::Transaction(_) | MigrationStep::DropIndex { .. } => None,
             MigrationStep::Index { table, .. } | MigrationStep::Batches { table, .. } => {
                 Some(table)
             }
@@ -151,6 +157,9 @@ impl MigrationStep {
             MigrationStep::Transaction(_) => ("one transaction".to_owned(), 1),
             MigrationStep::Index { name, table, .. } => {
                 (format!("index {name} on {table}"), 100_000)
+            }
+            MigrationStep::DropIndex { name, table } => {
+                (format!("no index {name} on {table} any more"), 1)
             }
             MigrationStep::Batches { table, .. } => (format!("rows of {table}, in batches"), 5_000),
         };

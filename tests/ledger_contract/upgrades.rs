@@ -169,6 +169,45 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
 }
 
 #[test]
+fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_deliveries() {
+    let rig = PostgresRig::direct(false);
+    let (host, other) = (Host::of(&rig), Host::of(&rig));
+    // Not begun, begun, and cut off between its steps.
+    for done in [None, Some(0), Some(1)] {
+        rig.sql(
+            "CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient))
+                 WHERE message_id IS NOT NULL;
+             UPDATE onedrop_ledger SET version = 10",
+        );
+        match done {
+            None => rig.sql("DELETE FROM onedrop_schema WHERE version = 11"),
+            Some(steps) => rig.sql(&format!(
+                "UPDATE onedrop_schema SET steps = {steps}, applied_at = NULL WHERE version = 11"
+            )),
+        };
+        if done != Some(1) {
+            rig.sql("DROP INDEX onedrop_attempt_by_recipient");
+        }
+        let reads = rig.in_transaction("SELECT count(*) FROM onedrop_attempt");
+        thread::scope(|scope| {
+            let migrating = scope.spawn(|| host.migrate());
+            let waits = "EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                         AND query LIKE 'DROP INDEX CONCURRENTLY%')";
+            assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(waits)));
+            assert!(other.record(&mail(&format!("beside {done:?}")), &[inbox()]).is_new);
+            assert!(rig.is(waits), "nobody waits for it");
+            drop(reads);
+            let applied = migrating.join().expect("no panic").expect("migrate");
+            assert_eq!(applied, ["0011_by_recipient"]);
+        });
+        assert_eq!(host.schema_version(), SCHEMA_VERSION);
+        assert!(rig.is("to_regclass('onedrop_attempt_recipient') IS NULL"));
+        assert!(rig.is("(SELECT indisvalid FROM pg_index
+                         WHERE indexrelid = 'onedrop_attempt_by_recipient'::regclass)"));
+    }
+}
+
+#[test]
 fn limits_that_the_role_has_cut_no_index_off() {
     let rig = PostgresRig::direct(false);
     rig.fill(100);

@@ -27,7 +27,12 @@ const MIGRATIONS: &[Migration] = &[
         steps: &[MigrationStep::Transaction(include_str!("../migrations/mariadb/0010_base.sql"))],
     },
     // An index that the other engines lack at first, and this one has.
-    Migration { version: 11, oldest_program: 10, name: "0011_by_recipient", steps: &[] },
+    Migration {
+        version: 11,
+        oldest_program: 10,
+        name: "0011_by_recipient",
+        steps: &[MigrationStep::Transaction("DO 0")],
+    },
 ];
 
 /// Which program may use the ledger.
@@ -238,6 +243,9 @@ fn step(connection: &mut MariadbSession, step: &MigrationStep) -> Result<(), Led
             ),
         )
         .map(drop),
+        MigrationStep::DropIndex { name, table } => {
+            patiently(connection, &format!("DROP INDEX IF EXISTS {name} ON {table}")).map(drop)
+        }
         MigrationStep::Batches { table, sql } => walk(connection, table, sql),
     }
 }

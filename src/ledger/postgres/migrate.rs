@@ -40,7 +40,10 @@ const MIGRATIONS: &[Migration] = &[
                 table: "onedrop_attempt",
                 on: "(lower(recipient), message_id) WHERE message_id IS NOT NULL",
             },
-            MigrationStep::Transaction("DROP INDEX onedrop_attempt_recipient"),
+            MigrationStep::DropIndex {
+                name: "onedrop_attempt_recipient",
+                table: "onedrop_attempt",
+            },
         ],
     },
 ];
@@ -248,6 +251,11 @@ fn step(
             build_index(connection, name, table, on)?;
             connection.write(&[done_with(migration, done)]).map(drop)
         }
+        MigrationStep::DropIndex { name, .. } => {
+            // It waits for what reads the table, and nobody waits for it.
+            without_limits(connection, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))?;
+            connection.write(&[done_with(migration, done)]).map(drop)
+        }
         MigrationStep::Batches { sql, .. } => {
             let sql = format!("WITH changed AS ({sql} RETURNING 1) SELECT count(*) FROM changed");
             loop {
@@ -303,13 +311,17 @@ fn build_index(
     if is_valid == Some(true) {
         return Ok(());
     }
-    // Limits that the role has would cut the index off, each time again.
-    connection.batch("SET statement_timeout = 0; SET lock_timeout = 0")?;
     if is_valid == Some(false) {
         // What a crash has left.
-        connection.batch(&format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))?;
+        without_limits(connection, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))?;
     }
-    connection.batch(&format!("CREATE INDEX CONCURRENTLY {name} ON {table} {on}"))?;
+    without_limits(connection, &format!("CREATE INDEX CONCURRENTLY {name} ON {table} {on}"))
+}
+
+/// Limits that the role has would cut the statement off, each time again.
+fn without_limits(connection: &mut Connection, sql: &str) -> Result<(), LedgerError> {
+    connection.batch("SET statement_timeout = 0; SET lock_timeout = 0")?;
+    connection.batch(sql)?;
     connection.batch("RESET statement_timeout; RESET lock_timeout")
 }
 

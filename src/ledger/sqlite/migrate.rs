@@ -33,7 +33,10 @@ const MIGRATIONS: &[Migration] = &[
                 table: "onedrop_attempt",
                 on: "(recipient, message_id) WHERE message_id IS NOT NULL",
             },
-            MigrationStep::Transaction("DROP INDEX onedrop_attempt_recipient"),
+            MigrationStep::DropIndex {
+                name: "onedrop_attempt_recipient",
+                table: "onedrop_attempt",
+            },
         ],
     },
 ];
@@ -111,6 +114,9 @@ fn step(
         Some(MigrationStep::Transaction(sql)) => tx.execute_batch(sql)?,
         Some(MigrationStep::Index { name, table, on }) => {
             tx.execute_batch(&format!("CREATE INDEX IF NOT EXISTS {name} ON {table} {on}"))?;
+        }
+        Some(MigrationStep::DropIndex { name, .. }) => {
+            tx.execute_batch(&format!("DROP INDEX IF EXISTS {name}"))?;
         }
         Some(MigrationStep::Batches { sql, .. }) if tx.execute(sql, [])? > 0 => {
             return Ok(Progress::Batch);

@@ -35,7 +35,8 @@ const BASE: &str = "base";
 const ACCOUNT: &str = "scuba";
 
 /// What a purge says that finds nothing.
-const NOTHING: &str = r#"{"messages":0,"passed_by":0,"facts":0,"raw":0,"kept":0,"attempts":0}"#;
+const NOTHING: &str =
+    r#"{"messages":0,"passed_by":0,"facts":0,"raw":0,"kept":0,"attempts":0,"hosts":0}"#;
 
 /// What no kill may leave: a line for each sort that there is.
 const BROKEN: &str = "
