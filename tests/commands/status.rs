@@ -368,6 +368,17 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
     assert!(!text.contains("# EOF"), "{text}");
     let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
     assert_eq!(mode(&file), 0o644, "another user's collector reads it");
+    // One that takes mail is up, also where its figures cannot be read.
+    let hidden = "ALTER TABLE onedrop_job RENAME TO hidden";
+    admin.site.sqlite().execute_batch(hidden).expect("a table that is out of reach");
+    let ended = write();
+    assert_eq!(ended.status, Some(0));
+    assert!(ended.err.contains("onedrop_job"), "{ended:?}");
+    let text = fs::read_to_string(&file).expect("metrics");
+    has(&text, "onedrop_ledger_up 1");
+    assert!(!text.contains("onedrop_copies_in_doubt"), "{text}");
+    let shown = "ALTER TABLE hidden RENAME TO onedrop_job";
+    admin.site.sqlite().execute_batch(shown).expect("as it was");
     // A ledger that cannot be used is a metric, and no failure.
     let future = "UPDATE onedrop_ledger SET version = 99, oldest_program = 99";
     admin.site.sqlite().execute_batch(future).expect("a ledger of the future");
