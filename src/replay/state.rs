@@ -275,9 +275,8 @@ fn load(file: &File, purpose: &StatePurpose) -> Result<(DoneBefore, u64), String
     }
 }
 
-const OTHER: &str =
-    "it is of another replay: for other recipients (--to), mboxes that are quoted otherwise \
-     (--mbox), another ledger or another store";
+const OTHER: &str = "it is of another replay: for other recipients (--to), mboxes that are quoted \
+                     otherwise (--mbox), another ledger or another store";
 
 #[cfg(test)]
 mod tests {

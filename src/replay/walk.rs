@@ -379,15 +379,18 @@ impl DoubtfulLines {
 }
 
 const SEVERAL: &str = "an mbox: say how it is quoted, --mbox rd or --mbox o";
-const NO_DATE: &str = "begins with From, as an mbox does, but that line has no date that can be read: correct it in \
-     a copy (an mbox needs --mbox as well), or take it out";
+const NO_DATE: &str = "begins with From, as an mbox does, but that line has no date that can be \
+                       read: correct it in a copy (an mbox needs --mbox as well), or take it out";
 
 /// Why a file that is to be one message may be an mbox with more than one.
 fn why_not_one(mut input: impl BufRead) -> io::Result<Option<&'static str>> {
     let mut line = Vec::new();
     (&mut input).take(4096).read_until(b'\n', &mut line)?;
     if !is_from_line(&line) {
-        return Ok(line.starts_with(b"From ").then_some(NO_DATE));
+        let rest = line.strip_prefix(b"From ").map(<[u8]>::trim_ascii_start);
+        // "From : ann@..." is a field, as it was once written.
+        let is_doubtful = rest.is_some_and(|rest| !rest.starts_with(b":"));
+        return Ok(is_doubtful.then_some(NO_DATE));
     }
     // Of no message more is kept than this.
     let mut reader = MboxReader::new((&line[..]).chain(input), 0, MboxQuoting::O, 1);
@@ -441,4 +444,25 @@ fn is_in_a_maildir(folder: &Path) -> bool {
 fn is_tmp_of_a_maildir(folder: &Path) -> bool {
     let is_there = |other: &str| folder.with_file_name(other).is_dir();
     folder.file_name() == Some(OsStr::new("tmp")) && is_there("cur") && is_there("new")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_beside_its_mbox_is_none() {
+        let root = tempfile::tempdir().expect("a folder");
+        for name in ["a", "a.lock", "b.lock", "c.lock.lock"] {
+            std::fs::write(root.path().join(name), "").expect("a file");
+        }
+        for name in ["d", "d.lock"] {
+            std::fs::create_dir(root.path().join(name)).expect("a folder");
+        }
+        let folder = OpenFolder::open(root.path()).expect("a folder");
+        let mut entries = folder.entries().expect("entries");
+        without_locks(&mut entries);
+        let names: Vec<OsString> = entries.into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a", "b.lock", "c.lock.lock", "d", "d.lock"]);
+    }
 }

@@ -402,6 +402,32 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
 }
 
 #[test]
+fn a_job_of_which_nothing_is_expected_has_no_errors_and_a_crash_is_one() {
+    let jobs = ["crashed", "failed", "off", "paused"]
+        .map(|name| format!("[jobs.{name}]\nevery = \"1h\"\ncommand = [\"true\"]\n"));
+    let jobs = jobs.concat().replace("[jobs.off]\n", "[jobs.off]\nenabled = false\n");
+    let admin = Admin::with(&jobs);
+    let tick = admin.command(&["jobs", "tick"]).stdin(Stdio::null()).output().expect("onedrop");
+    assert!(tick.status.success(), "{tick:?}");
+    let changed = "UPDATE onedrop_job SET errors = 2 WHERE name IN ('failed', 'off', 'paused');
+                   UPDATE onedrop_job SET paused_at = last_start WHERE name = 'paused';
+                   UPDATE onedrop_job SET open_due = last_start WHERE name = 'crashed'";
+    admin.site.sqlite().execute_batch(changed).expect("rows");
+    let told = status(&admin, "", &["--json"]);
+    let told: Value = serde_json::from_str(&told.out).expect("JSON");
+    let jobs = told["figures"]["jobs"].as_array().expect("jobs").iter();
+    let word = |job: &Value, name: &str| job[name].as_str().expect("a word").to_owned();
+    let jobs =
+        jobs.map(|job| format!("{} {} {}", word(job, "job"), word(job, "state"), job["errors"]));
+    let mut jobs: Vec<String> = jobs.collect();
+    jobs.sort();
+    assert_eq!(
+        jobs,
+        ["crashed crashed 1", "failed failing 2", "off disabled 0", "paused paused 0"]
+    );
+}
+
+#[test]
 fn a_job_that_is_overdue_or_was_never_looked_for_is_told_by_its_metrics() {
     let jobs = ["late", "new", "well"]
         .map(|name| format!("[jobs.{name}]\nevery = \"1h\"\ncommand = [\"true\"]\n"));
