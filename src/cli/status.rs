@@ -102,20 +102,25 @@ fn as_json(
 }
 
 /// For node_exporter's textfile collector, where no server serves metrics. A ledger that is away is
-/// one of them.
+/// one of them; one that takes mail is up, whatever this role may read besides.
 fn write_metrics(
     file: &Path,
     loaded: &Loaded,
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
     let until = Instant::now() + LEDGER;
-    let facts = (adapters.ledger)(loaded, ONE)
-        .and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
-    let figures = facts.ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
+    let checked = (adapters.ledger)(loaded, ONE).and_then(|ledger| {
+        ledger.check_program(until)?;
+        Ok(ledger)
+    });
+    let is_up = checked.is_ok();
+    let facts = checked.and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
+    let figures = facts.as_ref().ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
     let store = status::store_answers(&loaded.config.store, Instant::now() + HOST).is_ok();
-    let text = StatusGauges::textfile(figures.as_ref(), store, SystemTime::now());
+    let text = StatusGauges::textfile(is_up, store, figures.as_ref(), SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
-    Ok(CommandOutcome::done(String::new()))
+    let err = facts.err().map(|error| format!("ledger: {error}\n")).unwrap_or_default();
+    Ok(CommandOutcome { out: String::new(), err, verdict: Verdict::Done })
 }
 
 /// Whoever reads the file sees the old text or the new one.

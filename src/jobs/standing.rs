@@ -171,7 +171,7 @@ impl<'a> JobStanding<'a> {
     }
 
     /// Whether anything is expected of it.
-    fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.job.enabled && self.row.is_none_or(|row| row.paused.is_none())
     }
 

@@ -10,8 +10,10 @@ use std::io::{self, BufRead, Read};
 
 use crate::command_line::MboxQuoting;
 
-/// Lines are read in pieces of at most this size; a From_ line is shorter.
+/// Lines are read in pieces of at most this size.
 const PIECE: u64 = 64 * 1024;
+/// A From_ line is shorter.
+const NO_FROM_LINE: usize = 1000;
 const FROM: &[u8] = b"From ";
 /// So many lines are kept that may be From_ lines, and so many bytes of each.
 const MOST_DOUBTFUL: usize = 20;
@@ -28,12 +30,15 @@ pub struct MboxMessage {
     pub bytes: Option<Vec<u8>>,
 }
 
-/// A line behind an empty one that begins with `From ` and has a number, but no date that reads as
-/// one: programs that write an mbox quote such a line, or mean a From_ line by it.
+/// A line that counts as text, and that a program may have meant to begin a message: one that
+/// begins with `From ` and has a number, but no date that reads as one; or a From_ line with no
+/// empty line before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoubtfulLine {
     /// Where it begins.
     pub at: u64,
+    /// It has a date, and stands right behind text.
+    pub is_behind_text: bool,
     /// Its beginning.
     pub text: String,
 }
@@ -109,12 +114,15 @@ impl<R: BufRead> MboxReader<R> {
             let is_empty = is_line && matches!(self.piece.as_slice(), b"\n" | b"\r\n");
             let is_first = message.bytes.is_empty() && !message.is_too_large;
             let is_behind_empty = !held.is_empty() || is_first;
-            if is_line && is_behind_empty && self.piece.starts_with(FROM) {
-                if is_from_line(&self.piece) {
-                    self.opened = Some(at);
-                    break;
+            if is_line && self.piece.starts_with(FROM) {
+                match (is_from_line(&self.piece), is_behind_empty) {
+                    (true, true) => {
+                        self.opened = Some(at);
+                        break;
+                    }
+                    (true, false) | (false, true) => self.doubt(at, !is_behind_empty),
+                    (false, false) => {}
                 }
-                self.doubt(at);
             }
             message.add(&held);
             held.clear();
@@ -131,14 +139,14 @@ impl<R: BufRead> MboxReader<R> {
     }
 
     /// Keeps the line at `at`, unless it cannot have a date.
-    fn doubt(&mut self, at: u64) {
+    fn doubt(&mut self, at: u64, is_behind_text: bool) {
         let (first, more) = &mut self.doubtful;
         match self.piece.iter().any(u8::is_ascii_digit) {
             true if first.len() < MOST_DOUBTFUL => {
                 let line = self.piece.trim_ascii_end();
                 let line = &line[..line.len().min(DOUBTFUL_BYTES)];
                 let text = String::from_utf8_lossy(line).into_owned();
-                first.push(DoubtfulLine { at, text });
+                first.push(DoubtfulLine { at, is_behind_text, text });
             }
             true => *more += 1,
             false => {}
@@ -183,10 +191,15 @@ fn is_quoted(line: &[u8], quoting: MboxQuoting) -> bool {
 
 /// Whether the line is `From ` and, behind an address of whatever form, a date:
 /// `Thu Jan  1 00:00:00 1970` with a time zone before or behind the year or none, or as in a Date
-/// field, `Thu, 1 Jan 1970 00:00:00`. The year may have two digits, as mutt takes it.
+/// field, `Thu, 1 Jan 1970 00:00:00`. The year may have two digits, as mutt takes it. `line` has
+/// its line feed, unless the file ends there. Where lines end in CR alone, the file is one line.
 pub fn is_from_line(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(FROM) else { return false };
-    let Ok(rest) = std::str::from_utf8(rest.trim_ascii_end()) else { return has_date_at_end(rest) };
+    let rest = rest.trim_ascii_end();
+    if line.len() >= NO_FROM_LINE || rest.contains(&b'\r') {
+        return false;
+    }
+    let Ok(rest) = std::str::from_utf8(rest) else { return has_date_at_end(rest) };
     has_date(rest)
 }
 
@@ -340,7 +353,10 @@ mod tests {
         );
         let mut reader = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0);
         let at = |line: &str| text.find(line).expect("the line") as u64;
-        let doubtful = |line: &str| DoubtfulLine { at: at(line), text: line.to_owned() };
+        let doubtful = |line: &str| {
+            let text = line.to_owned();
+            DoubtfulLine { at: at(line), is_behind_text: false, text }
+        };
         reader.next_message().expect("an mbox");
         let kept = std::mem::take(&mut reader.doubtful);
         assert_eq!(kept, (vec![doubtful(first), doubtful(second)], 0));
@@ -351,6 +367,36 @@ mod tests {
         let mut reader = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0);
         reader.next_message().expect("an mbox");
         assert_eq!((reader.doubtful.0.len(), reader.doubtful.1), (MOST_DOUBTFUL, 7));
+    }
+
+    #[test]
+    fn a_line_with_a_date_right_behind_text_is_kept_to_be_told() {
+        let text = format!("{A}Subject: a\n\nx\n{B}y\nFrom 1 to 2\n\n{B}z\n");
+        let mut reader = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0);
+        let message = reader.next_message().expect("an mbox").expect("a message");
+        let whole = format!("Subject: a\n\nx\n{B}y\nFrom 1 to 2\n");
+        assert_eq!(message.bytes, Some(whole.into_bytes()));
+        let at = text.find(B).expect("the line") as u64;
+        let line = DoubtfulLine { at, is_behind_text: true, text: B.trim_end().to_owned() };
+        assert_eq!(reader.doubtful, (vec![line], 0));
+    }
+
+    #[test]
+    fn a_line_without_a_line_feed_or_without_an_end_begins_none() {
+        let cr = format!("{A}Subject: a\n\nx\n\n{B}Subject: b\n\ny\n").replace('\n', "\r");
+        let of_length = |length: usize| {
+            let (name, date) = ("n".repeat(length - 30), " Mon Jan  5 10:00:00 2015\n");
+            let line = format!("From {name}{date}");
+            assert_eq!(line.len(), length + 1);
+            line
+        };
+        assert!(is_from_line(of_length(NO_FROM_LINE - 2).as_bytes()));
+        let long = [of_length(NO_FROM_LINE - 1), of_length(PIECE as usize + 100)];
+        for text in [cr.clone(), cr.repeat(2000), long[0].clone(), long[1].clone()] {
+            let ended = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0).next_message();
+            assert!(matches!(ended, Err(MboxError::NoMbox)), "{} bytes", text.len());
+        }
+        assert_eq!(texts(A.trim_end()), [""]);
     }
 
     #[test]

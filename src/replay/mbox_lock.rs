@@ -57,10 +57,12 @@ fn settled(file: &File, path: &Path) -> io::Result<Result<Metadata, String>> {
         Err((_, Errno::EWOULDBLOCK)) => return Ok(Err(by_lock())),
         lock => lock,
     };
-    let beside = beside(path);
-    match fs::symlink_metadata(&beside) {
-        Ok(_) => Ok(Err(format!("another program has it locked by {}", beside.display()))),
-        Err(_) => Ok(Ok(file.metadata()?)),
+    // Beside the file itself, too, where a link leads to it.
+    let own = fs::canonicalize(path).ok();
+    let mut beside = [Some(path), own.as_deref()].into_iter().flatten().map(beside);
+    match beside.find(|beside| fs::symlink_metadata(beside).is_ok()) {
+        Some(found) => Ok(Err(format!("another program has it locked by {}", found.display()))),
+        None => Ok(Ok(file.metadata()?)),
     }
 }
 
@@ -102,6 +104,7 @@ fn whole(kind: libc::c_int) -> libc::flock {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -133,6 +136,25 @@ mod tests {
         fcntl(&other, FcntlArg::F_OFD_SETLK(&whole(libc::F_WRLCK))).expect("ours is over");
         Flock::lock(open(), FlockArg::LockExclusiveNonblock).expect("ours is over");
         assert!(told.is_empty(), "it has not waited");
+    }
+
+    #[test]
+    fn a_lock_beside_the_file_that_a_link_leads_to_is_respected() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("mbox");
+        fs::write(&path, "From ").expect("a file");
+        fs::create_dir(folder.path().join("links")).expect("a folder");
+        let link = folder.path().join("links/mbox");
+        symlink(&path, &link).expect("a link");
+        let opened = File::open(&link).expect("a file");
+        let wait = || wait(&opened, &link, Duration::ZERO, &mut |_| {});
+        assert!(wait().is_ok());
+        for lock in [beside(&path), beside(&link)] {
+            fs::write(&lock, "").expect("a file");
+            assert!(wait().is_err_and(|why| why.contains("has it locked by ")), "{lock:?}");
+            fs::remove_file(&lock).expect("a file");
+        }
+        assert!(wait().is_ok());
     }
 
     #[test]

@@ -261,8 +261,14 @@ impl SourcePlace {
             return whole(file, &facts).map_err(|error| error.to_string());
         };
         file.seek(SeekFrom::Start(offset)).map_err(|error| error.to_string())?;
-        let mut reader = MboxReader::new(BufReader::new(file), offset, quoting, limit);
-        match reader.next_message().map_err(|error| error.to_string())? {
+        // Not what comes in meanwhile.
+        let input = BufReader::new((&file).take(facts.len().saturating_sub(offset)));
+        let next = MboxReader::new(input, offset, quoting, limit).next_message();
+        // What was read just now may be of both.
+        if !file.metadata().is_ok_and(|now| is_unchanged(&now, &facts)) {
+            return Err(CHANGED.to_owned());
+        }
+        match next.map_err(|error| error.to_string())? {
             Some(message) => message.bytes.ok_or_else(|| too_large(limit)),
             None => Err(CHANGED.to_owned()),
         }

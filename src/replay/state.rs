@@ -14,6 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::command_line::MboxQuoting;
 use crate::durable::sync_folder;
 
 /// Between two syncs.
@@ -160,6 +161,9 @@ pub struct StatePurpose {
     /// The version of this form.
     pub onedrop_replay: u32,
     pub to: Vec<String>,
+    /// How mboxes are quoted: another quoting makes other messages.
+    #[serde(default)]
+    pub mbox: Option<MboxQuoting>,
     /// Names ledger and store.
     pub site: String,
 }
@@ -271,8 +275,8 @@ fn load(file: &File, purpose: &StatePurpose) -> Result<(DoneBefore, u64), String
     }
 }
 
-const OTHER: &str =
-    "it is of another replay: for other recipients (--to), another ledger or another store";
+const OTHER: &str = "it is of another replay: for other recipients (--to), mboxes that are quoted \
+                     otherwise (--mbox), another ledger or another store";
 
 #[cfg(test)]
 mod tests {
@@ -281,7 +285,8 @@ mod tests {
     use super::*;
 
     fn purpose(to: &str) -> StatePurpose {
-        StatePurpose { onedrop_replay: 1, to: vec![to.to_owned()], site: "here".to_owned() }
+        let (to, site) = (vec![to.to_owned()], "here".to_owned());
+        StatePurpose { onedrop_replay: 1, to, mbox: Some(MboxQuoting::Rd), site }
     }
 
     fn version(size: u64) -> FileVersion {
@@ -355,6 +360,11 @@ mod tests {
         assert!(why.contains("of another replay"), "{why}");
         let why = ReplayState::read(&path, &purpose("max")).expect_err("an error");
         assert!(why.contains("of another replay"), "{why}");
+        for mbox in [Some(MboxQuoting::O), None] {
+            let other = StatePurpose { mbox, ..purpose("zoe") };
+            let why = ReplayState::open(&path, &other).err().expect("an error");
+            assert!(why.contains("quoted otherwise (--mbox)"), "{why}");
+        }
         let nowhere = folder.path().join("no/state");
         assert!(ReplayState::read(&nowhere, &purpose("zoe")).is_ok());
         assert!(ReplayState::open(&nowhere, &purpose("zoe")).is_err());

@@ -4,7 +4,7 @@
 //! in one with a hidden name, files are a server's own, and only Maildirs are looked for.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::FileType;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
@@ -169,13 +169,16 @@ impl Walk<'_> {
             true => folder.all_entries(),
             false => folder.entries(),
         };
-        let entries = match entries {
+        let mut entries = match entries {
             Ok(entries) => entries,
             Err(error) => {
                 return self.unreadable(folder.path.display().to_string(), error.to_string());
             }
         };
         let is_of_mboxes = self.mbox.is_some() && !in_maildir;
+        if is_of_mboxes {
+            without_locks(&mut entries);
+        }
         if !is_of_mboxes {
             let (path, units) = (folder.path.clone(), entries.len() as u64);
             (self.visit)(WalkStep::Begins { path, units })?;
@@ -241,8 +244,11 @@ impl Walk<'_> {
         }
         // A single message may begin with a From_ line as well.
         let is_one = file.in_maildir || file.name.as_bytes().ends_with(b".eml");
-        if !is_one && has_several(BufReader::new(opened)).map_err(|error| error.to_string())? {
-            return Err("an mbox: say how it is quoted, --mbox rd or --mbox o".to_owned());
+        if !is_one {
+            let why = why_not_one(BufReader::new(opened)).map_err(|error| error.to_string())?;
+            if let Some(why) = why {
+                return Err(why.to_owned());
+            }
         }
         let place = SourcePlace { file: file.clone(), in_mbox: None };
         let bytes = place.read(self.limit, version)?;
@@ -294,6 +300,10 @@ impl Walk<'_> {
                 doubtful.tell(&path, std::mem::take(&mut reader.doubtful), &mut steps);
                 let place = SourcePlace { file: file.clone(), in_mbox: Some((quoting, offset)) };
                 match message.bytes {
+                    Some(bytes) if offset == 0 && is_internal(&bytes) => {
+                        let note = format!("{place}: a mail server's own data, left out");
+                        steps.tell(WalkStep::Note(note));
+                    }
                     Some(bytes) => {
                         let mark = DoneMark::of_mbox(&key, version, offset, message.end);
                         steps.tell(WalkStep::Message { place, mark, bytes });
@@ -325,6 +335,8 @@ impl Steps<'_, '_> {
 }
 
 const MBOX_CHANGED: &str = "changed while it was read: what follows is left, replay it again";
+const BEHIND_TEXT: &str =
+    "looks like the begin of a message, but no empty line stands before it, so it is text";
 /// So many doubtful lines of an mbox are told one by one.
 const MOST_TOLD: u64 = 20;
 
@@ -343,16 +355,18 @@ impl DoubtfulLines {
         steps: &mut Steps<'_, '_>,
     ) {
         self.more += more;
-        for DoubtfulLine { at, text } in lines {
+        for DoubtfulLine { at, is_behind_text, text } in lines {
             if self.told == MOST_TOLD {
                 self.more += 1;
                 continue;
             }
             self.told += 1;
             let path = path.display();
-            let note =
-                format!("{path} at byte {at}: no date that can be read, so it is text: {text}");
-            steps.tell(WalkStep::Note(note));
+            let why = match is_behind_text {
+                true => BEHIND_TEXT,
+                false => "no date that can be read, so it is text",
+            };
+            steps.tell(WalkStep::Note(format!("{path} at byte {at}: {why}: {text}")));
         }
     }
 
@@ -364,12 +378,19 @@ impl DoubtfulLines {
     }
 }
 
-/// Whether a file that is to be one message is an mbox with more than one.
-fn has_several(mut input: impl BufRead) -> io::Result<bool> {
+const SEVERAL: &str = "an mbox: say how it is quoted, --mbox rd or --mbox o";
+const NO_DATE: &str = "begins with From, as an mbox does, but that line has no date that can be \
+                       read: correct it in a copy (an mbox needs --mbox as well), or take it out";
+
+/// Why a file that is to be one message may be an mbox with more than one.
+fn why_not_one(mut input: impl BufRead) -> io::Result<Option<&'static str>> {
     let mut line = Vec::new();
     (&mut input).take(4096).read_until(b'\n', &mut line)?;
     if !is_from_line(&line) {
-        return Ok(false);
+        let rest = line.strip_prefix(b"From ").map(<[u8]>::trim_ascii_start);
+        // "From : ann@..." is a field, as it was once written.
+        let is_doubtful = rest.is_some_and(|rest| !rest.starts_with(b":"));
+        return Ok(is_doubtful.then_some(NO_DATE));
     }
     // Of no message more is kept than this.
     let mut reader = MboxReader::new((&line[..]).chain(input), 0, MboxQuoting::O, 1);
@@ -377,7 +398,25 @@ fn has_several(mut input: impl BufRead) -> io::Result<bool> {
     while count < 2 && reader.next_message().is_ok_and(|message| message.is_some()) {
         count += 1;
     }
-    Ok(count > 1)
+    Ok((count > 1).then_some(SEVERAL))
+}
+
+/// Takes out the files by which programs lock those beside them.
+fn without_locks(entries: &mut Vec<(OsString, FileType)>) {
+    let names: HashSet<OsString> = entries.iter().map(|(name, _)| name.clone()).collect();
+    let is_lock = |name: &OsStr| {
+        let of = name.as_bytes().strip_suffix(b".lock");
+        of.is_some_and(|of| names.contains(OsStr::from_bytes(of)))
+    };
+    entries.retain(|(name, kind)| kind.is_dir() || !is_lock(name));
+}
+
+/// Whether the first message of an mbox is none: UW-IMAP keeps its own figures there.
+fn is_internal(message: &[u8]) -> bool {
+    const SUBJECT: &[u8] = b"Subject: DON'T DELETE THIS MESSAGE -- FOLDER INTERNAL DATA";
+    let head = || message.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let has = |is: fn(&[u8]) -> bool| head().take_while(|line| !line.is_empty()).any(is);
+    has(|line| line == SUBJECT) && has(|line| line.starts_with(b"X-IMAP: "))
 }
 
 /// A Maildir's `cur` or `new`, if it is there; or why it cannot be read.
@@ -405,4 +444,25 @@ fn is_in_a_maildir(folder: &Path) -> bool {
 fn is_tmp_of_a_maildir(folder: &Path) -> bool {
     let is_there = |other: &str| folder.with_file_name(other).is_dir();
     folder.file_name() == Some(OsStr::new("tmp")) && is_there("cur") && is_there("new")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_beside_its_mbox_is_none() {
+        let root = tempfile::tempdir().expect("a folder");
+        for name in ["a", "a.lock", "b.lock", "c.lock.lock"] {
+            std::fs::write(root.path().join(name), "").expect("a file");
+        }
+        for name in ["d", "d.lock"] {
+            std::fs::create_dir(root.path().join(name)).expect("a folder");
+        }
+        let folder = OpenFolder::open(root.path()).expect("a folder");
+        let mut entries = folder.entries().expect("entries");
+        without_locks(&mut entries);
+        let names: Vec<OsString> = entries.into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a", "b.lock", "c.lock.lock", "d", "d.lock"]);
+    }
 }

@@ -60,7 +60,7 @@ pub struct JobFigures {
     pub job: String,
     /// In a word, as `onedrop jobs list` has it.
     pub state: &'static str,
-    /// Failures since the last success.
+    /// Failures since the last success; 0 for one that is paused or disabled.
     pub errors: u32,
     pub last_exit: Option<i32>,
     /// In seconds since 1970.
@@ -129,7 +129,7 @@ impl JobFigures {
         JobFigures {
             job: standing.job.name.clone(),
             state: standing.state.as_str(),
-            errors: row.map_or(0, |row| row.errors),
+            errors: if standing.is_on() { standing.failures() } else { 0 },
             last_exit: row.and_then(|row| row.last_exit),
             last_success: row.and_then(|row| row.last_success).map(secs),
             overdue_secs: standing.overdue.map(|by| by.as_secs()),
@@ -162,7 +162,7 @@ impl StatusGauges {
         self.register_of_ledger(registry);
     }
 
-    /// What is known without the ledger.
+    /// What is known without its figures.
     fn register_of_host(&self, of: &mut Registry) {
         let gauges = self;
         gauges.build.get_or_create_owned(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
@@ -237,10 +237,11 @@ impl StatusGauges {
     }
 
     /// All of them as Prometheus reads them, for node_exporter's textfile collector; without
-    /// figures those that are known without the ledger.
+    /// figures those that are known without them.
     pub fn textfile(
+        ledger_up: bool,
+        store_up: bool,
         figures: Option<&StatusFigures>,
-        store_answers: bool,
         now: SystemTime,
     ) -> String {
         let mut registry = Registry::default();
@@ -249,7 +250,7 @@ impl StatusGauges {
         if figures.is_some() {
             gauges.register_of_ledger(&mut registry);
         }
-        gauges.set(figures.is_some(), store_answers, figures, now);
+        gauges.set(ledger_up, store_up, figures, now);
         let mut text = String::new();
         // Writing to a String cannot fail. The mark at the end is OpenMetrics' alone.
         let _ = encode(&mut text, &registry);

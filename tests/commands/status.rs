@@ -368,6 +368,17 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
     assert!(!text.contains("# EOF"), "{text}");
     let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
     assert_eq!(mode(&file), 0o644, "another user's collector reads it");
+    // One that takes mail is up, also where its figures cannot be read.
+    let hidden = "ALTER TABLE onedrop_job RENAME TO hidden";
+    admin.site.sqlite().execute_batch(hidden).expect("a table that is out of reach");
+    let ended = write();
+    assert_eq!(ended.status, Some(0));
+    assert!(ended.err.contains("onedrop_job"), "{ended:?}");
+    let text = fs::read_to_string(&file).expect("metrics");
+    has(&text, "onedrop_ledger_up 1");
+    assert!(!text.contains("onedrop_copies_in_doubt"), "{text}");
+    let shown = "ALTER TABLE hidden RENAME TO onedrop_job";
+    admin.site.sqlite().execute_batch(shown).expect("as it was");
     // A ledger that cannot be used is a metric, and no failure.
     let future = "UPDATE onedrop_ledger SET version = 99, oldest_program = 99";
     admin.site.sqlite().execute_batch(future).expect("a ledger of the future");
@@ -388,6 +399,32 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
     let ended = Ended::of(&command.output().expect("onedrop"));
     assert_eq!(ended.status, Some(75));
     assert!(ended.err.contains("/nowhere/at/all.prom: "), "{ended:?}");
+}
+
+#[test]
+fn a_job_of_which_nothing_is_expected_has_no_errors_and_a_crash_is_one() {
+    let jobs = ["crashed", "failed", "off", "paused"]
+        .map(|name| format!("[jobs.{name}]\nevery = \"1h\"\ncommand = [\"true\"]\n"));
+    let jobs = jobs.concat().replace("[jobs.off]\n", "[jobs.off]\nenabled = false\n");
+    let admin = Admin::with(&jobs);
+    let tick = admin.command(&["jobs", "tick"]).stdin(Stdio::null()).output().expect("onedrop");
+    assert!(tick.status.success(), "{tick:?}");
+    let changed = "UPDATE onedrop_job SET errors = 2 WHERE name IN ('failed', 'off', 'paused');
+                   UPDATE onedrop_job SET paused_at = last_start WHERE name = 'paused';
+                   UPDATE onedrop_job SET open_due = last_start WHERE name = 'crashed'";
+    admin.site.sqlite().execute_batch(changed).expect("rows");
+    let told = status(&admin, "", &["--json"]);
+    let told: Value = serde_json::from_str(&told.out).expect("JSON");
+    let jobs = told["figures"]["jobs"].as_array().expect("jobs").iter();
+    let word = |job: &Value, name: &str| job[name].as_str().expect("a word").to_owned();
+    let jobs =
+        jobs.map(|job| format!("{} {} {}", word(job, "job"), word(job, "state"), job["errors"]));
+    let mut jobs: Vec<String> = jobs.collect();
+    jobs.sort();
+    assert_eq!(
+        jobs,
+        ["crashed crashed 1", "failed failing 2", "off disabled 0", "paused paused 0"]
+    );
 }
 
 #[test]

@@ -228,7 +228,66 @@ fn lines_of_an_mbox_that_may_begin_a_message_are_told() {
     assert!(told[1..21].iter().all(|line| line.ends_with("so it is text: From 1 on")), "{told:?}");
     assert_eq!(told[21..], [format!("{}: and 10 more of such lines", names[1]).as_str(), told[22]]);
     let many = format!("{}{}", from_ann("many"), "\nFrom 1 on\n".repeat(30));
-    site.inbox_has("scuba", [from_ann("first"), second + "\nFrom now on.\n", many]);
+    let mut wanted = vec![from_ann("first"), second + "\nFrom now on.\n", many];
+    site.inbox_has("scuba", wanted.clone());
+
+    let joined = format!("{}{old}{}", from_ann("joined"), from_ann("behind-it"));
+    sources.write("joined.mbox", format!("{old}{joined}"));
+    let name = path(&sources, "joined.mbox");
+    let output = to_scuba(&config, &["--mbox", "rd", &name]);
+    ended(&output, 0, "1 message: 1 stored");
+    let (at, line) = (old.len() + from_ann("joined").len(), old.trim_end());
+    let why =
+        "looks like the begin of a message, but no empty line stands before it, so it is text";
+    let first = format!("{name} at byte {at}: {why}: {line}");
+    assert_eq!(text(&output.stderr).lines().next(), Some(first.as_str()));
+    wanted.push(joined);
+    site.inbox_has("scuba", wanted);
+}
+
+#[test]
+fn a_servers_own_data_at_the_beginning_of_an_mbox_are_left_out() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let begin = "From ann@elsewhere.example Mon Jan  5 10:00:00 2015\n";
+    let internal = "From: Mail System Internal Data <MAILER-DAEMON@x>\n\
+        Subject: DON'T DELETE THIS MESSAGE -- FOLDER INTERNAL DATA\nX-IMAP: 1 2\n\ntext\n";
+    let mbox = |letters: &[&str]| -> String {
+        letters.iter().map(|letter| format!("{begin}{letter}\n")).collect()
+    };
+    sources.write("folder/a", mbox(&[internal, &from_ann("first"), internal]));
+    sources.write("folder/b.lock", mbox(&[&from_ann("second")]));
+    let folder = path(&sources, "folder");
+    let output = to_scuba(&config, &["--mbox", "rd", &folder]);
+    // Only at the beginning; and a name alone is no lock.
+    ended(&output, 0, "3 messages: 3 stored");
+    let note = format!("{folder}/a at byte 0: a mail server's own data, left out");
+    assert_eq!(text(&output.stderr).lines().next(), Some(note.as_str()));
+    let wanted = [from_ann("first"), internal.to_owned(), from_ann("second")];
+    site.inbox_has("scuba", wanted);
+}
+
+/// A first line that may be meant to begin an mbox: nothing goes through as one message silently.
+#[test]
+fn a_file_that_begins_with_from_and_no_date_is_refused() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let begin = "From ann@elsewhere.example Mon Jan  5 10:00:00 2015\n";
+    let obsolete = from_ann("obsolete").replacen("From:", "From :", 1);
+    assert!(obsolete.starts_with("From : "), "{obsolete}");
+    sources.write("folder/a", format!("{begin}{}", from_ann("one")));
+    sources.write("folder/b", format!("From ann@elsewhere.example\n{}", from_ann("dateless")));
+    sources.write("folder/c", format!("{begin}{0}\n{begin}{0}", "x\n\n").replace('\n', "\r"));
+    sources.write("folder/d.eml", format!("From ann@elsewhere.example\n{}", from_ann("eml")));
+    sources.write("folder/e", &obsolete);
+    let folder = path(&sources, "folder");
+    let out = ended(&to_scuba(&config, &[&folder]), 1, "5 messages: 3 stored, 2 failed");
+    let why = "begins with From, as an mbox does, but that line has no date that can be read: \
+               correct it in a copy (an mbox needs --mbox as well), or take it out";
+    let wanted = ["b", "c"].map(|name| format!("failed {folder}/{name}: {why}\n"));
+    assert_eq!(out, wanted.concat());
+    // As in what pipe(8) gives, the line is none of the message's.
+    site.inbox_has("scuba", [from_ann("one"), from_ann("eml"), obsolete]);
 }
 
 /// Maildirs below others, in folders that are none, with hidden names, with one part of two.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::pty::openpty;
@@ -164,11 +164,15 @@ fn what_is_held_is_tried_again_at_the_rate() {
     );
     let attempts = || site.postgres.psql("SELECT count(*) FROM onedrop_attempt");
     assert_eq!(attempts(), "1");
+    let begun = Instant::now();
     let err = told(&replay(&config, &["--rate", "15/m", &file]), 0);
+    let took = begun.elapsed();
     assert_eq!(err, "1 message: 1 found\n");
-    // The first one, and one each four seconds; without the rate two a second.
-    let count: u32 = attempts().parse().expect("a number");
-    assert!((3..=4).contains(&count), "{count} attempts");
+    // The first one, and one each four seconds for as long as it took; without the rate two a
+    // second.
+    let count: u64 = attempts().parse().expect("a number");
+    let most = 3 + took.as_secs() / 4;
+    assert!((2..=most).contains(&count), "{count} attempts in {took:?}");
 }
 
 /// A run that is held up at its second message, with the third read and the fourth not.
@@ -233,19 +237,23 @@ fn an_mbox_that_is_written_meanwhile_is_left_there_and_read_by_the_next_run() {
     let mut writer = File::options().append(true).open(&mbox).expect("the mbox");
     writeln!(writer, "{rest}{BEGIN}{}", from_ann("e")).expect("written");
     let (site, sources, output) = run.goes_on();
-    assert_eq!(told(&output, 1), "4 messages: 3 stored, 1 failed\n");
+    // The third may be read by then, or not.
+    let err = told(&output, 1);
+    let stored = (2..=3)
+        .find(|stored| err == format!("{} messages: {stored} stored, 1 failed\n", stored + 1));
+    let stored = stored.unwrap_or_else(|| panic!("{err}"));
     let why = "failed mbox: changed while it was read: what follows is left, replay it again\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), why);
-    let expected = || letters[..3].iter().cloned().chain([from_ann("before")]);
-    site.inbox_has("scuba", expected());
+    site.inbox_has("scuba", letters[..stored].iter().cloned().chain([from_ann("before")]));
 
     let mut command = onedrop();
     command.args(TO).arg("--config").arg(site.root.join("etc/onedrop.toml")).args(arguments);
     let again = command.args(["--state", "state"]).current_dir(&*sources).output();
     let err = told(&again.expect("binary"), 0);
     assert!(err.contains("mbox: changed since the state file was written: read again\n"), "{err}");
-    assert!(err.ends_with("5 messages: 2 stored, 3 already there\n"), "{err}");
-    site.inbox_has("scuba", expected().chain([letters[3].clone(), from_ann("e")]));
+    let counts = format!("5 messages: {} stored, {stored} already there\n", 5 - stored);
+    assert!(err.ends_with(&counts), "{err}");
+    site.inbox_has("scuba", letters.into_iter().chain(["e", "before"].map(from_ann)));
 }
 
 #[test]
@@ -372,12 +380,17 @@ fn progress_is_a_line_every_ten_seconds_where_there_is_no_terminal() {
     let config = site.config("etc", "");
     let maildir = sources.join("Maildir").display().to_string();
     let mut run = start(&config, &["--rate", "2/m", &maildir]);
-    let mut line = String::new();
-    let err = run.stderr.take().expect("stderr");
-    BufReader::new(err).read_line(&mut line).expect("a line");
+    // What comes before it depends on how fast the first message is.
+    let awaited = format!("1 message, 0/s, 50 % of {maildir}/new");
+    let mut before = Vec::new();
+    let lines = BufReader::new(run.stderr.take().expect("stderr")).lines();
+    let is_told = lines.map_while(Result::ok).any(|line| {
+        before.push(line);
+        before.last() == Some(&awaited)
+    });
     run.kill().expect("killed");
     run.wait().expect("end");
-    assert_eq!(line, format!("1 message, 0/s, 50 % of {maildir}/new\n"));
+    assert!(is_told, "{before:?}");
 }
 
 /// Where no limit is configured, memory is one all the same.

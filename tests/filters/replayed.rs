@@ -176,7 +176,7 @@ fn runs_that_are_killed_at_the_hand_over_leave_one_copy_each() {
     let rig = Replayed::new();
     let state = rig.sources.join("state");
     let with_state = ["--state", state.to_str().expect("a path")];
-    let mut run = rig.start(&["--rate", "20/s", with_state[0], with_state[1]]);
+    let mut run = rig.start(&["--rate", "2/s", with_state[0], with_state[1]]);
     assert!(wait_until(LONG, || lines(&state) > 4), "not so far");
     run.kill().expect("killed");
     run.wait().expect("end");

@@ -72,7 +72,8 @@ pub(super) fn run(
         let checked = service.ledger.check_program(Instant::now() + LEDGER_TIME);
         checked.map_err(|error| format!("ledger: {error}"))?;
     }
-    let purpose = StatePurpose { onedrop_replay: 1, to: args.to.clone(), site: site(&loaded) };
+    let (to, mbox, site) = (args.to.clone(), args.mbox, site(&loaded));
+    let purpose = StatePurpose { onedrop_replay: 1, to, mbox, site };
     let (state, done) = match args.state.as_deref() {
         None => (None, DoneBefore::default()),
         Some(path) if args.dry_run => (None, ReplayState::read(path, &purpose)?),
