@@ -211,7 +211,7 @@ fn the_ledgers_state_is_served_as_gauges() {
     let told = scrape(&lmtp);
     for (gauge, value) in [
         (concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
-        ("schema_version", 10.0),
+        ("schema_version", onedrop::ledger::SCHEMA_VERSION as f64),
         ("store_up", 1.0),
         ("copies_in_doubt", 0.0),
         ("leases_without_end", 1.0),
