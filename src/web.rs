@@ -4,7 +4,7 @@
 //! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
 //! 503. While others wait, a page's turn rests after it ([`PAUSE`]): however many ask, all pages
-//! take a small part of one processor. What foreign people wrote (senders, subjects, file names) is
+//! take a small part of one processor. `/healthz` has a turn of its own. What foreign people wrote (senders, subjects, file names) is
 //! shown as text: templates escape it, and the policy that browsers get lets no script run. Relies
 //! on a ledger for questions alone. A crash leaves nothing.
 
@@ -22,7 +22,7 @@ use axum::{Router, middleware};
 use secrecy::SecretString;
 use serde::Deserialize;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{Config, JobSettings};
 use crate::http::HttpLimits;
@@ -54,6 +54,9 @@ pub const LIMITS: HttpLimits =
 /// Pages that ask the ledger at a time.
 pub const QUESTIONS: usize = 4;
 
+/// Whatever asks the ledger at a time: those, and `/healthz`.
+pub const AT_A_TIME: usize = QUESTIONS + 1;
+
 /// How long a page waits for its turn.
 const TURN: Duration = Duration::from_secs(2);
 
@@ -61,10 +64,13 @@ const TURN: Duration = Duration::from_secs(2);
 /// four turns are then a sixth of one processor.
 const PAUSE: u32 = 23;
 
-/// But no longer: what takes long waits for something, most likely.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// But no longer: who waits gets a turn in time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A page that may have to look through many rows is begun after this time.
+/// How soon a turn that rests sees that nobody waits any more.
+const LOOK_UP: Duration = Duration::from_millis(20);
+
+/// A page that may have to look through many rows is begun when its questions take this long.
 const AT_ONCE: Duration = Duration::from_millis(25);
 
 /// What a page's questions may take together.
@@ -84,9 +90,8 @@ pub struct Site {
     host: String,
     activity: Activity,
     findings: KeptFindings,
-    turns: Arc<Semaphore>,
-    /// Pages that wait for their turn.
-    waiting: AtomicUsize,
+    pages: Arc<Turns>,
+    health: Arc<Turns>,
 }
 
 impl Site {
@@ -104,14 +109,14 @@ impl Site {
             host,
             activity: Activity::default(),
             findings: KeptFindings::default(),
-            turns: Arc::new(Semaphore::new(QUESTIONS)),
-            waiting: AtomicUsize::new(0),
+            pages: Arc::new(Turns::new(QUESTIONS)),
+            health: Arc::new(Turns::new(1)),
         }
     }
 
     /// More pages are asked for than there are turns.
     fn is_asked_much(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.pages.are_waited_for()
     }
 
     fn until(&self) -> Instant {
@@ -120,11 +125,12 @@ impl Site {
 }
 
 /// Counts attempts, and reads findings, now and then in a thread of its own, so that a page finds
-/// them there.
+/// them there. Closes sessions that nobody uses.
 pub fn keep_counting(site: &Arc<Site>) -> std::io::Result<()> {
     let site = Arc::downgrade(site);
     let count = move || {
         while let Some(site) = site.upgrade() {
+            site.ledger.close_idle();
             findings::read(&site);
             if let Err(error) = site.activity.fill(&*site.ledger) {
                 tracing::warn!(%error, "attempts are not counted");
@@ -216,15 +222,65 @@ async fn style() -> Response {
 /// For probes: 200, or 503 and why.
 async fn healthz(State(site): Shared) -> Response {
     const TEXT: [(axum::http::HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
-    let asked = asked(Arc::clone(&site), |site| -> Result<(), LedgerError> {
+    let ask = |site: &Arc<Site>| -> Result<(), LedgerError> {
         site.ledger.schema_version(site.until()).and_then(SchemaVersion::check)
-    });
-    let why = match asked.await {
+    };
+    let asked = match site.health.turn().await {
+        Ok(turn) => asked(Arc::clone(&site), turn, ask).await,
+        Err(why) => Err(why),
+    };
+    let why = match asked {
         Ok(Ok(())) => return (TEXT, "ok\n").into_response(),
         Ok(Err(error)) => format!("ledger: {error}\n"),
         Err(why) => format!("{why}\n"),
     };
     (StatusCode::SERVICE_UNAVAILABLE, TEXT, why).into_response()
+}
+
+/// How many may ask at a time, and who waits for that.
+struct Turns {
+    free: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+/// The right to ask; its end is another's beginning.
+struct Turn {
+    turns: Arc<Turns>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Turns {
+    fn new(most: usize) -> Turns {
+        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicUsize::new(0) }
+    }
+
+    fn are_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// When it comes; or why not.
+    async fn turn(self: &Arc<Turns>) -> Result<Turn, &'static str> {
+        let permit = Arc::clone(&self.free).acquire_owned();
+        let _waits = Waits::among(&self.waiting);
+        match tokio::time::timeout(TURN, permit).await {
+            Ok(Ok(permit)) => Ok(Turn { turns: Arc::clone(self), _permit: permit }),
+            _ => Err("too many pages are asked for at once"),
+        }
+    }
+}
+
+impl Turn {
+    /// Ends after that time, or when nobody waits for a turn.
+    async fn rest(self, pause: Duration) {
+        let ends = Instant::now() + pause;
+        while self.turns.are_waited_for() {
+            let left = ends.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            tokio::time::sleep(left.min(LOOK_UP)).await;
+        }
+    }
 }
 
 /// One of those that wait, until dropped.
@@ -247,20 +303,29 @@ async fn made(
     site: Arc<Site>,
     make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
 ) -> Response {
-    match asked(Arc::clone(&site), make).await {
+    let turn = match site.pages.turn().await {
+        Ok(turn) => turn,
+        Err(why) => return NotShown::busy(why).response(&site),
+    };
+    match asked(Arc::clone(&site), turn, make).await {
         Ok(Ok(page)) => page.response(),
         Ok(Err(why)) => why.response(&site),
         Err(why) => NotShown::busy(why).response(&site),
     }
 }
 
-/// As [`made`]; where that takes longer than [`AT_ONCE`], what stands above the rows comes before.
+/// As [`made`]; where its questions take longer than [`AT_ONCE`], what stands above the rows comes
+/// before.
 async fn begun(
     site: Arc<Site>,
     head: &Head,
     make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
 ) -> Response {
-    let mut asked = Box::pin(asked(Arc::clone(&site), make));
+    let turn = match site.pages.turn().await {
+        Ok(turn) => turn,
+        Err(why) => return NotShown::busy(why).response(&site),
+    };
+    let mut asked = Box::pin(asked(Arc::clone(&site), turn, make));
     match tokio::time::timeout(AT_ONCE, &mut asked).await {
         Ok(Ok(Ok(page))) => page.response(),
         Ok(Ok(Err(why))) => why.response(&site),
@@ -275,27 +340,19 @@ async fn begun(
     }
 }
 
-/// Does what blocks, when its turn comes; or why not.
+/// Does what blocks, in its turn; or why not.
 async fn asked<T: Send + 'static>(
     site: Arc<Site>,
+    turn: Turn,
     ask: impl FnOnce(&Arc<Site>) -> T + Send + 'static,
 ) -> Result<T, &'static str> {
-    let turn = Arc::clone(&site.turns).acquire_owned();
-    let waits = Waits::among(&site.waiting);
-    let Ok(Ok(turn)) = tokio::time::timeout(TURN, turn).await else {
-        return Err("too many pages are asked for at once");
-    };
-    drop(waits);
     // Its turn ends with the questions, also when the client is gone before.
     let ask = move || {
         let began = Instant::now();
         let answer = ask(&site);
-        if site.is_asked_much() {
+        if turn.turns.are_waited_for() {
             let pause = (began.elapsed() * PAUSE).min(LONGEST_PAUSE);
-            Handle::current().spawn(async move {
-                tokio::time::sleep(pause).await;
-                drop(turn);
-            });
+            Handle::current().spawn(turn.rest(pause));
         }
         answer
     };

@@ -14,11 +14,11 @@ use crate::config::Opens;
 use crate::http;
 use crate::pool::Limits;
 use crate::service::{Adapters, host_name};
-use crate::web::{self, QUESTIONS, Site};
+use crate::web::{self, AT_A_TIME, Site};
 
 /// The permission bits of a Unix socket that is made here: for a proxy of the same group.
 const SOCKET_MODE: u32 = 0o660;
-/// Sessions of the ledger are kept for so long.
+/// A session of the ledger that nobody uses for so long is closed when attempts are counted next.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> Result<(), String> {
@@ -34,7 +34,7 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
         listeners.push(listen_at(place, None, SOCKET_MODE)?);
     }
     let password = loaded.web_password()?;
-    let limits = Limits { used: QUESTIONS, per_key: QUESTIONS, kept: QUESTIONS, idle: IDLE };
+    let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle: IDLE };
     let ledger = (adapters.reading)(&loaded, limits).map_err(|error| format!("ledger: {error}"))?;
     let site = Arc::new(Site::new(&loaded.config, ledger, password, host_name()));
     let failed = |error: std::io::Error| format!("cannot serve: {error}");
@@ -45,5 +45,5 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     }
     web::keep_counting(&site).map_err(failed)?;
     tracing::info!("serves pages");
-    http::run(listeners, web::router(site), web::LIMITS, QUESTIONS, stop).map_err(failed)
+    http::run(listeners, web::router(site), web::LIMITS, AT_A_TIME, stop).map_err(failed)
 }

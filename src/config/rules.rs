@@ -367,6 +367,7 @@ fn relative_paths(config: &Config, reading: &mut Reading) {
         LedgerUrl::Postgres { .. } | LedgerUrl::Mysql { .. } => None,
     };
     let (database, users) = (file(&ledger.url), directory.url.as_ref().and_then(file));
+    let of_pages = web.ledger_url.as_ref().and_then(file);
     let root = match &store.url {
         StoreUrl::Maildir { root } => Some(root),
         StoreUrl::Imap { .. } => None,
@@ -382,6 +383,7 @@ fn relative_paths(config: &Config, reading: &mut Reading) {
         ("store.password_file", store.password_file.as_ref()),
         ("store.ca_file", store.ca_file.as_ref()),
         ("web.password_file", web.password_file.as_ref()),
+        ("web.ledger_url", of_pages.as_ref()),
         ("web.ledger_password_file", web.ledger_password_file.as_ref()),
     ] {
         let Some(path) = path.filter(|path| path.is_relative()) else { continue };

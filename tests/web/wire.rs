@@ -45,7 +45,7 @@ impl InProcess {
         let listener = Listener::Tcp(listener).prepared().expect("a listener");
         let (stop, stopped) = UnixStream::pair().expect("a pair");
         let server = thread::spawn(move || {
-            http::run(vec![listener], web::router(site), web::LIMITS, web::QUESTIONS, stopped)
+            http::run(vec![listener], web::router(site), web::LIMITS, web::AT_A_TIME, stopped)
         });
         InProcess { port, stop, server }
     }
@@ -308,9 +308,17 @@ fn while_others_wait_a_page_keeps_its_turn_for_a_while() {
             client.read_to_end(&mut answer).expect("an answer");
             assert_eq!(Answer::of(&answer).status, 200);
         }
+        // Probes have a turn of their own, and do not wait for the others.
+        for _ in 0..10 {
+            assert_eq!(served.get("/healthz").status, 200);
+        }
+        other.set_nonblocking(true).expect("a socket");
+        let is_kept_out = other.peek(&mut [0]).is_err();
+        other.set_nonblocking(false).expect("a socket");
         let mut answer = Vec::new();
         other.read_to_end(&mut answer).expect("an answer");
-        let is_kept_out = Answer::of(&answer).status == 503;
+        // It is kept out for a while only.
+        let is_kept_out = is_kept_out && Answer::of(&answer).status == 200;
         // Nobody waits any more, and the turns come back.
         assert!(wait_until(LONG, || served.get("/locks").status == 200));
         served.end();
@@ -337,7 +345,7 @@ fn what_stands_above_the_rows_comes_before_they_are_found() {
             assert!(count > 0, "{}", text(&bytes));
             bytes.extend_from_slice(&piece[..count]);
         }
-        assert_eq!(waits.waiting(), 1);
+        assert!(wait_until(LONG, || waits.waiting() == 1));
         waits.goes_on.store(true, Ordering::SeqCst);
         client.read_to_end(&mut bytes).expect("the rest");
         let answer = Answer::of(&bytes);
@@ -420,7 +428,8 @@ fn a_hundred_clients_change_nothing_about_deliveries() {
                         let body = body.unwrap_or_else(|| panic!("cut short: {answer:?}"));
                         let is_page = body.trim_end().ends_with("</html>");
                         assert!(is_page || answer.status == 303, "{answer:?}");
-                        answered += usize::from(answer.status == 200);
+                        let is_made = !body.contains("could not be made");
+                        answered += usize::from(answer.status == 200 && is_made);
                     }
                     answered
                 })

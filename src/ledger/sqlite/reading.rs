@@ -46,7 +46,9 @@ impl SqliteSession {
         let at = |error: &dyn std::fmt::Display| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
-        File::open(path).map_err(|error| at(&error))?;
+        // Nobody but SQLite opens the file: who closes it again takes the locks of every session of
+        // this process with it.
+        access(path, AccessFlags::R_OK).map_err(|error| at(&error.desc()))?;
         let shared = beside(path, "-shm");
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let written = match shared.exists() {
