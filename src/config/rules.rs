@@ -257,6 +257,12 @@ fn pages(config: &Config, reading: &mut Reading) {
         );
         reading.doubtful(&["web.listen", "web.password_file"], text);
     }
+    let of_pages = web.ledger_url.as_ref().map(std::mem::discriminant);
+    if of_pages.is_some_and(|engine| engine != std::mem::discriminant(&config.ledger.url)) {
+        let text = "web.ledger_url: of another kind than ledger.url: the pages show another ledger \
+                    than that of deliveries";
+        reading.doubtful(&["ledger.url", "web.ledger_url"], text.to_owned());
+    }
     if web.ledger_password_file.is_some() && web.ledger_url.is_none() {
         let text = "web.ledger_password_file: the password of a role that web.ledger_url names, \
                     which is not set";

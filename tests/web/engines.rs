@@ -305,6 +305,36 @@ fn on_sqlite_a_question_without_an_end_is_given_up_and_no_delivery_waits_for_it(
 }
 
 #[test]
+fn on_sqlite_pages_go_on_when_another_client_was_the_last_but_them() {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let config = site.config("deliver", "");
+    delivered(&config, &["-d", SCUBA], letters::from_ann("first").as_bytes());
+    let served = Served::start(&site.config("web", ""), &[]);
+    // Pages at once have sessions of their own: one is opened beside another.
+    thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| served.get("/failures?q=scuba"));
+        }
+    });
+    let wal = site.root.join("ledger.db-wal");
+    let other = std::process::Command::new("python3")
+        .arg("-c")
+        .arg(
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
+              print(c.execute('SELECT count(*) FROM onedrop_message').fetchone()[0]); c.close()",
+        )
+        .arg(site.root.join("ledger.db"))
+        .output()
+        .expect("python3");
+    assert!(other.status.success(), "{other:?}");
+    // The sessions of the pages keep their locks, so it was not the last one.
+    assert!(wal.exists());
+    delivered(&config, &["-d", SCUBA], letters::from_ann("second").as_bytes());
+    assert_eq!(served.get("/m/2").status, 200);
+}
+
+#[test]
 fn nothing_is_counted_but_rows_of_a_span() {
     for engine in ["postgres", "mariadb", "sqlite"] {
         let file = Path::new(PROJECT).join(format!("src/ledger/{engine}/pages.rs"));
