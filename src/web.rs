@@ -4,9 +4,9 @@
 //! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
 //! 503. While others wait, a page's turn rests after it ([`PAUSE`]): however many ask, all pages
-//! take a small part of one processor. `/healthz` has a turn of its own. What foreign people wrote (senders, subjects, file names) is
-//! shown as text: templates escape it, and the policy that browsers get lets no script run. Relies
-//! on a ledger for questions alone. A crash leaves nothing.
+//! take a small part of one processor. `/healthz` has a turn of its own. What foreign people wrote
+//! is shown as text: templates escape it, and the policy that browsers get lets no script run.
+//! Relies on a ledger for questions alone. A crash leaves nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -244,7 +244,7 @@ struct Turns {
 }
 
 /// The right to ask; its end is another's beginning.
-struct Turn {
+struct PageTurn {
     turns: Arc<Turns>,
     _permit: OwnedSemaphorePermit,
 }
@@ -259,17 +259,17 @@ impl Turns {
     }
 
     /// When it comes; or why not.
-    async fn turn(self: &Arc<Turns>) -> Result<Turn, &'static str> {
+    async fn turn(self: &Arc<Turns>) -> Result<PageTurn, &'static str> {
         let permit = Arc::clone(&self.free).acquire_owned();
         let _waits = Waits::among(&self.waiting);
         match tokio::time::timeout(TURN, permit).await {
-            Ok(Ok(permit)) => Ok(Turn { turns: Arc::clone(self), _permit: permit }),
+            Ok(Ok(permit)) => Ok(PageTurn { turns: Arc::clone(self), _permit: permit }),
             _ => Err("too many pages are asked for at once"),
         }
     }
 }
 
-impl Turn {
+impl PageTurn {
     /// Ends after that time, or when nobody waits for a turn.
     async fn rest(self, pause: Duration) {
         let ends = Instant::now() + pause;
@@ -343,7 +343,7 @@ async fn begun(
 /// Does what blocks, in its turn; or why not.
 async fn asked<T: Send + 'static>(
     site: Arc<Site>,
-    turn: Turn,
+    turn: PageTurn,
     ask: impl FnOnce(&Arc<Site>) -> T + Send + 'static,
 ) -> Result<T, &'static str> {
     // Its turn ends with the questions, also when the client is gone before.
