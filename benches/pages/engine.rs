@@ -8,19 +8,12 @@ use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use crate::fill::Sink;
-use crate::rows::{Month, Rows, hosts};
+use crate::rows::{Engine, Month, Rows, hosts};
 use crate::support::disk::SmallDisk;
 use crate::support::dovecot::MAIL_USER;
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::{TempRoot, chown_recursive, onedrop_path, set_mode, unix_user};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    Postgres,
-    Mariadb,
-    Sqlite,
-}
 
 /// The ledger's server.
 enum Running {

@@ -24,7 +24,8 @@ mod fill;
 mod look;
 mod rows;
 
-use engine::{Engine, Site};
+use engine::Site;
+use rows::Engine;
 
 const CASES: [cases::Case; 3] = [
     ("postgres", || run(Engine::Postgres)),

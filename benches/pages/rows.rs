@@ -7,7 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use onedrop::ledger::SCHEMA_VERSION;
 use onedrop::lock_key::{content_hash, message_hash};
 
-use crate::engine::Engine;
+/// For which ledger the rows are: times and names differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    Postgres,
+    Mariadb,
+    Sqlite,
+}
 
 /// A value of a column.
 #[derive(Debug, Clone)]

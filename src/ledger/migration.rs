@@ -2,11 +2,11 @@
 //!
 //! A migration adds first; what nobody uses any more goes one version later (an index, which no
 //! program needs to work, when another is there), so that a program of the version before works
-//! throughout. It is a list of steps, each of which is done once or may be
-//! repeated, and the ledger keeps how many are done (`onedrop_schema.steps`): after a crash the
-//! next `onedrop migrate` goes on from there. The last transaction sets `onedrop_ledger.version`;
-//! until then the ledger counts as of the version before. By hand, because refinery takes no lock
-//! and knows no step outside of a transaction.
+//! throughout. It is a list of steps, each of which is done once or may be repeated, and the ledger
+//! keeps how many are done (`onedrop_schema.steps`): after a crash the next `onedrop migrate` goes
+//! on from there. The last transaction sets `onedrop_ledger.version`; until then the ledger counts
+//! as of the version before. By hand, because refinery takes no lock and knows no step outside of a
+//! transaction.
 
 use std::time::Duration;
 
