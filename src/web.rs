@@ -3,13 +3,13 @@
 //!
 //! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
-//! 503. While others wait, a page's turn rests after it ([`PAUSE`]): however many ask, all pages
-//! take a small part of one processor. `/healthz` has a turn of its own. What foreign people wrote
+//! 503. While others wait, a page's turn rests after it ([`Turns::pause`]): however many ask, all
+//! pages take a small part of one processor. `/healthz` has a turn of its own. What foreign people wrote
 //! is shown as text: templates escape it, and the policy that browsers get lets no script run.
 //! Relies on a ledger for questions alone. A crash leaves nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,14 +60,18 @@ pub const AT_A_TIME: usize = QUESTIONS + 1;
 /// How long a page waits for its turn.
 const TURN: Duration = Duration::from_secs(2);
 
-/// While other pages wait, the turn of one goes on for so many times as long as its questions took:
-/// four turns are then a sixth of one processor.
-const PAUSE: u32 = 23;
+/// While other pages wait, the turn of one rests for so many times as long as its questions took:
+/// four turns are then a twelfth of one processor.
+const PAUSE: u32 = 47;
 
-/// But no longer: who waits gets a turn in time.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// But no longer than this for each that waits: few who ask get their turn in time, and of a
+/// hundred most get 503.
+const PAUSE_FOR_ONE: Duration = Duration::from_millis(250);
 
-/// How soon a turn that rests sees that nobody waits any more.
+/// And never longer than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How soon a turn that rests sees how many wait.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
 /// A page that may have to look through many rows is begun when its questions take this long.
@@ -116,7 +120,7 @@ impl Site {
 
     /// More pages are asked for than there are turns.
     fn is_asked_much(&self) -> bool {
-        self.pages.are_waited_for()
+        self.pages.waiting() > 0
     }
 
     fn until(&self) -> Instant {
@@ -240,7 +244,7 @@ async fn healthz(State(site): Shared) -> Response {
 /// How many may ask at a time, and who waits for that.
 struct Turns {
     free: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    waiting: AtomicU32,
 }
 
 /// The right to ask; its end is another's beginning.
@@ -251,11 +255,17 @@ struct PageTurn {
 
 impl Turns {
     fn new(most: usize) -> Turns {
-        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicUsize::new(0) }
+        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicU32::new(0) }
     }
 
-    fn are_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+    /// How many wait for a turn.
+    fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How long a turn rests after questions that took so long, as many wait now.
+    fn pause(&self, took: Duration) -> Duration {
+        (took * PAUSE).min(PAUSE_FOR_ONE * self.waiting()).min(LONGEST_PAUSE)
     }
 
     /// When it comes; or why not.
@@ -270,11 +280,11 @@ impl Turns {
 }
 
 impl PageTurn {
-    /// Ends after that time, or when nobody waits for a turn.
-    async fn rest(self, pause: Duration) {
-        let ends = Instant::now() + pause;
-        while self.turns.are_waited_for() {
-            let left = ends.saturating_duration_since(Instant::now());
+    /// Rests after questions that took so long; ends when nobody waits any more.
+    async fn rest(self, took: Duration) {
+        let began = Instant::now();
+        loop {
+            let left = self.turns.pause(took).saturating_sub(began.elapsed());
             if left.is_zero() {
                 break;
             }
@@ -284,10 +294,10 @@ impl PageTurn {
 }
 
 /// One of those that wait, until dropped.
-struct Waits<'a>(&'a AtomicUsize);
+struct Waits<'a>(&'a AtomicU32);
 
 impl Waits<'_> {
-    fn among(waiting: &AtomicUsize) -> Waits<'_> {
+    fn among(waiting: &AtomicU32) -> Waits<'_> {
         waiting.fetch_add(1, Ordering::Relaxed);
         Waits(waiting)
     }
@@ -350,9 +360,8 @@ async fn asked<T: Send + 'static>(
     let ask = move || {
         let began = Instant::now();
         let answer = ask(&site);
-        if turn.turns.are_waited_for() {
-            let pause = (began.elapsed() * PAUSE).min(LONGEST_PAUSE);
-            Handle::current().spawn(turn.rest(pause));
+        if turn.turns.waiting() > 0 {
+            Handle::current().spawn(turn.rest(began.elapsed()));
         }
         answer
     };
