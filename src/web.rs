@@ -61,8 +61,8 @@ pub const AT_A_TIME: usize = QUESTIONS + 1;
 const TURN: Duration = Duration::from_secs(2);
 
 /// While other pages wait, the turn of one rests for so many times as long as its questions took:
-/// four turns are then a twelfth of one processor.
-const PAUSE: u32 = 47;
+/// four turns are then a twenty-fourth of one processor.
+const PAUSE: u32 = 95;
 
 /// But no longer than this for each that waits: few who ask get their turn in time, and of a
 /// hundred most get 503.

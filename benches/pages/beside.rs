@@ -46,13 +46,15 @@ pub fn run(site: &Site) {
         }
     }
     println!(
-        "\n| medians of {rounds}, {CONNECTIONS} connections | deliveries a second | pages a second \
-         | of them 503 | not answered |\n|---|---:|---:|---:|---:|"
+        "\n| medians of {rounds}, {CONNECTIONS} connections | deliveries a second | least, most | \
+         pages a second | of them 503 | not answered |\n|---|---:|---:|---:|---:|---:|"
     );
     for (what, kept) in [("alone", &alone), ("beside 100 clients of all pages", &beside)] {
         println!(
-            "| {what} | {:.0} | {:.0} | {:.0} | {:.0} |",
+            "| {what} | {:.0} | {:.0}, {:.0} | {:.0} | {:.0} | {:.0} |",
             median(kept, |one| one.deliveries),
+            kept.iter().map(|one| one.deliveries).fold(f64::MAX, f64::min),
+            kept.iter().map(|one| one.deliveries).fold(0.0, f64::max),
             median(kept, |one| one.shown + one.busy),
             median(kept, |one| one.busy),
             median(kept, |one| one.refused)
