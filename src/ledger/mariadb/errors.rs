@@ -8,6 +8,8 @@ use mysql_async::{DriverError, Error, IoError, ServerError};
 use crate::ledger::LedgerError;
 use crate::text;
 
+/// A login is refused.
+pub(super) const ACCESS_DENIED: u16 = 1045;
 /// No such table.
 pub(super) const NO_TABLE: u16 = 1146;
 /// A row with this key is there.
@@ -23,7 +25,9 @@ pub(super) fn meaning_of(error: &Error) -> LedgerError {
         // Lock wait time-out (NOWAIT too), deadlock: another session holds the rows.
         1205 | 1213 => LedgerError::Contended,
         // Access denied: login, database; no such database; an account that is locked or expired.
-        1044 | 1045 | 1049 | 1130 | 1698 | 1820 | 1862 | 4151 => LedgerError::Login(text_of(error)),
+        1044 | ACCESS_DENIED | 1049 | 1130 | 1698 | 1820 | 1862 | 4151 => {
+            LedgerError::Login(text_of(error))
+        }
         // Table, column, a privilege of the server, routine; the text names the account.
         1142 | 1143 | 1227 | 1370 => LedgerError::Denied(text_of(error)),
         code if is_of_the_session(code) => unavailable(error),
