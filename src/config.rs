@@ -51,6 +51,7 @@ pub use jobs::{Backfill, JobSettings, job_keys};
 pub use listen::{Listen, SocketMode};
 pub use load::{DEFAULT_FILE, Loaded};
 pub use problem::{ConfigErrors, Origin, Problem};
+pub use rules::OWN_ROLE;
 pub use schema::known_keys;
 pub use suggest::closest;
 pub use url::{LedgerUrl, LmtpUrl, StoreUrl};

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::config::{Config, JobSettings};
+use crate::config::{Config, JobSettings, OWN_ROLE};
 use crate::http::HttpLimits;
 use crate::ledger::{AnyLedger, LedgerError, SchemaVersion};
 use activity::Activity;
@@ -81,7 +81,7 @@ const AT_ONCE: Duration = Duration::from_millis(25);
 const TIME: Duration = Duration::from_secs(3);
 
 /// How often attempts are counted, and findings read, when nobody looks.
-const COUNTING: Duration = Duration::from_secs(60);
+pub const COUNTING: Duration = Duration::from_secs(60);
 
 const STYLE: &str = include_str!("web/style.css");
 
@@ -92,6 +92,8 @@ pub struct Site {
     shows_subjects: bool,
     jobs: Vec<JobSettings>,
     host: String,
+    /// What is said where the ledger refuses the pages' login.
+    login: &'static str,
     activity: Activity,
     findings: KeptFindings,
     pages: Arc<Turns>,
@@ -111,6 +113,10 @@ impl Site {
             shows_subjects: config.web.show_subjects,
             jobs: config.jobs.jobs.clone(),
             host,
+            login: match config.web.ledger_url {
+                Some(_) => " (this is the login of web.ledger_url)",
+                None => OWN_ROLE,
+            },
             activity: Activity::default(),
             findings: KeptFindings::default(),
             pages: Arc::new(Turns::new(QUESTIONS)),
@@ -126,21 +132,29 @@ impl Site {
     fn until(&self) -> Instant {
         Instant::now() + TIME
     }
+
+    /// An error of the ledger; where it refuses our login, with the key that it is of.
+    fn told(&self, error: &LedgerError) -> String {
+        match error {
+            LedgerError::Login(_) | LedgerError::Denied(_) => format!("{error}{}", self.login),
+            _ => error.to_string(),
+        }
+    }
 }
 
 /// Counts attempts, and reads findings, now and then in a thread of its own, so that a page finds
 /// them there. Closes sessions that nobody uses.
-pub fn keep_counting(site: &Arc<Site>) -> std::io::Result<()> {
+pub fn keep_counting(site: &Arc<Site>, every: Duration) -> std::io::Result<()> {
     let site = Arc::downgrade(site);
     let count = move || {
         while let Some(site) = site.upgrade() {
             site.ledger.close_idle();
             findings::read(&site);
             if let Err(error) = site.activity.fill(&*site.ledger) {
-                tracing::warn!(%error, "attempts are not counted");
+                tracing::warn!(error = site.told(&error), "attempts are not counted");
             }
             drop(site);
-            thread::sleep(COUNTING);
+            thread::sleep(every);
         }
     };
     thread::Builder::new().name("counting".to_owned()).spawn(count).map(drop)
@@ -235,7 +249,7 @@ async fn healthz(State(site): Shared) -> Response {
     };
     let why = match asked {
         Ok(Ok(())) => return (TEXT, "ok\n").into_response(),
-        Ok(Err(error)) => format!("ledger: {error}\n"),
+        Ok(Err(error)) => format!("ledger: {}\n", site.told(&error)),
         Err(why) => format!("{why}\n"),
     };
     (StatusCode::SERVICE_UNAVAILABLE, TEXT, why).into_response()

@@ -43,7 +43,7 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
         let waker = waker.try_clone().map_err(failed)?;
         signal_hook::low_level::pipe::register(signal, waker).map_err(failed)?;
     }
-    web::keep_counting(&site).map_err(failed)?;
+    web::keep_counting(&site, web::COUNTING).map_err(failed)?;
     tracing::info!("serves pages");
     http::run(listeners, web::router(site), web::LIMITS, AT_A_TIME, stop).map_err(failed)
 }

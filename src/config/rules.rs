@@ -106,8 +106,8 @@ pub(super) fn check(
     }
 }
 
-/// What helps the pages where they may not read the password of deliveries.
-const OWN_ROLE: &str = "; give the pages a role of their own (web.ledger_url)";
+/// What helps the pages where they may not read the password of deliveries, or their role is refused.
+pub const OWN_ROLE: &str = "; give the pages a role of their own (web.ledger_url)";
 
 fn times(config: &Config, reading: &mut Reading) {
     let (deadline, answer) = (config.limits.deadline_secs, config.limits.answer_secs);

@@ -146,7 +146,11 @@ impl Site {
 const HTML: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "text/html; charset=utf-8")];
 
 /// Where the content begins.
-const CONTENT: &str = "<main ";
+const CONTENT: &str = "<main id=\"main\" tabindex=\"-1\">\n";
+
+/// Stands there until the content comes: what follows hides it (`style.css`).
+const LOOKING: &str = "<p class=\"looking\">Looking for rows. If this text stays, the page was cut \
+                       off: load it again.</p>\n";
 
 /// A page whose head is sent before its content is there.
 pub fn in_parts(head: &Head, page: impl Future<Output = Html> + Send + 'static) -> Response {
@@ -194,16 +198,19 @@ impl Html {
         (HTML, self.0).into_response()
     }
 
-    /// What stands above the content of every page with this head.
+    /// What stands above the content of every page with this head, and what is there until it
+    /// comes.
     fn beginning(head: &Head) -> String {
         let page = NotShownPage { head, text: "", next: ("", "/") };
         let page = page.render().unwrap_or_default();
-        page.split_once(CONTENT).map_or_else(String::new, |(begins, _)| begins.to_owned())
+        let begins =
+            page.split_once(CONTENT).map(|(begins, _)| [begins, CONTENT, LOOKING].concat());
+        begins.unwrap_or_default()
     }
 
     /// What comes below [`Html::beginning`].
     fn rest(mut self) -> String {
-        self.0.split_off(self.0.find(CONTENT).unwrap_or(0))
+        self.0.split_off(self.0.find(CONTENT).map_or(0, |at| at + CONTENT.len()))
     }
 }
 
@@ -213,6 +220,8 @@ pub struct NotShown {
     status: StatusCode,
     title: &'static str,
     text: String,
+    /// Of the ledger; the site tells it.
+    error: Option<LedgerError>,
     elsewhere: Option<String>,
 }
 
@@ -227,7 +236,7 @@ struct NotShownPage<'a> {
 
 impl NotShown {
     fn new(status: StatusCode, title: &'static str, text: String) -> NotShown {
-        NotShown { status, title, text, elsewhere: None }
+        NotShown { status, title, text, error: None, elsewhere: None }
     }
 
     pub fn nowhere() -> NotShown {
@@ -255,18 +264,20 @@ impl NotShown {
 
     /// The same as a page, for one that was begun.
     pub fn page(self, site: &Site) -> Html {
+        let told = |error| one_line(&format!("The ledger: {}.", site.told(error))).into_owned();
+        let said = self.error.as_ref().map_or(self.text, told);
         let (text, next) = match &self.elsewhere {
             Some(path) => ("One message was found.", ("To its story", path.as_str())),
-            None => (self.text.as_str(), ("To the front page", "/")),
+            None => (said.as_str(), ("To the front page", "/")),
         };
         let page = NotShownPage { head: &site.head(self.title, ""), text, next };
-        Html(page.render().unwrap_or_else(|_| self.text.clone()))
+        Html(page.render().unwrap_or_else(|_| said.clone()))
     }
 }
 
 impl From<LedgerError> for NotShown {
     fn from(error: LedgerError) -> NotShown {
-        let text = one_line(&format!("The ledger: {error}.")).into_owned();
-        NotShown::new(StatusCode::SERVICE_UNAVAILABLE, "The ledger does not answer", text)
+        let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "The ledger does not answer");
+        NotShown { error: Some(error), ..NotShown::new(status, title, String::new()) }
     }
 }

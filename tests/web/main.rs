@@ -7,6 +7,7 @@ mod lists;
 mod pages;
 mod proxies;
 mod reader;
+mod refused;
 mod seen;
 mod served;
 #[path = "../support/mod.rs"]

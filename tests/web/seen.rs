@@ -3,16 +3,23 @@
 //! `ONEDROP_PICTURES` names a folder in which the pictures stay.
 
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
+use onedrop::config::Config;
+use onedrop::http::HttpLimits;
+use onedrop::web;
 use serde_json::Value;
 
 use crate::browser::{Browser, ENTER, TAB};
 use crate::pages::{HOSTILE, Story};
 use crate::served::Served;
 use crate::support::{TempRoot, run, wait_until};
+use crate::wire::{CUT_OFF, InProcess, WaitsAt};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -150,16 +157,7 @@ fn pages_fit_from_narrow_to_wide_and_axe_finds_nothing() {
     let folder = kept.unwrap_or_else(|| root.to_path_buf());
     fs::create_dir_all(&folder).expect("a folder");
     let browser = &rig.browser;
-    let violations = || {
-        browser.run(&axe);
-        let found = browser.run_to_end(
-            "const done = arguments[arguments.length - 1]; \
-             axe.run(document, { preload: false }).then(r => done(r.violations.map(v => \
-                 v.id + ': ' + v.help + ' ' + v.nodes.map(n => n.html + ' ' + \
-                 n.failureSummary).join('; '))), e => done([String(e)]))",
-        );
-        found.as_array().cloned().unwrap_or_else(|| panic!("{found}"))
-    };
+    let violations = || violations(browser, &axe);
     // It finds what is there to be found.
     rig.go("/");
     browser.run(
@@ -184,6 +182,66 @@ fn pages_fit_from_narrow_to_wide_and_axe_finds_nothing() {
             assert_eq!(violations(), Vec::<Value>::new(), "{path} {width} {scheme}");
         }
     }
+}
+
+#[test]
+fn a_page_that_was_cut_off_says_so_and_one_that_was_not_does_not() {
+    let waits = WaitsAt::call("last_row");
+    // The server's own bound cuts a page whose rows take too long.
+    let limits = HttpLimits { whole: Duration::from_secs(1), ..web::LIMITS };
+    let cutting = InProcess::with(&Config::default(), limits, waits.clone());
+    let (browser, axe) = (Browser::start(), axe());
+    let shown = || {
+        browser.run(
+            "const p = document.querySelector('.looking'); \
+             return p && [p.checkVisibility(), document.body.innerText.includes(p.innerText)]",
+        )
+    };
+    for dark in [false, true] {
+        browser.screen(1280, dark);
+        browser.go(&format!("http://127.0.0.1:{}/failures", cutting.port));
+        assert_eq!(shown(), serde_json::json!([true, true]), "{}", browser.text());
+        assert!(browser.text().ends_with(CUT_OFF), "{}", browser.text());
+        // Its heading would have come with the rows.
+        let found = violations(&browser, &axe);
+        let id =
+            |one: &Value| one.as_str().unwrap_or_default().split(':').next().map(str::to_owned);
+        let found: Vec<_> = found.iter().filter_map(id).collect();
+        assert!(found.iter().all(|id| id == "page-has-heading-one"), "{found:?}");
+    }
+    waits.goes_on.store(true, Ordering::SeqCst);
+    cutting.end();
+    // The same page, begun as well, and not cut.
+    let waits = WaitsAt::call("last_row");
+    let whole = InProcess::start(waits.clone());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(wait_until(LONG, || waits.waiting() == 1));
+            // Whatever was asked for before this one that has begun has begun, too.
+            let mut other = whole.ask("/failures");
+            let begun = other.read_exact(&mut [0; 16]);
+            waits.goes_on.store(true, Ordering::SeqCst);
+            begun.expect("a beginning");
+        });
+        browser.go(&format!("http://127.0.0.1:{}/failures", whole.port));
+    });
+    assert_eq!(shown(), serde_json::json!([false, false]), "{}", browser.text());
+    assert_eq!(browser.run("return document.querySelectorAll('main h1').length"), 1);
+    assert!(!browser.text().contains(CUT_OFF), "{}", browser.text());
+    assert_eq!(violations(&browser, &axe), Vec::<Value>::new());
+    whole.end();
+}
+
+/// What axe finds wrong in the page that is shown.
+fn violations(browser: &Browser, axe: &str) -> Vec<Value> {
+    browser.run(axe);
+    let found = browser.run_to_end(
+        "const done = arguments[arguments.length - 1]; \
+         axe.run(document, { preload: false }).then(r => done(r.violations.map(v => \
+             v.id + ': ' + v.help + ' ' + v.nodes.map(n => n.html + ' ' + \
+             n.failureSummary).join('; '))), e => done([String(e)]))",
+    );
+    found.as_array().cloned().unwrap_or_else(|| panic!("{found}"))
 }
 
 /// The script of axe-core.

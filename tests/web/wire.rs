@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use onedrop::config::Config;
 use onedrop::hook::{Call, Hook};
-use onedrop::http;
+use onedrop::http::{self, HttpLimits};
 use onedrop::ledger::LedgerError;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::net::listener::Listener;
@@ -24,47 +24,59 @@ use crate::support::site::{Files, Site, deliver, delivered};
 use crate::support::{letters, set_mode, wait_until};
 
 const SCUBA: &str = "scuba@mail.axial.net";
-const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// What a page says that was begun, and not ended.
+pub const CUT_OFF: &str =
+    "Looking for rows. If this text stays, the page was cut off: load it again.";
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; \
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// The pages in this process, of a ledger in memory.
-struct InProcess {
-    port: u16,
+pub struct InProcess {
+    pub port: u16,
     stop: UnixStream,
     server: thread::JoinHandle<std::io::Result<()>>,
 }
 
 impl InProcess {
-    fn start(hook: Arc<dyn Hook<LedgerError>>) -> InProcess {
+    pub fn start(hook: Arc<dyn Hook<LedgerError>>) -> InProcess {
+        InProcess::with(&Config::default(), web::LIMITS, hook)
+    }
+
+    pub fn with(
+        config: &Config,
+        limits: HttpLimits,
+        hook: Arc<dyn Hook<LedgerError>>,
+    ) -> InProcess {
         let ledger = Arc::new(MemoryLedger::default().with_hook(hook));
-        let site = Arc::new(Pages::new(&Config::default(), ledger, None, "mx1".to_owned()));
+        let site = Arc::new(Pages::new(config, ledger, None, "mx1".to_owned()));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let listener = Listener::Tcp(listener).prepared().expect("a listener");
         let (stop, stopped) = UnixStream::pair().expect("a pair");
         let server = thread::spawn(move || {
-            http::run(vec![listener], web::router(site), web::LIMITS, web::AT_A_TIME, stopped)
+            http::run(vec![listener], web::router(site), limits, web::AT_A_TIME, stopped)
         });
         InProcess { port, stop, server }
     }
 
     /// Asks, and does not wait for the answer.
-    fn ask(&self, path: &str) -> TcpStream {
+    pub fn ask(&self, path: &str) -> TcpStream {
         let mut client = TcpStream::connect(("127.0.0.1", self.port)).expect("a server");
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         client.write_all(request.as_bytes()).expect("a server");
         client
     }
 
-    fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> Answer {
         let mut answer = Vec::new();
         self.ask(path).read_to_end(&mut answer).expect("an answer");
         Answer::of(&answer)
     }
 
-    fn end(self) {
+    pub fn end(self) {
         drop(self.stop);
         self.server.join().expect("a server that ends").expect("a good end");
     }
@@ -242,21 +254,21 @@ fn a_ledger_that_is_not_there_is_told_and_not_made() {
 }
 
 /// Keeps those who ask this waiting, and counts them.
-struct WaitsAt {
+pub struct WaitsAt {
     call: &'static str,
     waiting: AtomicUsize,
-    goes_on: AtomicBool,
+    pub goes_on: AtomicBool,
     /// Then they get no answer.
     fails: AtomicBool,
 }
 
 impl WaitsAt {
-    fn call(call: &'static str) -> Arc<WaitsAt> {
+    pub fn call(call: &'static str) -> Arc<WaitsAt> {
         let [goes_on, fails] = [false, false].map(AtomicBool::new);
         Arc::new(WaitsAt { call, waiting: AtomicUsize::new(0), goes_on, fails })
     }
 
-    fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 }
@@ -340,18 +352,31 @@ fn what_stands_above_the_rows_comes_before_they_are_found() {
         let mut client = served.ask(path);
         let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        while !text(&bytes).contains("</header>") {
+        while !text(&bytes).contains(CUT_OFF) {
             let count = client.read(&mut piece).expect("the beginning");
             assert!(count > 0, "{}", text(&bytes));
             bytes.extend_from_slice(&piece[..count]);
         }
         assert!(wait_until(LONG, || waits.waiting() == 1));
+        // Nothing follows it as yet, so it is shown (`style.css`).
+        let begun = text(&bytes);
+        let (begins, looking) = begun.split_once("<main ").expect("where the content begins");
+        assert!(begins.contains("</header>"), "{begun}");
+        let looking = looking.trim_end_matches("\r\n");
+        let expected =
+            format!("id=\"main\" tabindex=\"-1\">\n<p class=\"looking\">{CUT_OFF}</p>\n");
+        assert_eq!(looking, expected);
         waits.goes_on.store(true, Ordering::SeqCst);
         client.read_to_end(&mut bytes).expect("the rest");
         let answer = Answer::of(&bytes);
+        // What hides it is beside it.
+        let rest = answer.body.split_once(&expected).expect("the same").1;
+        assert!(rest.trim_start_matches(|c| c != '<').starts_with("<h1>"), "{rest}");
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_eq!(answer.field("content-security-policy"), Some(POLICY));
-        for once in ["<!DOCTYPE html>", "value=\"scuba\"", "</header>", "<main ", "</html>"] {
+        for once in
+            ["<!DOCTYPE html>", "value=\"scuba\"", "</header>", "<main ", "</main>", "</html>"]
+        {
             assert_eq!(answer.body.matches(once).count(), 1, "{once}: {answer:?}");
         }
         assert_eq!(answer.body.contains("The ledger does not answer"), fails, "{answer:?}");
