@@ -106,7 +106,7 @@ pub(super) fn check(
     }
 }
 
-/// What helps the pages where they may not read the password of deliveries, or their role is refused.
+/// What helps the pages where they may not read the password of deliveries, or are refused.
 pub const OWN_ROLE: &str = "; give the pages a role of their own (web.ledger_url)";
 
 fn times(config: &Config, reading: &mut Reading) {
