@@ -5,7 +5,7 @@
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
 //! 503. While others wait, a page's turn rests after it ([`Turns::pause`]): however many ask, all
 //! pages take a small part of one processor. `/healthz` has a turn of its own. What foreign people
-//! wrote is shown as text: templates escape it, and the policy that browsers get lets no script run.
+//! wrote is shown as text: templates escape it, and the policy of the pages lets no script run.
 //! Relies on a ledger for questions alone. A crash leaves nothing.
 
 use std::sync::Arc;
