@@ -88,7 +88,7 @@ fn a_login_is_by_password_by_key_or_by_the_systems_user() {
     ] {
         assert_eq!(ledger(&mariadb, &url, password).schema_version(), SCHEMA_VERSION, "{url}");
     }
-    // Whatever random bytes the server has signed: those that end in NUL, one of 256, are signed, too.
+    // Whatever random bytes the server has signed: those that end in NUL, one of 256, are, too.
     let keyed = of("keyed", &socket);
     for at in 0..1500 {
         let version = ledger(&mariadb, &keyed, Some("a key")).0.schema_version(soon());

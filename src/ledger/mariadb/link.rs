@@ -127,8 +127,8 @@ impl MariadbLink {
     }
 }
 
-/// Asks once more where the login is refused: `mysql_common` (0.37.3) takes a NUL off the end of the
-/// random bytes that a login by ed25519 signs, so that one right key of 256 is refused.
+/// Asks once more where the login is refused: `mysql_common` (0.37.3) takes a NUL off the end of
+/// the random bytes that a login by ed25519 signs, so that one right key of 256 is refused.
 async fn logged_in(opts: Opts) -> Result<Conn, Error> {
     match Conn::new(opts.clone()).await {
         Err(Error::Server(said)) if said.code == ACCESS_DENIED => Conn::new(opts).await,
