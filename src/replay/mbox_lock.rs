@@ -30,7 +30,7 @@ pub fn wait(
     let until = Instant::now() + patience;
     let mut is_told = false;
     loop {
-        let by = match settled(file, path).map_err(|error| error.to_string())? {
+        let by = match settled(file, path, File::metadata).map_err(|error| error.to_string())? {
             Ok(facts) => return Ok(facts),
             Err(by) => by,
         };
@@ -45,8 +45,14 @@ pub fn wait(
     }
 }
 
-/// The file's facts, or who writes to it.
-fn settled(file: &File, path: &Path) -> io::Result<Result<Metadata, String>> {
+/// The file's facts, or who writes to it. A program that holds `mbox.lock` while `facts` are taken
+/// either holds it still when they are there, or has written all by then, so that they differ from
+/// those taken after.
+fn settled(
+    file: &File,
+    path: &Path,
+    mut facts: impl FnMut(&File) -> io::Result<Metadata>,
+) -> io::Result<Result<Metadata, String>> {
     let by_lock = || "another program has it locked".to_owned();
     // Where a file system has no locks, nobody has any.
     let _fcntl = match OpenLock::shared(file) {
@@ -57,12 +63,17 @@ fn settled(file: &File, path: &Path) -> io::Result<Result<Metadata, String>> {
         Err((_, Errno::EWOULDBLOCK)) => return Ok(Err(by_lock())),
         lock => lock,
     };
+    let taken = facts(file)?;
     // Beside the file itself, too, where a link leads to it.
     let own = fs::canonicalize(path).ok();
     let mut beside = [Some(path), own.as_deref()].into_iter().flatten().map(beside);
-    match beside.find(|beside| fs::symlink_metadata(beside).is_ok()) {
-        Some(found) => Ok(Err(format!("another program has it locked by {}", found.display()))),
-        None => Ok(Ok(file.metadata()?)),
+    if let Some(found) = beside.find(|beside| fs::symlink_metadata(beside).is_ok()) {
+        return Ok(Err(format!("another program has it locked by {}", found.display())));
+    }
+    let after = facts(file)?;
+    match (after.len(), after.modified()?) == (taken.len(), taken.modified()?) {
+        true => Ok(Ok(taken)),
+        false => Ok(Err("another program writes to it".to_owned())),
     }
 }
 
@@ -173,5 +184,55 @@ mod tests {
         });
         assert_eq!(facts.expect("facts").len(), 8);
         assert_eq!(told, [format!("another program has it locked by {}", lock.display())]);
+    }
+
+    #[test]
+    fn a_program_that_comes_while_the_facts_are_taken_is_seen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("mbox");
+        fs::write(&path, "From ").expect("a file");
+        let (opened, lock) = (File::open(&path).expect("a file"), beside(&path));
+        let add = |text: &str| {
+            let mut writer = File::options().append(true).open(&path).expect("a file");
+            writer.write_all(text.as_bytes()).expect("written");
+        };
+        // What a program does before and after each time that facts are taken.
+        let settled = |steps: [&dyn Fn(); 4]| {
+            let mut steps = steps.into_iter();
+            let mut step = || {
+                if let Some(step) = steps.next() {
+                    step()
+                }
+            };
+            let facts = settled(&opened, &path, |file| {
+                step();
+                let facts = file.metadata();
+                step();
+                facts
+            });
+            facts.expect("facts").map(|facts| facts.len())
+        };
+        let (nothing, locks) = (|| (), || fs::write(&lock, "").expect("a lock"));
+        let ends = || {
+            add("end");
+            fs::remove_file(&lock).expect("a lock");
+        };
+        assert_eq!(settled([&nothing; 4]), Ok(5));
+        // It holds the lock while they are taken, and still when they are there.
+        let begins = || {
+            locks();
+            add("half");
+        };
+        let seen = settled([&begins, &nothing, &nothing, &nothing]);
+        assert_eq!(seen, Err(format!("another program has it locked by {}", lock.display())));
+        ends();
+        // It has given the lock back by then.
+        let seen = settled([&begins, &ends, &nothing, &nothing]);
+        assert_eq!(seen, Err("another program writes to it".to_owned()));
+        // It comes when nobody looks any more: what it adds is not in the facts.
+        let whole = fs::metadata(&path).expect("facts").len();
+        assert_eq!(settled([&nothing, &nothing, &locks, &begins]), Ok(whole));
+        ends();
+        assert_eq!(settled([&nothing; 4]), Ok(whole + 7));
     }
 }

@@ -10,6 +10,7 @@
 //! commit (`ONEDROP_FULL=1`: all). Leases are short and run out by themselves. Copies in doubt
 //! before the killed delivery begins take a turn and a look, which are killed at every step too.
 
+mod by_recipient;
 mod forgetting;
 mod replaying;
 mod settings;
@@ -28,6 +29,7 @@ use crate::sample::sample;
 use crate::strace::{self, Call};
 use crate::support::TempRoot;
 use crate::support::site::Site;
+use by_recipient::ByRecipient;
 use forgetting::{Forgetting, What};
 use replaying::Replaying;
 use settings::{Delivery, LmtpServer, Migration, Repair, Setting, Settle};
@@ -504,6 +506,17 @@ fn a_migration_killed_at_any_step_is_done_by_the_next() {
     for site in [Combination::embedded(), Combination::servers()] {
         kill_at_every_step(&[&Migration(&site)], NEED_NOT_MEET);
     }
+}
+
+#[test]
+fn an_upgrade_of_sqlite_beside_a_reader_and_deliveries_killed_at_any_step_is_done_by_the_next() {
+    let must = Must { sample: 40, ..NEED_NOT_MEET };
+    kill_at_every_step(&[&ByRecipient::of(&Combination::embedded())], must);
+}
+
+#[test]
+fn an_upgrade_of_mariadb_beside_a_reader_and_deliveries_killed_at_any_step_is_done_by_the_next() {
+    kill_at_every_step(&[&ByRecipient::of(&Combination::mariadb_and_maildir())], NEED_NOT_MEET);
 }
 
 #[test]
