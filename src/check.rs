@@ -27,6 +27,7 @@ mod ledger;
 mod postfix;
 pub mod program;
 mod store;
+mod web;
 
 pub use dovecot::of_output as of_doveconf;
 pub use finding::{Finding, Severity};
@@ -109,6 +110,7 @@ pub fn run(
         findings.extend(directory::findings(&check));
         findings.extend(directory::of_userdb(&check));
         findings.extend(store::findings(&check, args.account.as_deref()));
+        findings.extend(web::findings(&check, config));
         let (loaded, file) = (loaded.clone(), args.dovecot.clone());
         findings.extend(step("dovecot", time, move || {
             dovecot::findings(file.as_deref(), &loaded.config, time)

@@ -5,7 +5,7 @@
 //! ever. The password's file is judged and read through one open file, so what was judged is what
 //! was read.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path};
@@ -30,14 +30,10 @@ pub(super) fn read(
     let shown = shown_path(path);
     let failed = |error: io::Error| format!("{shown}: {}", shown_io(&error));
     let file = open_regular(path).map_err(|why| format!("{shown}: {why}"))?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode();
     // systemd guards its credentials by the folder and by ACLs, which show up as permissions of the
     // group.
-    if mode & 0o077 != 0 && !credentials_directory.is_some_and(|folder| is_under(path, folder)) {
-        let mode = mode & 0o7777;
-        return Err(format!(
-            "{shown} is open to group or others (mode {mode:04o}; expected 0600 or 0400)"
-        ));
+    if !credentials_directory.is_some_and(|folder| is_under(path, folder)) {
+        is_closed(path, &file.metadata().map_err(failed)?)?;
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST as usize + 1));
     file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -51,6 +47,30 @@ pub(super) fn read(
         Ok(password) if password.contains('\0') => Err(format!("{shown} holds a NUL")),
         Ok(password) => Ok(password.into()),
     }
+}
+
+/// What is wrong with a password's file; of one that this user may not read, what can be seen from
+/// outside.
+pub fn fault(path: &Path) -> Option<String> {
+    let is_hidden = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    match fs::metadata(path) {
+        Ok(found) if File::open(path).as_ref().is_err_and(is_hidden) => {
+            is_closed(path, &found).err()
+        }
+        Err(error) if is_hidden(&error) => None,
+        _ => read(path, None).err(),
+    }
+}
+
+/// # Errors
+/// Others than its owner may read it.
+fn is_closed(path: &Path, found: &Metadata) -> Result<(), String> {
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let shown = shown_path(path);
+    Err(format!("{shown} is open to group or others (mode {mode:04o}; expected 0600 or 0400)"))
 }
 
 /// Opens a file that is one: not a folder, a pipe or a terminal.
