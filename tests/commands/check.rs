@@ -1,5 +1,5 @@
 //! `onedrop check` as an administrator runs it; about Postfix in `postfix.rs`, about Dovecot in
-//! `dovecot.rs`, about the pages in `web.rs`, against ledgers and stores that misbehave in `ends.rs`.
+//! `dovecot.rs`, about the pages in `web.rs`, against ends that misbehave in `ends.rs`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
