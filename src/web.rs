@@ -133,6 +133,11 @@ impl Site {
         Instant::now() + TIME
     }
 
+    /// Whether the ledger's schema is one that this program knows.
+    fn fits(&self) -> Result<(), LedgerError> {
+        self.ledger.schema_version(self.until()).and_then(SchemaVersion::check)
+    }
+
     /// An error of the ledger; where it refuses our login, with the key that it is of.
     fn told(&self, error: &LedgerError) -> String {
         match error {
@@ -240,11 +245,8 @@ async fn style() -> Response {
 /// For probes: 200, or 503 and why.
 async fn healthz(State(site): Shared) -> Response {
     const TEXT: [(axum::http::HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
-    let ask = |site: &Arc<Site>| -> Result<(), LedgerError> {
-        site.ledger.schema_version(site.until()).and_then(SchemaVersion::check)
-    };
     let asked = match site.health.turn().await {
-        Ok(turn) => asked(Arc::clone(&site), turn, ask).await,
+        Ok(turn) => asked(Arc::clone(&site), turn, |site| site.fits()).await,
         Err(why) => Err(why),
     };
     let why = match asked {
@@ -323,6 +325,15 @@ impl Drop for Waits<'_> {
     }
 }
 
+/// Makes a page of a ledger that [fits](Site::fits).
+fn page_of(
+    site: &Arc<Site>,
+    make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown>,
+) -> Result<Html, NotShown> {
+    site.fits()?;
+    make(site)
+}
+
 async fn made(
     site: Arc<Site>,
     make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
@@ -331,7 +342,7 @@ async fn made(
         Ok(turn) => turn,
         Err(why) => return NotShown::busy(why).response(&site),
     };
-    match asked(Arc::clone(&site), turn, make).await {
+    match asked(Arc::clone(&site), turn, |site| page_of(site, make)).await {
         Ok(Ok(page)) => page.response(),
         Ok(Err(why)) => why.response(&site),
         Err(why) => NotShown::busy(why).response(&site),
@@ -349,7 +360,7 @@ async fn begun(
         Ok(turn) => turn,
         Err(why) => return NotShown::busy(why).response(&site),
     };
-    let mut asked = Box::pin(asked(Arc::clone(&site), turn, make));
+    let mut asked = Box::pin(asked(Arc::clone(&site), turn, |site| page_of(site, make)));
     match tokio::time::timeout(AT_ONCE, &mut asked).await {
         Ok(Ok(Ok(page))) => page.response(),
         Ok(Ok(Err(why))) => why.response(&site),
@@ -382,4 +393,32 @@ async fn asked<T: Send + 'static>(
     // What panics is one page, not the server.
     let asked = tokio::task::spawn_blocking(ask).await;
     asked.map_err(|_| "an internal error; the log has it")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[test]
+    fn a_turn_that_rests_ends_as_soon_as_nobody_waits() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            let turns = Arc::new(Turns::new(1));
+            let turn = turns.turn().await.expect("a turn");
+            let waiting: Vec<_> = (0..100).map(|_| Waits::among(&turns.waiting)).collect();
+            // After questions that took for ever it rests for as long as a turn can.
+            let mut rest = pin!(turn.rest(Duration::from_secs(3600)));
+            assert!(timeout(Duration::ZERO, &mut rest).await.is_err(), "it does not rest");
+            assert_eq!(turns.free.available_permits(), 0);
+            drop(waiting);
+            // Whatever comes first of the two is seen first, however late this looks.
+            let ended = timeout(LONGEST_PAUSE / 2, &mut rest).await;
+            assert!(ended.is_ok(), "it rests though nobody waits");
+            assert_eq!(turns.free.available_permits(), 1);
+        });
+    }
 }

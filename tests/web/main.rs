@@ -1,6 +1,7 @@
 //! `onedrop web`: what it answers on the wire, what a browser makes of it, what it asks of each
 //! ledger, and what its role there may read.
 
+mod base;
 mod browser;
 mod engines;
 mod lists;
@@ -10,6 +11,7 @@ mod reader;
 mod refused;
 mod seen;
 mod served;
+mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;

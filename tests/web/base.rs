@@ -1,0 +1,104 @@
+//! The pages of a ledger that is not of this program's schema version: one of the version before
+//! is shown as it is, and of another it is told what to do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::served::Served;
+use crate::support::mariadb::Mariadb;
+use crate::support::postgres::{Postgres, bin};
+use crate::support::run;
+use crate::support::site::{Files, Site};
+
+/// Each page, and what it has of the ten messages that are there.
+const PAGES: [(&str, &[&str]); 9] = [
+    ("/healthz", &["ok\n"]),
+    ("/", &["The last day"]),
+    ("/search?q=scuba@mail.axial.net", &["&#60;9@upgrade&#62;", "&#60;0@upgrade&#62;"]),
+    ("/search?q=doug", &["&#60;8@upgrade&#62;", "&#60;0@upgrade&#62;"]),
+    ("/failures", &["<h1>Failures</h1>"]),
+    ("/doubts", &["<h1>Doubts</h1>"]),
+    ("/jobs", &["note"]),
+    ("/locks", &["<h1>Locks</h1>"]),
+    ("/hosts", &["<h1>Hosts</h1>"]),
+];
+
+fn dump(engine: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/base-ledger/{engine}.sql"))
+}
+
+/// Serves a ledger whose schema is of version 10, and then says that it is of another.
+#[track_caller]
+fn all_is_shown(site: &Site<Files>, ledger: &str, sql: impl Fn(&str)) {
+    let served = Served::start(&site.config("web", ledger), &[]);
+    for (path, parts) in PAGES {
+        let page = served.page(path);
+        for part in parts {
+            assert!(page.contains(part), "{path}: {part}: {page}");
+        }
+        assert!(!page.contains("The ledger: "), "{path}: {page}");
+    }
+    let found = served.get("/search?q=2@upgrade");
+    let story = served.page(found.field("location").unwrap_or_else(|| panic!("{found:?}")));
+    for part in ["&#60;2@upgrade&#62;", "scuba", "doug", "placed", "delivered"] {
+        assert!(story.contains(part), "{part}: {story}");
+    }
+    assert_eq!(served.page("/search?q=doug").matches("@upgrade&#62;</a>").count(), 5);
+    // Neither an older nor a newer one is guessed at.
+    for (version, says) in [
+        (9, "has schema version 9, of a trial before the first release"),
+        (13, "has schema version 13, which takes programs of version 13 and later"),
+    ] {
+        sql(&format!("UPDATE onedrop_ledger SET version = {version}, oldest_program = {version}"));
+        let health = served.get("/healthz");
+        assert_eq!(health.status, 503, "{health:?}");
+        assert!(health.body.starts_with(&format!("ledger: {says}")), "{health:?}");
+        for (path, _) in &PAGES[1..] {
+            let page = served.get(path);
+            let is_begun = page.field("transfer-encoding").is_some();
+            assert!(page.status == 503 || is_begun, "{version} {path}: {page:?}");
+            let told = page.body.matches(&format!("<p>The ledger: {says}")).count();
+            assert_eq!(told, 1, "{version} {path}: {page:?}");
+        }
+    }
+}
+
+#[test]
+fn a_ledger_of_the_version_before_is_shown_on_sqlite() {
+    let site = Site::embedded();
+    let ledger = rusqlite::Connection::open(site.root.join("ledger.db")).expect("a file");
+    ledger.execute_batch(&fs::read_to_string(dump("sqlite")).expect("a dump")).expect("a dump");
+    ledger.pragma_update(None, "journal_mode", "wal").expect("WAL");
+    all_is_shown(&site, "", |sql| ledger.execute_batch(sql).expect("a change"));
+}
+
+#[test]
+fn a_ledger_of_the_version_before_is_shown_on_postgres() {
+    let (site, postgres) = (Site::embedded(), Postgres::start());
+    let url = postgres.url_socket();
+    let mut psql = Command::new(bin("psql"));
+    run(psql.args(["-Xq", "-v", "ON_ERROR_STOP=1", "-d", &url, "-f"]).arg(dump("postgres")));
+    all_is_shown(&site, &format!("[ledger]\nurl = \"{url}\"\n"), |sql| drop(postgres.psql(sql)));
+}
+
+#[test]
+fn a_ledger_of_the_version_before_is_shown_on_mariadb() {
+    let (site, mariadb) = (Site::embedded(), Mariadb::start());
+    mariadb.load("onedrop", &dump("mariadb"));
+    all_is_shown(&site, &mariadb.toml(), |sql| drop(mariadb.sql(sql)));
+}
+
+#[test]
+fn a_database_without_a_schema_is_to_be_migrated() {
+    let (site, postgres) = (Site::embedded(), Postgres::start());
+    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    let served = Served::start(&site.config("web", &ledger), &[]);
+    let says = "has no schema yet, this program needs version 11: run `onedrop migrate`";
+    assert_eq!(served.get("/healthz").body, format!("ledger: {says}\n"));
+    for path in ["/", "/m/1", "/search?q=x", "/locks", "/jobs", "/hosts"] {
+        let page = served.get(path);
+        assert_eq!(page.status, 503, "{page:?}");
+        assert!(page.body.contains(&format!("<p>The ledger: {says}.</p>")), "{path}: {page:?}");
+    }
+}

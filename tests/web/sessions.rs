@@ -1,0 +1,57 @@
+//! The sessions that the pages keep with the ledger.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onedrop::config::{Config, LedgerUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::{AnyLedger, Numbered, Program};
+use onedrop::pool::Limits;
+use onedrop::web::{self, AT_A_TIME, Site as Pages};
+
+use crate::support::postgres::Postgres;
+use crate::support::site::{Site, run};
+use crate::support::wait_until;
+use crate::wire::LONG;
+
+#[test]
+fn those_that_nobody_uses_are_closed() {
+    let (site, postgres) = (Site::embedded(), Postgres::start());
+    let config = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    assert!(run(&site.config("owner", &config), &["migrate"]).status.success());
+    let Ok(LedgerUrl::Postgres { url }) = postgres.url_socket().parse() else { panic!("a URL") };
+    let settings =
+        PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
+    let idle = Duration::from_millis(200);
+    let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle };
+    let ledger = PostgresLedger::reading(settings, Program::default(), limits).expect("a ledger");
+    let ledger: Arc<dyn AnyLedger> = Arc::new(ledger);
+    let open = || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'onedrop'";
+        postgres.psql(sql).parse::<usize>().expect("a number")
+    };
+    // As many pages as may ask at a time: each has a session.
+    let by = format!("host={} port={}", postgres.socket_dir().display(), postgres.port());
+    let by = format!("{by} user=postgres dbname=onedrop");
+    let mut holder = postgres::Client::connect(&by, postgres::NoTls).expect("a session");
+    let mut ask_at_once = || {
+        let mut held = holder.transaction().expect("a transaction");
+        held.batch_execute("LOCK TABLE onedrop_message").expect("a lock");
+        let until = Instant::now() + LONG;
+        thread::scope(|scope| {
+            for _ in 0..AT_A_TIME {
+                scope.spawn(|| ledger.last_row(Numbered::Message, until));
+            }
+            assert!(wait_until(LONG, || open() == AT_A_TIME));
+            held.commit().expect("an end");
+        });
+        // A question that has waited for too long leaves none.
+        ledger.count() == (0, AT_A_TIME)
+    };
+    assert!((0..5).any(|_| ask_at_once()), "{:?}", ledger.count());
+    let pages = Arc::new(Pages::new(&Config::default(), ledger.clone(), None, "mx1".to_owned()));
+    web::keep_counting(&pages, idle / 20).expect("a thread");
+    // Counting itself goes on in one.
+    assert!(wait_until(LONG, || ledger.count().1 <= 1 && open() <= 1), "{:?}", ledger.count());
+}
