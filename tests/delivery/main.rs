@@ -16,6 +16,8 @@ mod replay_corpus;
 mod replay_runs;
 mod retention;
 mod rights;
+#[path = "../faults/sample.rs"]
+mod sample;
 mod sent;
 mod settle;
 #[path = "../support/mod.rs"]
