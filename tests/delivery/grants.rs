@@ -1,7 +1,7 @@
 //! What a role of the ledger must be granted for each command that opens it: as docs/rights.md has
 //! it, on Postgres and MariaDB. It is enough, and without any one of the grants a command says so,
-//! with the table and the role, and ends in 75 ([`NOT_MISSED`] has what is not so). A full run takes
-//! each away, any other a sample. The pages' own role: tests/web/engines.rs.
+//! with the table and the role, and ends in 75 ([`NOT_MISSED`] has what is not so). A full run
+//! takes each away, any other a sample. The pages' own role: tests/web/engines.rs.
 
 use std::cell::{Cell, OnceCell};
 use std::fs;
@@ -118,8 +118,8 @@ impl Engine for Mariadb {
     }
 }
 
-/// Of a cell of the page's table what counts for an engine: in `(...)` for Postgres alone, in `[...]`
-/// for MariaDB.
+/// Of a cell of the page's table what counts for an engine: in `(...)` for Postgres alone, in
+/// `[...]` for MariaDB.
 fn letters_for(engine: &dyn Engine, cell: &str) -> String {
     let (open, close) = if engine.name() == "postgres" { ('[', ']') } else { ('(', ')') };
     match (cell.find(open), cell.find(close)) {
