@@ -35,12 +35,12 @@ ledger_password_file = "/etc/onedrop/reader.password"
 
 const POSTGRES: &str = "
     bin=$(echo /usr/lib/postgresql/*/bin)
-    install -d -o postgres /srv/pg /run/pg
+    install -d -o postgres /srv/pg /run/pg /var/run/postgresql
     echo owner-secret >/srv/owner
     runuser -u postgres -- $bin/initdb -D /srv/pg -U onedrop -E UTF8 --no-locale \
         -A scram-sha-256 --pwfile=/srv/owner --no-sync --no-instructions >/dev/null
     runuser -u postgres -- $bin/pg_ctl -w -s -D /srv/pg -l /srv/pg/log -o \
-        \"-k /run/pg -c listen_addresses= -c fsync=off\" start
+        \"-k /run/pg,/var/run/postgresql -c listen_addresses= -c fsync=off\" start
     export PGPASSWORD=owner-secret PGHOST=/run/pg PGUSER=onedrop
     $bin/createdb onedrop
     for one in ledger:owner-secret store:store-secret directory:directory-secret; do
@@ -50,14 +50,96 @@ const POSTGRES: &str = "
     runuser -u onedrop -- onedrop migrate
     $bin/psql -q -d onedrop -f /root/grants.sql";
 
+/// Where mail is delivered for once, into the ledger that is in use.
+const DELIVERIES: &str = r#"
+[store]
+url = "maildir:///srv/deliveries/mail"
+[directory]
+domains = ["mail.axial.net"]
+"#;
+
 const PATHS: &str = "/ /failures /search?q=scuba /doubts /locks /jobs /hosts";
 
-/// The SQL of docs/web.md for Postgres.
-fn grants() -> String {
+/// What is behind the first of these in docs/web.md, up to the second.
+fn part_of_page(begin: &str, end: &str) -> String {
     let page = crate::support::fixture_text("docs/web.md");
-    let (_, rest) = page.split_once("```sql\n-- Postgres").expect("a block");
-    let (block, _) = rest.split_once("```").expect("an end");
+    let (_, rest) = page.split_once(begin).unwrap_or_else(|| panic!("no {begin}"));
+    rest.split_once(end).expect("an end").0.to_owned()
+}
+
+/// Its SQL for Postgres.
+fn grants() -> String {
+    let block = part_of_page("```sql\n-- Postgres", "```");
     block.split_once('\n').expect("lines").1.to_owned()
+}
+
+/// The same as it says for the socket, and the configuration there.
+fn by_socket() -> (String, String) {
+    let text = part_of_page("By Postgres' Unix socket", "```toml\n");
+    let [_, role, _, name, _, instead_of, _] = text.split('`').collect::<Vec<_>>()[..] else {
+        panic!("{text}")
+    };
+    let rest = grants();
+    let rest = rest.split_once(";\n").expect("the first statement").1.replace(instead_of, name);
+    let config = part_of_page(&format!("{text}```toml\n"), "```");
+    (format!("{role}\n{rest}"), config)
+}
+
+/// Delivers two messages, so that a search has a list.
+fn deliver(machine: &Machine) {
+    machine.run(
+        "accept() { runuser -u onedrop -- onedrop migrate --accept-config $*; }
+         accept --config /srv/deliveries/onedrop.toml
+         for id in unit another; do
+             printf 'From: ann@elsewhere.example\\nMessage-ID: <%s@x.example>\\n\\nhi\\n' $id |
+                 runuser -u onedrop -- onedrop deliver --config /srv/deliveries/onedrop.toml \
+                     -d scuba@mail.axial.net -f ann@elsewhere.example
+         done
+         accept",
+    );
+}
+
+/// The body of a page, as the proxy's user gets it.
+fn body(machine: &Machine, path: &str) -> String {
+    machine.run(&format!(
+        "runuser -u proxy -G onedrop-web -- curl -s --unix-socket /run/onedrop/web.sock \
+             'http://localhost{path}'"
+    ))
+}
+
+/// Each page is the one that was asked for, and has the messages that were delivered.
+#[track_caller]
+fn what_was_delivered_is_shown(machine: &Machine) {
+    const ID: &str = "&#60;unit@x.example&#62;";
+    let found = body(machine, "/search?q=scuba");
+    let (link, _) = found.split_once(&format!("\">{ID}</a>")).unwrap_or_else(|| panic!("{found}"));
+    let story = link.rsplit_once("href=\"").expect("a link").1;
+    assert!(story.starts_with("/m/"), "{found}");
+    for (path, parts) in [
+        ("/healthz", &["ok\n"][..]),
+        ("/", &["<h1>Now</h1>", "The last day"]),
+        ("/failures", &["<h1>Failures</h1>"]),
+        ("/search?q=scuba", &["<h1>Search</h1>", ID, "another@x.example"]),
+        ("/search?q=elsewhere&by=sender", &["<h1>Search</h1>", ID, "another@x.example"]),
+        (story, &[ID, "<strong>INBOX</strong>", "scuba", "placed", "recorded", "delivered"]),
+        ("/doubts", &["<h1>Doubts</h1>"]),
+        ("/locks", &["<h1>Locks</h1>"]),
+        ("/jobs", &["<h1>Jobs</h1>"]),
+        ("/hosts", &["<h1>Hosts</h1>"]),
+    ] {
+        let page = body(machine, path);
+        for part in parts {
+            assert!(page.contains(part), "{path}: {part}: {page}");
+        }
+        assert!(!page.contains("The ledger: "), "{path}: {page}");
+        assert_eq!(page.trim_end().ends_with("</html>"), path != "/healthz", "{path}: {page}");
+    }
+}
+
+/// What `onedrop check` says of the pages to this user.
+fn checked(machine: &Machine, user: &str) -> String {
+    let told = machine.run(&format!("runuser -u {user} -- onedrop check || true"));
+    told.lines().filter(|line| line.contains(" web: ")).map(|line| line.to_owned() + "\n").collect()
 }
 
 /// Asks for every page as the proxy's user would.
@@ -108,6 +190,9 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
             ("site.toml", SITE),
             ("postgres.toml", ON_POSTGRES),
             ("reader.toml", READER),
+            ("deliveries.toml", DELIVERIES),
+            ("by_socket.sql", by_socket().0.as_str()),
+            ("socket.toml", by_socket().1.as_str()),
         ] {
             let file = root.join(name);
             fs::write(&file, text).expect("a file");
@@ -123,9 +208,15 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
     let restart = "systemctl daemon-reload; systemctl stop onedrop-web.service; \
          systemctl reset-failed onedrop-web.service onedrop-web.socket || true; \
          systemctl restart onedrop-web.socket";
+    machine.run(
+        "install -d -o onedrop /srv/deliveries
+         install -D -g onedrop -m 640 /root/postgres.toml /srv/deliveries/conf.d/ledger.toml
+         install -g onedrop -m 640 /root/deliveries.toml /srv/deliveries/onedrop.toml",
+    );
     add("site");
     add("postgres");
     machine.run(POSTGRES);
+    deliver(&machine);
 
     // Without a role of their own, the pages say which password they may not read.
     machine.run("systemctl enable --now onedrop-web.socket");
@@ -149,6 +240,30 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
     assert!(all(&answers), "{answers}{}", machine.journal());
     assert_eq!(user(&machine), "onedrop-web");
     assert_eq!(readable(&machine), "onedrop.toml\nconf.d/site.toml\nreader.password\n");
+    what_was_delivered_is_shown(&machine);
+    // The check says so, and to whom the password is not as well.
+    let password = "web: web.ledger_password_file: /etc/onedrop/reader.password belongs to";
+    let ledger = "web: web.ledger_url: postgres:///onedrop";
+    let well =
+        format!("ok      {password} onedrop-web\nok      {ledger} is the ledger of ledger.url\n");
+    assert_eq!(checked(&machine, "root"), well);
+    let told = checked(&machine, "onedrop");
+    let says = format!(
+        "ok      {password} onedrop-web\nok      {ledger} was not asked: \
+         web.ledger_password_file: /etc/onedrop/reader.password: permission denied to the user \
+         onedrop\n"
+    );
+    assert_eq!(told, says);
+    for owner in ["root", "onedrop"] {
+        machine.run(&format!("chown {owner} /etc/onedrop/reader.password"));
+        let told = checked(&machine, "root");
+        let says = format!(
+            "warning {password} {owner}, and onedrop-web.service runs as onedrop-web, who cannot \
+             read it: chown onedrop-web /etc/onedrop/reader.password\n"
+        );
+        assert!(told.starts_with(&says), "{told}");
+    }
+    machine.run("chown onedrop-web /etc/onedrop/reader.password");
     // Neither do those read others' passwords who only ask the ledger; who needs one says so.
     let as_reader = "PATH=$PATH ONEDROP__LEDGER__PASSWORD_FILE=/etc/onedrop/reader.password \
         ONEDROP__LEDGER__URL='postgres://onedrop_reader@/onedrop?host=/run/pg' \
@@ -162,10 +277,33 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
     let says = "store.password: permission denied to the user onedrop-web";
     assert!(said.contains(says) && !said.contains("directory.password"), "{said}");
 
+    // By the socket, as the page has it: Debian's pg_hba.conf asks no role there for a password.
+    machine.run(
+        "sed -i '1i local onedrop onedrop-web peer' /srv/pg/pg_hba.conf
+         bin=$(echo /usr/lib/postgresql/*/bin)
+         runuser -u postgres -- $bin/pg_ctl -s -D /srv/pg reload
+         PGPASSWORD=owner-secret $bin/psql -q -v ON_ERROR_STOP=1 -h /run/pg -U onedrop -d onedrop \
+             -f /root/by_socket.sql
+         install -g onedrop -m 640 /root/socket.toml /etc/onedrop/conf.d/reader.toml
+         rm /etc/onedrop/reader.password",
+    );
+    machine.run(restart);
+    let answers = pages(&machine);
+    assert!(all(&answers), "{answers}{}", machine.journal());
+    assert_eq!(user(&machine), "onedrop-web");
+    assert_eq!(readable(&machine), "onedrop.toml\nconf.d/site.toml\n");
+    what_was_delivered_is_shown(&machine);
+    let told = checked(&machine, "root");
+    let says = format!("ok      {ledger} has no password, and lets this user not in, ");
+    assert!(told.starts_with(&says) && told.lines().count() == 1, "{told}");
+
     // A ledger in a file is told to be another's; by the drop-in the owner serves it, whom the
     // other passwords are kept from.
     machine.run("rm /etc/onedrop/conf.d/postgres.toml /etc/onedrop/conf.d/reader.toml");
-    machine.run(&format!("runuser -u onedrop -- onedrop migrate; {restart}"));
+    machine.run(&format!(
+        "rm -r /srv/deliveries/conf.d; runuser -u onedrop -- onedrop migrate; {restart}"
+    ));
+    deliver(&machine);
     let answers = pages(&machine);
     // Those that may look for long are begun before it is known.
     for page in ["/healthz", "/", "/locks", "/jobs", "/hosts"] {
@@ -182,6 +320,7 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
     let answers = pages(&machine);
     assert!(all(&answers), "{answers}{}", machine.journal());
     assert_eq!(user(&machine), "onedrop");
+    what_was_delivered_is_shown(&machine);
     let readable = readable(&machine);
     assert!(!readable.contains("store") && !readable.contains("directory"), "{readable}");
     assert!(readable.contains("onedrop.toml\n"), "{readable}");
