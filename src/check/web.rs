@@ -42,8 +42,8 @@ pub(super) fn findings(check: &CheckContext, file: Option<&Path>) -> Vec<Finding
         ("web.ledger_password_file", &web.ledger_password_file),
     ];
     let of_files = files.into_iter().filter_map(|(key, path)| {
-        let (path, reader) = (path.clone()?, reader(check));
-        let judged = check.ask(move |_, _| judge(&path, reader.as_ref()));
+        let path = path.clone()?;
+        let judged = check.ask(move |check, _| judge(&path, reader(check).as_ref()));
         let (severity, text) = judged.unwrap_or_else(|why| (Severity::Warning, why));
         Some(finding(severity, format!("{key}: {text}")))
     });
@@ -104,17 +104,22 @@ fn of_ledger(check: &CheckContext, url: &LedgerUrl, file: Option<&Path>) -> Opti
     }
     if let (LedgerUrl::Sqlite { path: theirs }, LedgerUrl::Sqlite { path: ours }) = (url, ours) {
         // Opening them could make files.
-        return Some(match is_same_file(theirs, ours) {
-            true => about(Severity::Ok, SAME),
-            false => about(Severity::Warning, DIFFERENT),
+        let (theirs, ours) = (theirs.clone(), ours.clone());
+        return Some(match check.ask(move |_, _| is_same_file(&theirs, &ours)) {
+            Ok(true) => about(Severity::Ok, SAME),
+            Ok(false) => about(Severity::Warning, DIFFERENT),
+            Err(why) => about(Severity::Warning, &format!(": {why}")),
         });
     }
-    let pages = match Config::load(file, Opens::Pages) {
-        Ok(pages) => pages,
-        Err(errors) => {
+    let file = file.map(Path::to_owned);
+    let loaded = check.ask(move |_, _| Config::load(file.as_deref(), Opens::Pages));
+    let pages = match loaded {
+        Ok(Ok(pages)) => pages,
+        Ok(Err(errors)) => {
             let why = errors.problems().first().map(|one| one.text.clone()).unwrap_or_default();
             return Some(about(Severity::Ok, &format!(" was not asked: {why}")));
         }
+        Err(why) => return Some(about(Severity::Warning, &format!(" was not asked: {why}"))),
     };
     let has_password = pages.ledger_password().is_some();
     let asked = check.ask(move |check, until| {

@@ -54,7 +54,7 @@ pub(super) fn read(
 pub fn fault(path: &Path) -> Option<String> {
     let is_hidden = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     match fs::metadata(path) {
-        Ok(found) if File::open(path).as_ref().is_err_and(is_hidden) => {
+        Ok(found) if found.is_file() && File::open(path).as_ref().is_err_and(is_hidden) => {
             is_closed(path, &found).err()
         }
         Err(error) if is_hidden(&error) => None,
