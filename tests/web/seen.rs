@@ -188,7 +188,7 @@ fn pages_fit_from_narrow_to_wide_and_axe_finds_nothing() {
 fn a_page_that_was_cut_off_says_so_and_one_that_was_not_does_not() {
     let waits = WaitsAt::call("last_row");
     // The server's own bound cuts a page whose rows take too long.
-    let limits = HttpLimits { whole: Duration::from_secs(1), ..web::LIMITS };
+    let limits = HttpLimits { whole: Duration::from_secs(4), ..web::LIMITS };
     let cutting = InProcess::with(&Config::default(), limits, waits.clone());
     let (browser, axe) = (Browser::start(), axe());
     let shown = || {
