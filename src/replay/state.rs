@@ -311,6 +311,13 @@ mod tests {
         let (state, done) = ReplayState::open(&path, &purpose("zoe")).expect("a state");
         assert_eq!(done.of_file(odd, version(1)), IsDone::Yes);
         assert_eq!(done.of_file(odd, version(2)), IsDone::Changed);
+        // Not another one, however alike they look.
+        for other in [&b"/x/\xfe\n\"y"[..], b"/x/\\xff\\n\\\"y", "/x/\u{fffd}\n\"y".as_bytes()] {
+            let other = Path::new(std::ffi::OsStr::from_bytes(other));
+            assert_eq!(done.of_file(other, version(1)), IsDone::No, "{other:?}");
+        }
+        let text = std::fs::read(&path).expect("a state");
+        assert!(text.is_ascii() && text.iter().filter(|byte| **byte == b'\n').count() == 6);
         let (is, runs) = done.of_mbox(Path::new("/m"), version(99));
         assert_eq!((is, runs), (IsDone::Yes, [(0, (30, 3)), (40, (50, 1))].into()));
         let changed = done.of_mbox(Path::new("/m"), version(98));

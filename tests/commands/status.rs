@@ -429,12 +429,14 @@ fn a_job_of_which_nothing_is_expected_has_no_errors_and_a_crash_is_one() {
 
 #[test]
 fn a_job_that_is_overdue_or_was_never_looked_for_is_told_by_its_metrics() {
-    let jobs = ["late", "new", "well"]
+    let jobs = ["late", "new", "paused", "well"]
         .map(|name| format!("[jobs.{name}]\nevery = \"1h\"\ncommand = [\"true\"]\n"));
     let admin = Admin::with(&jobs.concat());
     let tick = admin.command(&["jobs", "tick"]).stdin(Stdio::null()).output().expect("onedrop");
     assert!(tick.status.success(), "{tick:?}");
-    let changed = "UPDATE onedrop_job SET next_due = next_due - 3 * 3600 WHERE name = 'late';
+    let changed = "UPDATE onedrop_job SET next_due = next_due - 3 * 3600
+                   WHERE name IN ('late', 'paused');
+                   UPDATE onedrop_job SET paused_at = last_start WHERE name = 'paused';
                    DELETE FROM onedrop_job_run WHERE job = 'new';
                    DELETE FROM onedrop_job WHERE name = 'new'";
     admin.site.sqlite().execute_batch(changed).expect("rows");
@@ -448,8 +450,9 @@ fn a_job_that_is_overdue_or_was_never_looked_for_is_told_by_its_metrics() {
         let value = text.lines().find_map(|line| line.strip_prefix(&*name));
         value.unwrap_or_else(|| panic!("no {name}in\n{text}")).parse::<u64>().expect("a number")
     };
-    assert_eq!(["late", "new", "well"].map(|job| value("on_record", job)), [1, 0, 1]);
-    assert_eq!(["new", "well"].map(|job| value("overdue_seconds", job)), [0, 0]);
+    let all = ["late", "new", "paused", "well"];
+    assert_eq!(all.map(|job| value("on_record", job)), [1, 0, 1, 1]);
+    assert_eq!(["new", "paused", "well"].map(|job| value("overdue_seconds", job)), [0, 0, 0]);
     // Due an hour after its only run, less three.
     let late = value("overdue_seconds", "late");
     assert!((7200 - 60..7200 + 600).contains(&late), "{late}");
@@ -457,5 +460,5 @@ fn a_job_that_is_overdue_or_was_never_looked_for_is_told_by_its_metrics() {
     let told: Value = serde_json::from_str(&told.out).expect("JSON");
     let states = told["figures"]["jobs"].as_array().expect("jobs").iter();
     let states: Vec<_> = states.map(|job| job["state"].as_str().expect("a word")).collect();
-    assert_eq!(states, ["overdue", "new", "ok"]);
+    assert_eq!(states, ["overdue", "new", "paused", "ok"]);
 }

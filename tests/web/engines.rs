@@ -311,12 +311,22 @@ fn on_sqlite_pages_go_on_when_another_client_was_the_last_but_them() {
     let config = site.config("deliver", "");
     delivered(&config, &["-d", SCUBA], letters::from_ann("first").as_bytes());
     let served = Served::start(&site.config("web", ""), &[]);
+    let ledger = site.root.join("ledger.db");
+    let sessions = || {
+        let open = fs::read_dir(format!("/proc/{}/fd", served.server.pid())).expect("descriptors");
+        let paths = open.flatten().filter_map(|one| fs::read_link(one.path()).ok());
+        paths.filter(|path| *path == ledger).count()
+    };
     // Pages at once have sessions of their own: one is opened beside another.
-    thread::scope(|scope| {
-        for _ in 0..20 {
-            scope.spawn(|| served.get("/failures?q=scuba"));
-        }
-    });
+    let two = || {
+        thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| served.get("/failures?q=scuba"));
+            }
+        });
+        sessions() > 1
+    };
+    assert!(crate::support::wait_until(Duration::from_secs(60), two), "{} sessions", sessions());
     let wal = site.root.join("ledger.db-wal");
     let other = std::process::Command::new("python3")
         .arg("-c")
