@@ -3,8 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -133,18 +133,25 @@ fn two_runs_side_by_side_leave_one_copy_each() {
     site.inbox_has("scuba", &letters);
 }
 
+/// A message that was replayed, with the copy as a delivery leaves it that was killed with so many
+/// seconds of its lease to come: the site, the configuration, and the file.
+fn held_by_a_killed_one(secs: u32, sources: &TempRoot) -> (Site, PathBuf, String) {
+    let site = Site::with_servers();
+    let config = site.config("etc", "lock.wait_secs = 0\n");
+    let file = sources.write("held.eml", from_ann("held")).display().to_string();
+    told(&replay(&config, &[&file]), 0);
+    site.postgres.psql(&format!(
+        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true,
+             leased_until = clock_timestamp() + interval '{secs} seconds', owner = 'another'"
+    ));
+    (site, config, file)
+}
+
 /// A killed delivery's lease is waited for, where it does not last long.
 #[test]
 fn what_a_killed_delivery_had_is_replayed_when_its_lease_is_over() {
-    let site = Site::with_servers();
-    let config = site.config("etc", "lock.wait_secs = 0\n");
     let sources = TempRoot::new();
-    let file = sources.write("held.eml", from_ann("held")).display().to_string();
-    told(&replay(&config, &[&file]), 0);
-    site.postgres.psql(
-        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true,
-             leased_until = clock_timestamp() + interval '3 seconds', owner = 'another'",
-    );
+    let (site, config, file) = held_by_a_killed_one(3, &sources);
     let err = told(&replay(&config, &[&file]), 0);
     assert_eq!(err, "1 message: 1 found\n");
     assert_eq!(site.dovecot.messages("scuba", "INBOX").len(), 1);
@@ -153,15 +160,8 @@ fn what_a_killed_delivery_had_is_replayed_when_its_lease_is_over() {
 /// Tries of what another delivery has come no faster than `--rate` says.
 #[test]
 fn what_is_held_is_tried_again_at_the_rate() {
-    let site = Site::with_servers();
-    let config = site.config("etc", "lock.wait_secs = 0\n");
     let sources = TempRoot::new();
-    let file = sources.write("held.eml", from_ann("held")).display().to_string();
-    told(&replay(&config, &[&file]), 0);
-    site.postgres.psql(
-        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true,
-             leased_until = clock_timestamp() + interval '6 seconds', owner = 'another'",
-    );
+    let (site, config, file) = held_by_a_killed_one(6, &sources);
     let attempts = || site.postgres.psql("SELECT count(*) FROM onedrop_attempt");
     assert_eq!(attempts(), "1");
     let begun = Instant::now();
@@ -337,6 +337,14 @@ fn a_mailbox_that_takes_nothing_ends_the_run_and_recipients_that_nobody_knows_do
     assert_eq!(told(&output, 1), "15 messages: 15 failed\n");
 }
 
+/// A run in a folder that gets no more than a gigabyte.
+fn with_little_memory(config: &Path, folder: &Path, arguments: &[&str]) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -v 1000000; exec \"$@\"", "sh"]).arg(onedrop_path());
+    shell.args(TO).arg("--config").arg(config).args(arguments);
+    shell.current_dir(folder).output().expect("sh")
+}
+
 /// A hole of more than 4 GiB, which is in no memory, between two messages.
 #[test]
 fn an_mbox_larger_than_memory_is_read_message_by_message() {
@@ -349,22 +357,16 @@ fn an_mbox_larger_than_memory_is_read_message_by_message() {
     file.seek(SeekFrom::End(0)).expect("the end");
     writeln!(file, "\n\n{BEGIN}{}", from_ann("last")).expect("written");
     let (name, state) = (path.display().to_string(), sources.join("state"));
-    let (state, config) = (state.display().to_string(), config.display().to_string());
-    let limited = |more: &[&str]| {
-        let program = onedrop_path().display().to_string();
-        let mut arguments = vec!["-c", "ulimit -v 1000000; exec \"$@\"", "sh", &program];
-        arguments.extend(TO);
-        arguments.extend(["--config", &config, "--mbox", "rd", "--state", &state, &name]);
-        arguments.extend(more);
-        std::process::Command::new("sh").args(arguments).output().expect("sh")
-    };
-    let err = told(&limited(&[]), 1);
+    let state = state.display().to_string();
+    let limited =
+        || with_little_memory(&config, &sources, &["--mbox", "rd", "--state", &state, &name]);
+    let err = told(&limited(), 1);
     assert!(err.ends_with("3 messages: 2 stored, 1 failed\n"), "{err}");
     site.inbox_has("scuba", [from_ann("first"), from_ann("last")]);
     let noted = fs::read_to_string(sources.join("state")).expect("a state");
     assert_eq!(noted.lines().count(), 3, "{noted}");
     // What comes behind the hole is known by its offset.
-    let output = limited(&[]);
+    let output = limited();
     let err = told(&output, 1);
     assert!(err.ends_with("3 messages: 2 done by an earlier run, 1 failed\n"), "{err}");
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -397,7 +399,7 @@ fn progress_is_a_line_every_ten_seconds_where_there_is_no_terminal() {
 #[test]
 fn a_file_that_is_no_message_does_not_take_all_memory() {
     let (site, sources) = (Site::embedded(), TempRoot::new());
-    let config = site.config("etc", "").display().to_string();
+    let config = site.config("etc", "");
     sources.write("folder/small.eml", from_ann("small"));
     let disk = sources.write("folder/disk.img", "");
     File::options().write(true).open(disk).and_then(|file| file.set_len(8 << 30)).expect("a hole");
@@ -409,18 +411,13 @@ fn a_file_that_is_no_message_does_not_take_all_memory() {
         .expect("a hole");
     let mut mbox = File::options().append(true).open(sources.join("mbox")).expect("the mbox");
     writeln!(mbox, "\n\n{BEGIN}{}", from_ann("in-mbox")).expect("written");
-    let limited = |arguments: &str| {
-        let (program, to) = (onedrop_path().display().to_string(), TO.join(" "));
-        let line = format!("ulimit -v 1000000; {program} {to} --config {config} {arguments}");
-        let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", &line]).current_dir(&*sources).output().expect("sh")
-    };
+    let limited = |arguments: &[&str]| with_little_memory(&config, &sources, arguments);
     let why = "larger than 268435456 bytes: no message, or limits.message_bytes must say that \
                messages may be so large\n";
-    let output = limited("folder");
+    let output = limited(&["folder"]);
     assert_eq!(told(&output, 1), "2 messages: 1 stored, 1 failed\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("failed folder/disk.img: {why}"));
-    let output = limited("--mbox rd mbox");
+    let output = limited(&["--mbox", "rd", "mbox"]);
     assert_eq!(told(&output, 1), "2 messages: 1 stored, 1 failed\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("failed mbox at byte 0: {why}"));
     site.inbox_has("scuba", ["small", "in-mbox"].map(from_ann));

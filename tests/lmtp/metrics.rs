@@ -227,6 +227,18 @@ fn the_ledgers_state_is_served_as_gauges() {
     let hosts = site.ledger("SELECT host || ' ' || program_version FROM onedrop_host");
     let host = nix::unistd::gethostname().expect("a name").into_string().expect("text");
     assert_eq!(hosts, [format!("{host} {}", env!("CARGO_PKG_VERSION"))]);
+    // One that takes mail is up, also where its figures cannot be read.
+    lmtp.stop();
+    let hidden = "ALTER TABLE onedrop_job RENAME TO hidden";
+    site.sqlite().execute_batch(hidden).expect("a table that is out of reach");
+    let mut lmtp = site.server(job);
+    let is_told = || scrape(&lmtp).value("onedrop_store_up") == 1.0;
+    assert!(wait_until(LONG, is_told), "{}", lmtp.metrics());
+    let told = scrape(&lmtp);
+    assert_eq!(
+        ["ledger_up", "schema_version"].map(|name| told.value(&format!("onedrop_{name}"))),
+        [1.0, 0.0]
+    );
     // The ledger is away when the next server starts.
     lmtp.stop();
     let broken = "[ledger]\nurl = \"sqlite:///proc/nowhere/ledger.db\"\n";
