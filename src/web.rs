@@ -119,8 +119,8 @@ impl Site {
             },
             activity: Activity::default(),
             findings: KeptFindings::default(),
-            pages: Arc::new(Turns::new(QUESTIONS)),
-            health: Arc::new(Turns::new(1)),
+            pages: Arc::new(Turns::new(QUESTIONS, true)),
+            health: Arc::new(Turns::new(1, false)),
         }
     }
 
@@ -261,6 +261,8 @@ async fn healthz(State(site): Shared) -> Response {
 struct Turns {
     free: Arc<Semaphore>,
     waiting: AtomicU32,
+    /// Rests while others wait.
+    rests: bool,
 }
 
 /// The right to ask; its end is another's beginning.
@@ -270,8 +272,8 @@ struct PageTurn {
 }
 
 impl Turns {
-    fn new(most: usize) -> Turns {
-        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicU32::new(0) }
+    fn new(most: usize, rests: bool) -> Turns {
+        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicU32::new(0), rests }
     }
 
     /// How many wait for a turn.
@@ -325,12 +327,16 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// Makes a page of a ledger that [fits](Site::fits).
+/// Makes a page of a ledger whose schema this program knows. That a server may keep no ledger (it
+/// is a replica that reads only, say) keeps nobody from looking at one.
 fn page_of(
     site: &Arc<Site>,
     make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown>,
 ) -> Result<Html, NotShown> {
-    site.fits()?;
+    match site.ledger.schema_version(site.until()) {
+        Err(LedgerError::Refused(_)) => {}
+        version => version.and_then(SchemaVersion::check)?,
+    }
     make(site)
 }
 
@@ -385,7 +391,7 @@ async fn asked<T: Send + 'static>(
     let ask = move || {
         let began = Instant::now();
         let answer = ask(&site);
-        if turn.turns.waiting() > 0 {
+        if turn.turns.rests && turn.turns.waiting() > 0 {
             Handle::current().spawn(turn.rest(began.elapsed()));
         }
         answer
@@ -407,7 +413,7 @@ mod tests {
     fn a_turn_that_rests_ends_as_soon_as_nobody_waits() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
-            let turns = Arc::new(Turns::new(1));
+            let turns = Arc::new(Turns::new(1, true));
             let turn = turns.turn().await.expect("a turn");
             let waiting: Vec<_> = (0..100).map(|_| Waits::among(&turns.waiting)).collect();
             // After questions that took for ever it rests for as long as a turn can.

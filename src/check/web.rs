@@ -1,8 +1,8 @@
 //! `[web]` in `onedrop check`: whether the service of the pages can read its passwords, and whether
-//! `web.ledger_url` leads to the ledger of deliveries. A ledger is known by the time that it
-//! remembers since, which ours must have had before or after, and by its newest message, which
-//! must be in ours. No mail waits for pages: no finding is more than a warning. What another user
-//! alone may read is not tested, and that is as it should be.
+//! `web.ledger_url` leads to the ledger of deliveries. A ledger is known by its newest message,
+//! which must be in ours, and before the first one by the time that it remembers since. No mail
+//! waits for pages: no finding is more than a warning. What another user alone may read is not
+//! tested.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -182,21 +182,18 @@ fn compare(
     ours: &dyn AnyLedger,
     until: Instant,
 ) -> Result<LedgersCompared, LedgerError> {
-    let since = |ledger: &dyn AnyLedger| Ok(ledger.remembered(until)?.since);
-    let before: Result<_, LedgerError> = since(ours);
     theirs.schema_version(until).and_then(SchemaVersion::check)?;
-    let (their_since, their_last) = (since(theirs)?, theirs.last_row(Numbered::Message, until)?);
+    let their_since = theirs.remembered(until)?.since;
+    let their_last = theirs.last_row(Numbered::Message, until)?;
     let digest = |ledger: &dyn AnyLedger, number| -> Result<_, LedgerError> {
         Ok(ledger.story(number, until)?.map(|message| (message.digest, message.recorded_at)))
     };
     let their_digest = their_last.map(|(number, _)| digest(theirs, number)).transpose()?;
     let of_ours = || -> Result<LedgersCompared, LedgerError> {
-        if ![before?, since(ours)?].contains(&their_since) {
-            return Ok(LedgersCompared::Different);
-        }
         let our_last = ours.last_row(Numbered::Message, until)?;
         let Some((number, at)) = their_last else {
-            return Ok(our_last.map_or(LedgersCompared::Same, |_| LedgersCompared::Different));
+            let is_same = our_last.is_none() && ours.remembered(until)?.since == their_since;
+            return Ok(if is_same { LedgersCompared::Same } else { LedgersCompared::Different });
         };
         if Some(digest(ours, number)?) != their_digest {
             return Ok(LedgersCompared::Different);

@@ -127,13 +127,16 @@ impl MariadbLink {
     }
 }
 
-/// Asks once more where the login is refused: `mysql_common` (0.37.3) takes a NUL off the end of
-/// the random bytes that a login by ed25519 signs, so that one right key of 256 is refused.
+/// Tries three times where the login is refused: `mysql_common` (0.37.3) takes a NUL off the end of
+/// the random bytes that a login by ed25519 signs, and one of 256 is refused with the right key.
 async fn logged_in(opts: Opts) -> Result<Conn, Error> {
-    match Conn::new(opts.clone()).await {
-        Err(Error::Server(said)) if said.code == ACCESS_DENIED => Conn::new(opts).await,
-        done => done,
+    for _ in 0..2 {
+        match Conn::new(opts.clone()).await {
+            Err(Error::Server(said)) if said.code == ACCESS_DENIED => {}
+            done => return done,
+        }
     }
+    Conn::new(opts).await
 }
 
 /// Begins the session: a row with the server's version, and unless it is of another make one with
