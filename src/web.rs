@@ -77,7 +77,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 /// A page that may have to look through many rows is begun when its questions take this long.
 const AT_ONCE: Duration = Duration::from_millis(25);
 
-/// What a page's questions may take together.
+/// What a page's questions may take together; its look at the schema may take as long before.
 const TIME: Duration = Duration::from_secs(3);
 
 /// How often attempts are counted, and findings read, when nobody looks.
