@@ -141,7 +141,8 @@ pub struct RawMessage {
 pub trait Retention: Send + Sync {
     /// Takes out what is older than `older_than` by the ledger's clock, from behind `after`, in one
     /// durable transaction. It waits for no delivery: what another session holds is left for the
-    /// next run.
+    /// next run. Where another session was in its way nothing of it holds (`Contended`): the caller
+    /// tries again.
     fn purge(
         &self,
         what: PurgeWhat,
