@@ -53,33 +53,39 @@ pub(super) fn migrate(session: &mut SqliteSession) -> Result<Vec<String>, Ledger
     let mut applied = Vec::new();
     let mut is_told = false;
     for migration in program.migrations(MIGRATIONS) {
-        let mut is_new = false;
         loop {
             is_told = is_told || tells_that_it_waits(session)?;
             let began = Instant::now();
-            let done = session.write(|tx, now| {
-                let found = schema::version(tx, &program)?;
-                found.check_migration()?;
-                let known = on_record(tx, found.found, migration)?;
-                let left = migration.steps_left(known.clone())?;
-                if migration.version <= found.found {
-                    return Ok(Progress::Over);
-                }
-                step(tx, now, migration, migration.steps.len() - left, known.is_none())
-            })?;
-            match done {
+            match next_step(session, migration)? {
                 Progress::Over => break,
-                Progress::Step => is_new = true,
+                Progress::Step => {}
+                // Of those that did its steps in turn, the one that ended it names it.
+                Progress::Whole => {
+                    applied.push(migration.name.to_owned());
+                    break;
+                }
                 // Half of the time is for deliveries.
                 Progress::Batch => thread::sleep(began.elapsed()),
             }
         }
-        if is_new {
-            applied.push(migration.name.to_owned());
-        }
     }
     schema::version(&session.connection, &program)?.check()?;
     Ok(applied)
+}
+
+/// Does the first step that is not done, if any is left.
+fn next_step(session: &mut SqliteSession, migration: &Migration) -> Result<Progress, LedgerError> {
+    let program = session.program.clone();
+    session.write(|tx, now| {
+        let found = schema::version(tx, &program)?;
+        found.check_migration()?;
+        let known = on_record(tx, found.found, migration)?;
+        let left = migration.steps_left(known.clone())?;
+        if migration.version <= found.found {
+            return Ok(Progress::Over);
+        }
+        step(tx, now, migration, migration.steps.len() - left, known.is_none())
+    })
 }
 
 /// Says so if another process has been writing for a while.
@@ -96,10 +102,14 @@ fn tells_that_it_waits(session: &SqliteSession) -> Result<bool, LedgerError> {
 }
 
 /// What a transaction did.
+#[derive(Debug, PartialEq)]
 enum Progress {
+    /// Nothing: the migration is applied.
     Over,
-    Step,
     Batch,
+    Step,
+    /// The last step.
+    Whole,
 }
 
 /// Does the step behind `done` others, and with the last one sets the version.
@@ -144,6 +154,7 @@ fn step(
             "UPDATE onedrop_ledger SET version = ?1, oldest_program = ?2",
             params![version, migration.oldest_program],
         )?;
+        return Ok(Progress::Whole);
     }
     Ok(Progress::Step)
 }
@@ -183,4 +194,39 @@ pub(super) fn planned(session: &mut SqliteSession) -> Result<Vec<PlannedStep>, L
         }
     }
     Ok(planned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::HostClocks;
+    use super::*;
+
+    #[test]
+    fn of_two_that_do_its_steps_in_turn_the_one_that_ends_a_migration_names_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ledger.db");
+        let open = || {
+            let until = Instant::now() + Duration::from_secs(10);
+            SqliteSession::open_by(&path, until, Arc::new(HostClocks::default()), Arc::default())
+                .expect("open")
+        };
+        let (mut one, mut other) = (open(), open());
+        let last = MIGRATIONS.last().expect("a migration");
+        let before = last.version - 1;
+        let undone = format!(
+            "DELETE FROM onedrop_schema WHERE version = {};
+             UPDATE onedrop_ledger SET version = {before}, oldest_program = {before}",
+            last.version
+        );
+        one.connection.execute_batch(&undone).expect("SQL");
+        let mut did = Vec::new();
+        for _ in last.steps {
+            did.push(next_step(&mut one, last).expect("a step"));
+            did.push(next_step(&mut other, last).expect("a step"));
+        }
+        assert_eq!(did, [Progress::Step, Progress::Whole, Progress::Over, Progress::Over]);
+        assert!(migrate(&mut one).expect("migrate").is_empty());
+    }
 }
