@@ -51,6 +51,7 @@ pub mod login;
 pub mod message;
 pub mod net;
 pub mod outcome;
+mod owner;
 pub mod pool;
 pub mod receipt;
 pub mod replay;

@@ -8,7 +8,6 @@
 //! Closing keeps the WAL: otherwise each process with one delivery would run a checkpoint.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -26,6 +25,7 @@ use crate::byte_lock;
 use crate::directory::Destination;
 use crate::lock_key::{self, Hash};
 use crate::message::Identity;
+use crate::owner;
 use crate::pool::Limits;
 use crate::receipt::Receipt;
 
@@ -167,14 +167,9 @@ impl SqliteSession {
             std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
         }
         let lock_path = beside(path, "-locks");
-        let locks = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
+        let locks = owner::open_or_make(&lock_path, OpenOptions::new().read(true).write(true))
             .map_err(|error| at(error, &lock_path))?;
+        file::make_for_its_owner(path).map_err(|error| at(error, path))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;

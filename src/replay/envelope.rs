@@ -1,7 +1,8 @@
 //! For whom a message in a file is. Without `--to` the message itself must say: the top-most
 //! Delivered-To, or else X-Original-To, above the first Received field. There only the server that
-//! delivered it writes. What stands below, or in To and Cc, anybody can have written, and mail
-//! would go into mailboxes that the sender chose.
+//! delivered it writes; so does it with Return-Path. What stands below, or in To and Cc, or in a
+//! message that no server has received, anybody can have written: mail would go into mailboxes, and
+//! answers of filters to addresses, that its sender chose.
 
 use crate::envelope::Envelope;
 use crate::message::Message;
@@ -11,21 +12,18 @@ const RECIPIENT_FIELDS: [&[u8]; 2] = [b"delivered-to", b"x-original-to"];
 
 /// The envelope; without a recipient where the message does not say for whom it is.
 pub fn of(message: &Message, to: &[String]) -> Envelope {
-    let text = |value: Vec<u8>| {
-        let text = String::from_utf8_lossy(&value).into_owned();
-        text.trim_matches(['<', '>']).to_owned()
-    };
-    let is_above = |field: &crate::message::Field<'_>| !field.is(b"received");
+    // A draft, say, has never been through a server: nothing in it counts.
+    let above = message.fields().position(|field| field.is(b"received")).unwrap_or(0);
     let said = |name: &[u8]| {
-        let mut above = message.fields().take_while(is_above);
-        let value = above.find(|field| field.is(name)).map(|field| text(field.unfolded()));
-        value.filter(|address| !address.is_empty())
+        let field = message.fields().take(above).find(|field| field.is(name))?;
+        let value = String::from_utf8_lossy(&field.unfolded()).into_owned();
+        Some(value.trim_matches(['<', '>']).to_owned()).filter(|address| !address.is_empty())
     };
     let recipients = match to {
         [] => RECIPIENT_FIELDS.into_iter().find_map(said).into_iter().collect(),
         to => to.to_vec(),
     };
-    let sender = message.first("return-path").map(text).unwrap_or_default();
+    let sender = said(b"return-path").unwrap_or_default();
     Envelope { sender, recipients, ..Envelope::default() }
 }
 
@@ -43,8 +41,8 @@ mod tests {
 
     #[test]
     fn what_the_last_server_wrote_counts_and_what_stands_below_does_not() {
-        let forged =
-            "Received: from far\nDelivered-To: boss@x\nX-Original-To: boss@x\nTo: boss@x\n";
+        let forged = "Received: from far\nDelivered-To: boss@x\nX-Original-To: boss@x\n\
+                      Return-Path: <boss@x>\nTo: boss@x\n";
         for (head, recipient) in [
             ("Delivered-To: doug@x\n", Some("doug@x")),
             ("X-Original-To: info@x\nDelivered-To: <doug@x>\n", Some("doug@x")),
@@ -61,8 +59,20 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_no_server_has_received_says_nothing() {
+        let head = "Return-Path: <ann@y>\nDelivered-To: boss@x\nX-Original-To: boss@x\n";
+        assert_eq!(of_text(&format!("{head}From: ann@y\n\nbody\n"), &[]), (String::new(), vec![]));
+        // Nor does what stands above it in a body.
+        let body = format!("Subject: a\n\n{head}Received: from far\n\nbody\n");
+        assert_eq!(of_text(&body, &[]), (String::new(), vec![]));
+        let below = of_text("Received: from far\nReturn-Path: <boss@x>\n\nbody\n", &["doug@x"]);
+        assert_eq!(below, (String::new(), vec!["doug@x".to_owned()]));
+    }
+
+    #[test]
     fn who_is_named_counts_alone() {
-        let (sender, recipients) = of_text("Delivered-To: doug@x\n\n", &["zoe@x", "max@x"]);
+        let head = "Delivered-To: doug@x\nReceived: from far\n\n";
+        let (sender, recipients) = of_text(head, &["zoe@x", "max@x"]);
         assert_eq!((sender.as_str(), recipients), ("", vec!["zoe@x".into(), "max@x".into()]));
     }
 }

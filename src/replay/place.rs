@@ -114,7 +114,7 @@ impl OpenFolder {
 }
 
 /// Which file it is, under whatever name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
     device: u64,
     inode: u64,

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -44,13 +45,15 @@ pub struct FileVersion {
     size: u64,
     /// Nanoseconds since 1970; 0 for a file that is older.
     modified: u64,
+    /// Two messages of a Maildir may have one name, in `new` and in `cur`.
+    inode: u64,
 }
 
 impl FileVersion {
     pub fn of(facts: &Metadata) -> FileVersion {
         let since = facts.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let modified = since.and_then(|since| u64::try_from(since.as_nanos()).ok()).unwrap_or(0);
-        FileVersion { size: facts.len(), modified }
+        FileVersion { size: facts.len(), modified, inode: facts.ino() }
     }
 }
 
@@ -290,7 +293,7 @@ mod tests {
     }
 
     fn version(size: u64) -> FileVersion {
-        FileVersion { size, modified: 5 }
+        FileVersion { size, modified: 5, inode: 7 }
     }
 
     #[test]

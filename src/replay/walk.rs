@@ -73,7 +73,7 @@ pub struct Walk<'a> {
     pub state: Option<FileId>,
     pub done: &'a DoneBefore,
     /// What went from `new` to `cur` while it was read, and is met there once more.
-    pub moved: HashSet<PathBuf>,
+    pub moved: HashSet<FileId>,
     pub visit: &'a mut Visit<'a>,
 }
 
@@ -226,11 +226,12 @@ impl Walk<'_> {
     fn message(&mut self, file: &SourceFile) -> Result<ControlFlow<()>, String> {
         let (opened, facts, is_moved) = file.open_wherever()?;
         let (key, version) = (file.key(), FileVersion::of(&facts));
-        if self.state == Some(FileId::of(&facts)) || (!is_moved && self.moved.contains(&key)) {
+        let id = FileId::of(&facts);
+        if self.state == Some(id) || (!is_moved && self.moved.contains(&id)) {
             return Ok(ControlFlow::Continue(()));
         }
         if is_moved {
-            self.moved.insert(key.clone());
+            self.moved.insert(id);
         }
         match self.done.of_file(&key, version) {
             IsDone::Yes => return Ok((self.visit)(WalkStep::Done { count: 1 })),

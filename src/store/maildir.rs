@@ -9,9 +9,8 @@
 //! file system has no unnamed files, a name under `tmp/` is used and a crash may leave it there
 //! (Maildir readers remove such files after 36 hours).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +21,7 @@ use crate::deadline::Deadline;
 use crate::directory::{Destination, FolderTemplate, SENT_ROLE};
 use crate::durable::{sync_folder, sync_way_to};
 use crate::lock_key::{self, Hash};
+use crate::owner;
 use crate::pool::Connections;
 
 use copies::{entries, is_named};
@@ -112,13 +112,15 @@ impl MaildirStore {
             return Err(StoreError::Refused(text));
         }
         for sub in ["tmp", "cur", "new"] {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub));
+            let made = owner::make_folder(&folder.join(sub));
             made.map_err(|error| not_stored(folder, &error))?;
         }
         if let Some(inbox) = folder.parent().filter(|_| !is_inbox) {
             self.ensure(inbox, &Destination::inbox(&destination.account))?;
             subscribe(inbox, name_of(destination)).map_err(|error| at(inbox, &error))?;
-            File::create(folder.join(FOLDER_MARK)).map_err(|error| at(folder, &error))?;
+            let mark = folder.join(FOLDER_MARK);
+            owner::open_or_make(&mark, OpenOptions::new().write(true))
+                .map_err(|error| at(&mark, &error))?;
         }
         // The names of all that was made must be as durable as the mail in it.
         sync_way_to(folder).map_err(|error| at(folder, &error))
@@ -424,7 +426,7 @@ fn subscribe(inbox: &Path, mailbox: &str) -> io::Result<()> {
     if known.lines().any(|line| line == mailbox) {
         return Ok(());
     }
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    let mut file = owner::open_or_make(&path, OpenOptions::new().append(true))?;
     file.write_all(format!("{mailbox}\n").as_bytes())
 }
 

@@ -1,6 +1,7 @@
 //! What SQLite promises besides: a file that many open at once, a writer that never ends.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use onedrop::ledger::Schema;
@@ -23,6 +24,23 @@ fn a_file_that_many_open_at_once_becomes_a_ledger() {
             assert!(host.record(&mail(&format!("many{n}")), &[inbox()]).is_new);
         });
     }
+}
+
+#[test]
+fn a_ledger_that_root_makes_belongs_to_its_folders_owner() {
+    let (folder, owner) = (tempfile::tempdir().expect("a folder"), 65534);
+    std::os::unix::fs::chown(folder.path(), Some(owner), Some(owner)).expect("chown");
+    let path = folder.path().join("ledger.db");
+    let host = Host(Arc::new(SqliteLedger::new(path, limits(1))));
+    assert!(host.record(&mail("first"), &[inbox()]).is_new);
+    let entries = fs::read_dir(folder.path()).expect("a folder");
+    let owners: Vec<_> = entries
+        .map(|entry| entry.expect("an entry"))
+        .map(|entry| (entry.file_name(), entry.metadata().expect("facts").uid()))
+        .collect();
+    // The file, its locks, its WAL, and the WAL's index.
+    assert_eq!(owners.len(), 4, "{owners:?}");
+    assert!(owners.iter().all(|(_, uid)| *uid == owner), "{owners:?}");
 }
 
 #[test]

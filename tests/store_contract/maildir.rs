@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
 use super::rigs::{LOCKS, list};
+use crate::support::TempRoot;
 use super::*;
 
 /// Puts a file of that name, with the date of an append of ours, beside the others.
@@ -206,6 +207,49 @@ fn the_file_of_its_locks_is_its_owners_though_root_made_it() {
     assert!(is_free(rig.store().as_ref(), &inbox(), &mail("held")));
     let made = fs::metadata(folder.join(LOCKS)).expect("a file");
     assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (owner, owner, 0o600));
+}
+
+/// Every file and folder below, with its owner.
+fn owners_below(folder: &Path) -> Vec<(PathBuf, u32, u32)> {
+    let mut all = Vec::new();
+    for path in list(folder) {
+        let made = fs::symlink_metadata(&path).expect("facts");
+        all.push((path.clone(), made.uid(), made.gid()));
+        if made.is_dir() {
+            all.extend(owners_below(&path));
+        }
+    }
+    all
+}
+
+#[test]
+fn what_root_writes_belongs_to_the_mailboxs_owner() {
+    let rig = MaildirRig::new();
+    let (root, owner) = (rig.root(), 65534);
+    std::os::unix::fs::chown(&root, Some(owner), Some(owner)).expect("chown");
+    let store = rig.store();
+    // A mailbox that is made, one that is there, and a folder with its subscription.
+    append(store.as_ref(), &inbox(), &mail("first"));
+    append(store.as_ref(), &inbox(), &mail("second"));
+    append(store.as_ref(), &sent(), &mail("sent"));
+    let all = owners_below(&root);
+    assert!(all.len() > 15, "{all:?}");
+    let strange: Vec<_> =
+        all.iter().filter(|(_, uid, gid)| (*uid, *gid) != (owner, owner)).collect();
+    assert!(strange.is_empty(), "{strange:?}");
+}
+
+#[test]
+fn a_link_in_place_of_the_list_of_subscriptions_is_not_followed() {
+    let (rig, outside) = (MaildirRig::new(), TempRoot::new());
+    let store = rig.store();
+    append(store.as_ref(), &Destination::inbox("lisa"), &mail("there"));
+    let victim = outside.write("victim", "untouched");
+    let subscriptions = rig.folder("lisa", "INBOX").join("subscriptions");
+    std::os::unix::fs::symlink(&victim, &subscriptions).expect("a link");
+    let refused = try_append(store.as_ref(), &sent(), &mail("sent"));
+    assert!(refused.expect_err("a link").certainly_not_stored());
+    assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched");
 }
 
 #[test]

@@ -56,6 +56,7 @@ const LAYERS: [Layer; 8] = [
             "hook",
             "http",
             "net",
+            "owner",
             "pool",
             "userdb",
         ],
