@@ -3,10 +3,13 @@
 //! run that is killed and run again, and runs side by side leave one copy each.
 
 pub mod envelope;
+pub mod failures;
 pub mod files;
 pub mod from_ledger;
+pub mod from_line;
 pub mod mbox;
 pub mod mbox_lock;
+pub mod no_message;
 pub mod pace;
 pub mod place;
 pub mod report;

@@ -3,17 +3,19 @@
 //! ledger or store are out of reach, each further message would only fail as well. What another
 //! delivery has just now, or a killed one had, is tried again at the end, until its lease is over.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::envelope;
+use super::failures::FailedForNow;
 use super::pace::{MessageRate, Pacer};
 use super::place::{FileId, MOST_BYTES, SourcePlace};
 use super::report::{EndMeaning, FileReport, FileState, ended, told, unreadable};
@@ -26,8 +28,6 @@ use crate::message::Message;
 use crate::service::Service;
 use crate::text;
 
-/// So many messages in a row, each failing for now, end the run.
-const FAILED_IN_A_ROW: u32 = 10;
 /// A ledger that is out of reach is tried again after these pauses.
 const LEDGER_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 /// Between two tries of what another delivery has.
@@ -119,7 +119,8 @@ pub fn from_files(
     let stop = AtomicBool::new(false);
     let mut run = ReplayRun { state, held: Vec::new(), end: ReplayEnd::default(), tell };
     let pacer = Mutex::new(Pacer::new(asked.rate));
-    let replayer = Replayer { asked, service, pacer, in_a_row: AtomicU32::new(0) };
+    let failed = Mutex::new(FailedForNow::new(!asked.to.is_empty()));
+    let replayer = Replayer { asked, service, pacer, failed };
     let heard = thread::scope(|scope| {
         let (to_workers, work) = sync_channel::<MessageWork>(0);
         let (news, heard) = sync_channel::<WorkerNews>(asked.parallel * 2);
@@ -209,7 +210,7 @@ impl ReplayRun<'_> {
                     still.push((place, mark, report));
                     continue;
                 }
-                let ends = replayer.ends(why);
+                let ends = replayer.ends(why, &report);
                 self.hear(WorkerNews::Delivered { report, place, mark, why, ends })?;
             }
             held = still;
@@ -224,8 +225,7 @@ struct Replayer<'a> {
     asked: &'a FilesToReplay<'a>,
     service: &'a Service,
     pacer: Mutex<Pacer>,
-    /// So many messages have failed for now since the last that was delivered.
-    in_a_row: AtomicU32,
+    failed: Mutex<FailedForNow>,
 }
 
 impl Replayer<'_> {
@@ -254,9 +254,14 @@ impl Replayer<'_> {
         news: &SyncSender<WorkerNews>,
         stop: &AtomicBool,
     ) {
+        let met = Cell::new(false);
         let mut visit = |step: WalkStep| {
             if stop.load(Ordering::SeqCst) {
                 return ControlFlow::Break(());
+            }
+            use WalkStep::{Done, Message, Unreadable};
+            if matches!(step, Message { .. } | Unreadable { .. } | Done { .. }) {
+                met.set(true);
             }
             let told = match step {
                 WalkStep::Message { place, mark, bytes } => {
@@ -276,7 +281,14 @@ impl Replayer<'_> {
             moved: HashSet::new(),
             visit: &mut visit,
         };
-        let _ = self.asked.sources.iter().try_for_each(|source| walk.source(source));
+        let _ = self.asked.sources.iter().try_for_each(|source| {
+            met.set(false);
+            walk.source(source)?;
+            if met.get() {
+                return ControlFlow::Continue(());
+            }
+            (walk.visit)(WalkStep::Note(format!("{}: no message in it", source.display())))
+        });
     }
 
     /// Delivers until there is no more.
@@ -294,7 +306,7 @@ impl Replayer<'_> {
                 return;
             }
             let (report, why) = self.deliver_patiently(&place, bytes);
-            let ends = self.ends(why);
+            let ends = self.ends(why, &report);
             if ends {
                 stop.store(true, Ordering::SeqCst);
             }
@@ -304,19 +316,13 @@ impl Replayer<'_> {
         }
     }
 
+    fn failed(&self) -> MutexGuard<'_, FailedForNow> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether further messages would only fail as well.
-    fn ends(&self, why: EndMeaning) -> bool {
-        match why {
-            EndMeaning::Delivered => {
-                self.in_a_row.store(0, Ordering::SeqCst);
-                false
-            }
-            EndMeaning::ForNow => {
-                self.in_a_row.fetch_add(1, Ordering::SeqCst) + 1 >= FAILED_IN_A_ROW
-            }
-            EndMeaning::NoLedger => true,
-            EndMeaning::OfIts | EndMeaning::Held => false,
-        }
+    fn ends(&self, why: EndMeaning, report: &FileReport) -> bool {
+        self.failed().ends(why, &report.recipients, &report.account)
     }
 
     /// A ledger may be away for a moment.
@@ -338,6 +344,7 @@ impl Replayer<'_> {
             place: place.to_string(),
             message_id: message.identity().message_id.clone(),
             recipients: envelope.recipients.clone(),
+            account: envelope.recipients.join(" "),
             state: FileState::Failed,
             text: String::new(),
         };
@@ -349,6 +356,9 @@ impl Replayer<'_> {
         }
         if envelope.recipients.is_empty() {
             return (FileReport { text: NO_RECIPIENT.to_owned(), ..report }, EndMeaning::OfIts);
+        }
+        if self.failed().is_left(&envelope.recipients) {
+            return (FileReport { text: LEFT.to_owned(), ..report }, EndMeaning::OfIts);
         }
         let deadline = self.service.deadline();
         if self.asked.dry_run {
@@ -400,6 +410,7 @@ fn sleep_unless(stop: &AtomicBool, pause: Duration) {
     }
 }
 
+const LEFT: &str = "left: the ten messages before it that were tried for this mailbox all failed";
 const NO_RECIPIENT: &str = "no recipient: no Delivered-To and no X-Original-To above its first \
                             Received field; say for whom it is, --to";
 

@@ -3,18 +3,20 @@
 //!
 //! A From_ line begins a message only at the beginning or behind an empty line, and only with a
 //! date that reads as one; what looks like one otherwise is kept to be told. Content-Length is not
-//! believed: programs that rewrite a message forget to correct it. The empty line before a From_
-//! line, or before the end, belongs to the mbox.
+//! believed: programs that rewrite a message forget to correct it. But where it leads beyond a From_
+//! line to exactly the begin of another message, or the end, one of both is wrong: neither part is
+//! taken for a message. The empty line before a From_ line, or before the end, belongs to the mbox.
 
+use std::fs::File;
 use std::io::{self, BufRead, Read};
+use std::os::unix::fs::FileExt;
 
+use super::from_line::{FROM, NO_FROM_LINE, is_from_line};
+use super::no_message::is_field;
 use crate::command_line::MboxQuoting;
 
 /// Lines are read in pieces of at most this size.
 const PIECE: u64 = 64 * 1024;
-/// A From_ line is shorter.
-const NO_FROM_LINE: usize = 1000;
-const FROM: &[u8] = b"From ";
 /// So many lines are kept that may be From_ lines, and so many bytes of each.
 const MOST_DOUBTFUL: usize = 20;
 const DOUBTFUL_BYTES: usize = 100;
@@ -26,13 +28,15 @@ pub struct MboxMessage {
     pub start: u64,
     /// Where the next one begins, or the mbox ends.
     pub end: u64,
+    /// Where it ends by its Content-Length, if it has one.
+    pub claimed_end: Option<u64>,
     /// Without the From_ line, and unquoted; `None`: it is larger than may be.
     pub bytes: Option<Vec<u8>>,
 }
 
 /// A line that counts as text, and that a program may have meant to begin a message: one that
-/// begins with `From ` and has a number, but no date that reads as one; or a From_ line with no
-/// empty line before it.
+/// begins with `From ` and has a number, or a header field behind it, but no date that reads as
+/// one; or a From_ line with no empty line before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoubtfulLine {
     /// Where it begins.
@@ -67,6 +71,8 @@ pub struct MboxReader<R> {
     opened: Option<u64>,
     /// The first ones, and how many more there were; whoever tells them takes them out.
     pub doubtful: (Vec<DoubtfulLine>, u64),
+    /// The line before, if it may be one as well: a header field behind it says so.
+    before: Option<DoubtfulLine>,
 }
 
 /// The message that is being read.
@@ -91,8 +97,18 @@ impl MessageBuffer {
 impl<R: BufRead> MboxReader<R> {
     /// `input` stands at `offset`, at the beginning or at a From_ line.
     pub fn new(input: R, offset: u64, quoting: MboxQuoting, limit: u64) -> MboxReader<R> {
-        let (piece, doubtful) = (Vec::new(), (Vec::new(), 0));
-        MboxReader { input, quoting, limit, offset, piece, is_line: true, opened: None, doubtful }
+        let (piece, doubtful, before) = (Vec::new(), (Vec::new(), 0), None);
+        MboxReader {
+            input,
+            quoting,
+            limit,
+            offset,
+            piece,
+            is_line: true,
+            opened: None,
+            doubtful,
+            before,
+        }
     }
 
     /// The next message; `None` at the end.
@@ -103,6 +119,7 @@ impl<R: BufRead> MboxReader<R> {
         let Some(start) = self.open()? else { return Ok(None) };
         let mut message =
             MessageBuffer { bytes: Vec::new(), limit: self.limit, is_too_large: false };
+        let (mut length, mut body) = (None, None);
         // An empty line that may belong to the mbox.
         let mut held: Vec<u8> = Vec::new();
         loop {
@@ -110,6 +127,9 @@ impl<R: BufRead> MboxReader<R> {
             let is_line = self.is_line;
             if !self.read_piece()? {
                 break;
+            }
+            if let Some(before) = self.before.take().filter(|_| is_line && is_field(&self.piece)) {
+                self.keep(before);
             }
             let is_empty = is_line && matches!(self.piece.as_slice(), b"\n" | b"\r\n");
             let is_first = message.bytes.is_empty() && !message.is_too_large;
@@ -124,6 +144,10 @@ impl<R: BufRead> MboxReader<R> {
                     (false, false) => {}
                 }
             }
+            if is_line && body.is_none() {
+                length = length.or_else(|| content_length(&self.piece));
+                body = is_empty.then_some(self.offset);
+            }
             message.add(&held);
             held.clear();
             if is_empty {
@@ -135,21 +159,27 @@ impl<R: BufRead> MboxReader<R> {
         }
         let end = self.opened.unwrap_or(self.offset);
         let bytes = (!message.is_too_large).then_some(message.bytes);
-        Ok(Some(MboxMessage { start, end, bytes }))
+        let claimed_end =
+            body.zip(length).and_then(|(body, length): (u64, u64)| body.checked_add(length));
+        Ok(Some(MboxMessage { start, end, claimed_end, bytes }))
     }
 
-    /// Keeps the line at `at`, unless it cannot have a date.
+    /// Keeps the line at `at`, if it has a number, as a date has; or else a header field behind it.
     fn doubt(&mut self, at: u64, is_behind_text: bool) {
-        let (first, more) = &mut self.doubtful;
+        let line = self.piece.trim_ascii_end();
+        let text = String::from_utf8_lossy(&line[..line.len().min(DOUBTFUL_BYTES)]).into_owned();
+        let doubtful = DoubtfulLine { at, is_behind_text, text };
         match self.piece.iter().any(u8::is_ascii_digit) {
-            true if first.len() < MOST_DOUBTFUL => {
-                let line = self.piece.trim_ascii_end();
-                let line = &line[..line.len().min(DOUBTFUL_BYTES)];
-                let text = String::from_utf8_lossy(line).into_owned();
-                first.push(DoubtfulLine { at, is_behind_text, text });
-            }
-            true => *more += 1,
-            false => {}
+            true => self.keep(doubtful),
+            false => self.before = Some(doubtful),
+        }
+    }
+
+    fn keep(&mut self, line: DoubtfulLine) {
+        let (first, more) = &mut self.doubtful;
+        match first.len() < MOST_DOUBTFUL {
+            true => first.push(line),
+            false => *more += 1,
         }
     }
 
@@ -179,6 +209,34 @@ impl<R: BufRead> MboxReader<R> {
     }
 }
 
+fn content_length(line: &[u8]) -> Option<u64> {
+    const NAME: &[u8] = b"content-length:";
+    let (name, value) = line.split_at_checked(NAME.len())?;
+    let value = name.eq_ignore_ascii_case(NAME).then_some(value.trim_ascii())?;
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Where a message ends whose Content-Length leads beyond its end to exactly the begin of another
+/// one, or the end of the file, which has `size` bytes; `None` for all others.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn end_of_unquoted(file: &File, message: &MboxMessage, size: u64) -> io::Result<Option<u64>> {
+    let Some(end) = message.claimed_end.filter(|end| (message.end + 1..=size).contains(end)) else {
+        return Ok(None);
+    };
+    let mut behind = Vec::new();
+    let part = size.min(end + NO_FROM_LINE as u64) - end;
+    behind.resize(usize::try_from(part).unwrap_or(0), 0);
+    file.read_exact_at(&mut behind, end)?;
+    // The mbox' own empty line.
+    let empty = [&b"\r\n"[..], b"\n"].into_iter().find(|empty| behind.starts_with(empty));
+    let empty = empty.map_or(0, <[u8]>::len);
+    let line = behind[empty..].split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+    let is_end = line.is_empty() || is_from_line(line);
+    Ok(is_end.then_some(end + empty as u64))
+}
+
 /// Whether the line has a `>` that was put there so that it would not begin a message.
 fn is_quoted(line: &[u8], quoting: MboxQuoting) -> bool {
     let quotes = line.iter().take_while(|byte| **byte == b'>').count();
@@ -187,82 +245,6 @@ fn is_quoted(line: &[u8], quoting: MboxQuoting) -> bool {
         MboxQuoting::O => quotes == 1,
     };
     fits && line[quotes..].starts_with(FROM)
-}
-
-/// Whether the line is `From ` and, behind an address of whatever form, a date:
-/// `Thu Jan  1 00:00:00 1970` with a time zone before or behind the year or none, or as in a Date
-/// field, `Thu, 1 Jan 1970 00:00:00`. The year may have two digits, as mutt takes it. `line` has
-/// its line feed, unless the file ends there. Where lines end in CR alone, the file is one line.
-pub fn is_from_line(line: &[u8]) -> bool {
-    let Some(rest) = line.strip_prefix(FROM) else { return false };
-    let rest = rest.trim_ascii_end();
-    if line.len() >= NO_FROM_LINE || rest.contains(&b'\r') {
-        return false;
-    }
-    let Ok(rest) = std::str::from_utf8(rest) else { return has_date_at_end(rest) };
-    has_date(rest)
-}
-
-/// The address may hold any bytes.
-fn has_date_at_end(rest: &[u8]) -> bool {
-    let ascii: String =
-        rest.iter().map(|byte| if byte.is_ascii() { char::from(*byte) } else { '?' }).collect();
-    has_date(ascii.trim_ascii_end())
-}
-
-fn has_date(text: &str) -> bool {
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let is_weekday = |word: &str| WEEKDAYS.contains(&word.trim_end_matches(','));
-    (0..words.len()).any(|at| is_weekday(words[at]) && is_date(&words[at + 1..]))
-}
-
-const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
-/// What follows the weekday.
-fn is_date(words: &[&str]) -> bool {
-    match words {
-        [month, day, time, rest @ ..] if MONTHS.contains(month) => {
-            let year = rest.iter().take(3).position(|word| is_year(word));
-            let zones = year.map(|year| &rest[..year]);
-            is_day(day) && is_time(time) && zones.is_some_and(|zones| zones.iter().all(is_zone))
-        }
-        [day, month, year, time, ..] => {
-            is_day(day) && MONTHS.contains(month) && is_year(year) && is_time(time)
-        }
-        _ => false,
-    }
-}
-
-fn number(text: &str, digits: std::ops::RangeInclusive<usize>) -> Option<u32> {
-    let is_number = digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_number)
-}
-
-fn is_day(word: &str) -> bool {
-    number(word, 1..=2).is_some_and(|day| (1..=31).contains(&day))
-}
-
-fn is_year(word: &str) -> bool {
-    number(word, 2..=2).is_some() || number(word, 4..=4).is_some_and(|year| year >= 1900)
-}
-
-/// `12:00`, `12:00:00`
-fn is_time(word: &str) -> bool {
-    let mut parts = word.split(':').map(|part| number(part, 1..=2));
-    let is_below = |part: Option<Option<u32>>, end| part.flatten().is_some_and(|part| part < end);
-    let (hour, minute, second) = (parts.next(), parts.next(), parts.next());
-    let is_second = second.is_none() || is_below(second, 61);
-    is_below(hour, 24) && is_below(minute, 60) && is_second && parts.next().is_none()
-}
-
-/// `+0100`, `EST`, `(CET)`
-fn is_zone(word: &&str) -> bool {
-    let is_offset = word.strip_prefix(['+', '-']).is_some_and(|rest| number(rest, 4..=4).is_some());
-    let name = word.trim_start_matches('(').trim_end_matches(')');
-    let is_name = (1..=5).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphabetic());
-    is_offset || is_name
 }
 
 #[cfg(test)]
@@ -285,49 +267,6 @@ mod tests {
         let all = split(text.as_bytes(), MboxQuoting::Rd, 0);
         let text = |one: MboxMessage| String::from_utf8(one.bytes.expect("small")).expect("text");
         all.into_iter().map(text).collect()
-    }
-
-    #[test]
-    fn a_line_with_a_date_begins_a_message() {
-        for line in [
-            "From ann@x.example Mon Jan  5 10:00:00 2015",
-            "From - Tue Apr 05 12:34:56 2022",
-            "From MAILER-DAEMON Fri Jul  8 12:08 2011",
-            "From 1586@xxx Tue Nov 03 14:12:33 +0000 2015",
-            "From ann Thu Jan  1 00:00:00 EST 1998",
-            "From ann Thu Jan  1 00:00:00 1998 -0500",
-            "From ann at x.example  Thu Jan  1 00:00:00 2015",
-            "From ann Thu Jan  1 00:00:00 1998 remote from far",
-            "From \"ann smith\"@x.example Thu, 1 Jan 2015 00:00:00 +0000",
-            "From Thu Jan  1 00:00:00 2015",
-            "From a@b Mon Jan  2 03:04:05 95",
-            "From a@b Mon Jan  2 03:04 PST 95",
-            "From a@b Wed, 6 Dec 92 05:53:22 remote from far",
-        ] {
-            for end in ["", "\n", "\r\n"] {
-                assert!(is_from_line(format!("{line}{end}").as_bytes()), "{line}");
-            }
-        }
-        assert!(is_from_line(b"From \xff\xfe@x Thu Jan  1 00:00:00 2015\n"));
-        for line in [
-            "From here on all is well",
-            "From Monday to Friday",
-            "From Mon Jan to Tue",
-            "From ann Mon Jan 32 10:00:00 2015",
-            "From ann Mon Jan  5 24:00:00 2015",
-            "From ann Mon Jan  5 10:60:00 2015",
-            "From ann Mon Jan  5 10:00:00",
-            "From ann Mon Jan  5 10:00:00 100",
-            "From ann Mon Jan  5 10:00:00 1899",
-            "From ann Mon Jan  5 10:00:00 perhaps maybe 2015 it was",
-            "From ann Mon Jab  5 10:00:00 2015",
-            "from ann Mon Jan  5 10:00:00 2015",
-            ">From ann Mon Jan  5 10:00:00 2015",
-            " From ann Mon Jan  5 10:00:00 2015",
-            "From: ann Mon Jan  5 10:00:00 2015",
-        ] {
-            assert!(!is_from_line(line.as_bytes()), "{line}");
-        }
     }
 
     #[test]
@@ -367,6 +306,43 @@ mod tests {
         let mut reader = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0);
         reader.next_message().expect("an mbox");
         assert_eq!((reader.doubtful.0.len(), reader.doubtful.1), (MOST_DOUBTFUL, 7));
+    }
+
+    #[test]
+    fn a_line_without_a_date_before_a_header_is_kept_to_be_told() {
+        let text = format!("{A}Subject: a\n\nx\n\nFrom bob@x\nSubject: b\n\nFrom there\nto here\n");
+        let mut reader = MboxReader::new(text.as_bytes(), 0, MboxQuoting::Rd, 0);
+        reader.next_message().expect("an mbox");
+        let (at, line) = (text.find("From bob").expect("the line") as u64, "From bob@x".to_owned());
+        let doubtful = DoubtfulLine { at, is_behind_text: false, text: line };
+        assert_eq!(reader.doubtful, (vec![doubtful], 0));
+    }
+
+    #[test]
+    fn a_length_that_leads_beyond_a_from_line_to_another_message_is_of_an_mbox_without_quotes() {
+        let file = |text: &str| {
+            let mut file = tempfile::tempfile().expect("a file");
+            io::Write::write_all(&mut file, text.as_bytes()).expect("written");
+            file
+        };
+        let body = format!("x\n\n{B}Delivered-To: boss@x\n\ny\n");
+        let end_of = |length: usize, behind: &str| {
+            let first = format!("{A}Subject: a\ncontent-LENGTH: {length}\n\n");
+            let text = format!("{first}{body}{behind}");
+            let mut all = split(text.as_bytes(), MboxQuoting::Rd, 0);
+            let found = end_of_unquoted(&file(&text), &all.remove(0), text.len() as u64);
+            found.expect("read").map(|end| text[usize::try_from(end).expect("an end")..].to_owned())
+        };
+        let length = body.len();
+        let next = format!("{A}Subject: c\n\nz\n");
+        for behind in [String::new(), next.clone()] {
+            assert_eq!(end_of(length, &format!("\n{behind}")), Some(behind.clone()));
+            assert_eq!(end_of(length, &behind), Some(behind));
+        }
+        // It counts nothing else, too much, or was not corrected.
+        for wrong in [0, 1, 3, length - 1, length + 2, length + 1_000_000, usize::MAX] {
+            assert_eq!(end_of(wrong, &format!("\n{next}")), None, "{wrong}");
+        }
     }
 
     #[test]

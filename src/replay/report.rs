@@ -9,6 +9,8 @@ pub struct FileReport {
     pub place: String,
     pub message_id: Option<Vec<u8>>,
     pub recipients: Vec<String>,
+    /// Whose mailbox decided how it ended; the recipients, where no account was found.
+    pub account: String,
     pub state: FileState,
     /// Where the copies are, or why not.
     pub text: String,
@@ -118,7 +120,10 @@ pub fn ended(
         Outcome::Delivered(_) => FileState::AlreadyThere,
         Outcome::TempFail(..) | Outcome::PermFail(..) => FileState::Failed,
     };
-    (FileReport { state, text: told(&outcome), ..report }, why.unwrap_or(EndMeaning::OfIts))
+    let account = endings.iter().find(decides).and_then(|ending| ending.account.clone());
+    let account = account.unwrap_or(report.account);
+    let why = why.unwrap_or(EndMeaning::OfIts);
+    (FileReport { state, text: told(&outcome), account, ..report }, why)
 }
 
 /// With the status where it failed.
@@ -133,8 +138,8 @@ pub fn told(outcome: &Outcome) -> String {
 
 /// There is no message to deliver.
 pub fn unreadable(place: String, text: String) -> FileReport {
-    let (message_id, recipients) = (None, Vec::new());
-    FileReport { place, message_id, recipients, state: FileState::Failed, text }
+    let (message_id, recipients, account) = (None, Vec::new(), String::new());
+    FileReport { place, message_id, recipients, account, state: FileState::Failed, text }
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mbox::{DoubtfulLine, MboxReader, is_from_line};
+use super::from_line::is_from_line;
+use super::mbox::{self, DoubtfulLine, MboxReader};
 use super::mbox_lock::{self, LOCK_TIME};
+use super::no_message;
 use super::place::{
     FileId, LINK, OpenFolder, SourceFile, SourcePlace, is_unchanged, too_large, what_it_is,
 };
@@ -124,7 +126,29 @@ impl Walk<'_> {
         }
         match self.subfolders {
             true => self.below(folder, &OWN),
-            false => ControlFlow::Continue(()),
+            false => self.tell_left(folder),
+        }
+    }
+
+    /// Tells how many Maildirs right below this one are not read.
+    fn tell_left(&mut self, maildir: &OpenFolder) -> ControlFlow<()> {
+        let is_maildir = |(name, kind): &(OsString, FileType)| {
+            let is_own = OWN.iter().any(|own| name == *own);
+            let sub = (kind.is_dir() && !is_own).then(|| maildir.folder(name).ok()).flatten();
+            sub.is_some_and(|sub| {
+                ["cur", "new"].iter().any(|part| sub.folder(part.as_ref()).is_ok())
+            })
+        };
+        // One that cannot be read has been told.
+        let entries = maildir.all_entries().unwrap_or_default();
+        match entries.iter().filter(|entry| is_maildir(entry)).count() {
+            0 => ControlFlow::Continue(()),
+            count => {
+                let path = maildir.path.display();
+                let note =
+                    format!("{path}: --subfolders reads what is left: Maildirs in it ({count})");
+                (self.visit)(WalkStep::Note(note))
+            }
         }
     }
 
@@ -253,6 +277,9 @@ impl Walk<'_> {
         }
         let place = SourcePlace { file: file.clone(), in_mbox: None };
         let bytes = place.read(self.limit, version)?;
+        if let Some(what) = no_message::what_it_is(&bytes) {
+            return Err(what.to_owned());
+        }
         let mark = DoneMark::of_file(&key, version);
         Ok((self.visit)(WalkStep::Message { place, mark, bytes }))
     }
@@ -300,6 +327,14 @@ impl Walk<'_> {
                 };
                 doubtful.tell(&path, std::mem::take(&mut reader.doubtful), &mut steps);
                 let place = SourcePlace { file: file.clone(), in_mbox: Some((quoting, offset)) };
+                if let Some(end) = mbox::end_of_unquoted(&opened, &message, size).map_err(told)? {
+                    let why = format!("{UNQUOTED} (to byte {end})");
+                    steps.tell(WalkStep::Unreadable { place: place.to_string(), why });
+                    // What follows the line is none of another's.
+                    offset = end;
+                    steps.tell(WalkStep::At { units: offset });
+                    break;
+                }
                 match message.bytes {
                     Some(bytes) if offset == 0 && is_internal(&bytes) => {
                         let note = format!("{place}: a mail server's own data, left out");
@@ -335,6 +370,8 @@ impl Steps<'_, '_> {
     }
 }
 
+const UNQUOTED: &str = "a line in it looks like the begin of a message, and by its Content-Length \
+                        it goes on: this mbox is not quoted (mboxcl2), replay a copy that is";
 const MBOX_CHANGED: &str = "changed while it was read: what follows is left, replay it again";
 const BEHIND_TEXT: &str =
     "looks like the begin of a message, but no empty line stands before it, so it is text";

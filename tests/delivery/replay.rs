@@ -86,9 +86,15 @@ fn each_form_of_source_leaves_one_copy_of_each_message() {
 
     let mut expected: Vec<String> =
         ["file", "folder-a", "folder-b", "new", "cur"].map(from_ann).into();
-    ended(&to_scuba(&config, &plain), 0, "5 messages: 5 stored");
+    let output = to_scuba(&config, &plain);
+    ended(&output, 0, "5 messages: 5 stored");
+    let left = format!("{maildir}: --subfolders reads what is left: Maildirs in it (1)\n");
+    assert!(text(&output.stderr).contains(&left), "{output:?}");
     site.inbox_has("scuba", &expected);
-    ended(&to_scuba(&config, &as_mbox), 0, "2 messages: 2 stored");
+    let output = to_scuba(&config, &as_mbox);
+    ended(&output, 0, "2 messages: 2 stored");
+    let empty = format!("{}: no message in it\n", mboxes[1]);
+    assert!(text(&output.stderr).contains(&empty), "{output:?}");
     expected.extend([quoted, second]);
     site.inbox_has("scuba", &expected);
     let all = ["--subfolders", maildir.as_str()];
@@ -185,12 +191,18 @@ fn the_message_says_for_whom_it_is_above_its_first_received_field() {
         wanted.push(message);
     }
     sources.write("folder/d", format!("{forged}{}", from_ann("d")));
-    sources.write("folder/e", format!("Delivered-To: x@elsewhere.example\n{}", from_ann("e")));
+    let elsewhere = format!("Delivered-To: x@elsewhere.example\n{received}{}", from_ann("e"));
+    sources.write("folder/e", elsewhere);
+    // A draft, which no server has received.
+    sources.write("folder/f", format!("Delivered-To: boss@mail.axial.net\n{}", from_ann("f")));
     let folder = path(&sources, "folder");
     let out = run(&config, &["replay", &folder]);
-    let out = ended(&out, 1, "5 messages: 3 stored, 2 failed");
-    let why =
-        ["d: no recipient: no Delivered-To", "e: 5.1.1 unknown recipient x@elsewhere.example"];
+    let out = ended(&out, 1, "6 messages: 3 stored, 3 failed");
+    let why = [
+        "d: no recipient: no Delivered-To",
+        "e: 5.1.1 unknown recipient x@elsewhere.example",
+        "f: no recipient: no Delivered-To",
+    ];
     assert!(why.iter().all(|why| out.contains(&format!("failed {folder}/{why}"))), "{out}");
     site.inbox_has("doug", &wanted);
     assert!(site.inbox("boss").is_empty());
@@ -200,8 +212,8 @@ fn the_message_says_for_whom_it_is_above_its_first_received_field() {
     // For several, whatever it says.
     let both = ["--to", "max@mail.axial.net", "--to", "zoe@mail.axial.net", folder.as_str()];
     let out = run(&config, &[&["replay"], &both[..]].concat());
-    ended(&out, 0, "5 messages: 5 stored");
-    assert_eq!((site.inbox("max").len(), site.inbox("zoe").len()), (5, 5));
+    ended(&out, 0, "6 messages: 6 stored");
+    assert_eq!((site.inbox("max").len(), site.inbox("zoe").len()), (6, 6));
 }
 
 /// A line that may begin a message is never joined to the one before without a word.
@@ -243,6 +255,106 @@ fn lines_of_an_mbox_that_may_begin_a_message_are_told() {
     assert_eq!(text(&output.stderr).lines().next(), Some(first.as_str()));
     wanted.push(joined);
     site.inbox_has("scuba", wanted);
+}
+
+/// What a sender has written into a body becomes no message of its own, for whoever it names.
+#[test]
+fn an_mbox_that_goes_by_lengths_is_told_and_not_cut() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let begin = "From ann@elsewhere.example Mon Jan  5 10:00:00 2015\n";
+    let (to_doug, to_boss) =
+        ("Delivered-To: doug@mail.axial.net\n", "Delivered-To: boss@mail.axial.net\n");
+    let received = "Received: from far by near; Mon, 5 Jan 2015 10:00:00 +0000\n";
+    let body = format!("text\n\n{begin}{to_boss}{received}{}", from_ann("forged"));
+    let length = format!("Content-Length: {}\n", body.len());
+    let mut mbox = String::new();
+    let wanted = ["first", "last"].map(|name| format!("{to_doug}{received}{}", from_ann(name)));
+    mbox.push_str(&format!("{begin}{}\n", wanted[0]));
+    let at = mbox.len();
+    mbox.push_str(&format!("{begin}{to_doug}{received}Subject: cut\n{length}\n{body}\n"));
+    let end = mbox.len();
+    mbox.push_str(&format!("{begin}{}", wanted[1]));
+    let name = sources.write("lengths.mbox", &mbox).display().to_string();
+    let out = run(&config, &["replay", "--mbox", "rd", &name]);
+    let out = ended(&out, 1, "3 messages: 2 stored, 1 failed");
+    let why = "a line in it looks like the begin of a message, and by its Content-Length it goes \
+               on: this mbox is not quoted (mboxcl2), replay a copy that is";
+    assert_eq!(out, format!("failed {name} at byte {at}: {why} (to byte {end})\n"));
+    site.inbox_has("doug", wanted);
+    assert!(site.inbox("boss").is_empty());
+}
+
+#[test]
+fn what_a_mail_program_keeps_in_a_form_of_its_own_is_told() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    fs::create_dir_all(sources.join("Maildir/cur")).expect("a folder");
+    fs::write(sources.join("Maildir/cur/1:2,S"), b"\x1f\x8b\x08\0\0\0\0\0\0\x03").expect("a file");
+    sources.write("Maildir/cur/2:2,S", from_ann("plain"));
+    sources.write("3.emlx", format!("1234      \n{}", from_ann("apple")));
+    let (maildir, emlx) = (path(&sources, "Maildir"), path(&sources, "3.emlx"));
+    let out = ended(&to_scuba(&config, &[&maildir, &emlx]), 1, "3 messages: 1 stored, 2 failed");
+    let packed = "packed by gzip, as Dovecot's mail_compress does";
+    let lines = [
+        format!("failed {maildir}/cur/1:2,S: {packed}\n"),
+        format!("failed {emlx}: an .emlx file of Apple Mail\n"),
+    ];
+    assert_eq!(out, lines.concat());
+    site.inbox_has("scuba", [from_ann("plain")]);
+}
+
+/// Two messages of one Maildir may have one name; what is done of one says nothing of the other.
+#[test]
+fn a_name_in_new_and_in_cur_is_two_messages() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let names = ["Maildir/new/1", "Maildir/cur/1:2,S"];
+    for (name, of) in names.iter().zip(["aa", "bb"]) {
+        let file = sources.write(name, from_ann(of));
+        let file = fs::File::options().append(true).open(file).expect("a file");
+        file.set_modified(std::time::UNIX_EPOCH).expect("a date");
+    }
+    let (maildir, state) = (path(&sources, "Maildir"), path(&sources, "state"));
+    // A run that was killed behind the first.
+    let (new, cur) = (path(&sources, names[0]), sources.join(names[1]));
+    let aside = sources.join("aside");
+    fs::rename(&cur, &aside).expect("renamed");
+    ended(&to_scuba(&config, &["--state", &state, &maildir]), 0, "1 message: 1 stored");
+    fs::rename(&aside, &cur).expect("renamed");
+    assert!(Path::new(&new).exists());
+    let output = to_scuba(&config, &["--state", &state, &maildir]);
+    ended(&output, 0, "2 messages: 1 stored, 1 done by an earlier run");
+    site.inbox_has("scuba", ["aa", "bb"].map(from_ann));
+}
+
+/// One broken mailbox keeps no other from its messages.
+#[test]
+fn a_mailbox_that_is_broken_does_not_stop_an_archive() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let received = "Received: from far by near; Mon, 5 Jan 2015 10:00:00 +0000\n";
+    let message = |account: &str, name: &str| {
+        format!("Delivered-To: {account}@mail.axial.net\n{received}{}", from_ann(name))
+    };
+    for number in 10..22 {
+        sources.write(&format!("folder/a{number}"), message("doug", &format!("doug{number}")));
+    }
+    let good: Vec<String> = (0..3).map(|number| message("zoe", &format!("zoe{number}"))).collect();
+    for (number, text) in good.iter().enumerate() {
+        sources.write(&format!("folder/b{number}"), text);
+    }
+    let broken = site.root.join("mail/doug");
+    fs::create_dir_all(&broken).expect("a folder");
+    fs::write(broken.join("Maildir"), "a backup").expect("a file");
+    let folder = path(&sources, "folder");
+    let out = run(&config, &["replay", &folder]);
+    let out = ended(&out, 1, "15 messages: 3 stored, 12 failed");
+    let left = "left: the ten messages before it that were tried for this mailbox all failed";
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[..10].iter().all(|line| line.contains("Maildir: Not a directory")), "{out}");
+    assert!(lines[10..].iter().all(|line| line.ends_with(left)), "{out}");
+    site.inbox_has("zoe", good);
 }
 
 #[test]
@@ -352,7 +464,11 @@ fn a_run_that_finds_no_message_says_so() {
     let (empty, maildir) = (path(&sources, "empty"), path(&sources, "Maildir"));
     let output = to_scuba(&config, &[&empty, &maildir]);
     ended(&output, 1, "0 messages");
-    assert_eq!(text(&output.stderr), format!("no message in {empty}, {maildir}\n0 messages\n"));
+    let told = format!(
+        "{empty}: no message in it\n{maildir}: --subfolders reads what is left: Maildirs in it \
+         (1)\n{maildir}: no message in it\n0 messages\n"
+    );
+    assert_eq!(text(&output.stderr), told);
 }
 
 #[test]

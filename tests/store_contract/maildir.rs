@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
 use super::rigs::{LOCKS, list};
-use crate::support::TempRoot;
 use super::*;
+use crate::support::TempRoot;
 
 /// Puts a file of that name, with the date of an append of ours, beside the others.
 fn put(rig: &MaildirRig, name: &str, date: SystemTime) -> PathBuf {

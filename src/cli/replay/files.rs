@@ -113,10 +113,6 @@ pub(super) fn run(
         None if counts.failed > 0 || is_empty => Verdict::No,
         None => Verdict::Done,
     };
-    if is_empty && stopped.is_none() {
-        let names: Vec<_> = args.sources.iter().map(|one| one.display().to_string()).collect();
-        err = format!("{}\n{err}", one_line(&format!("no message in {}", names.join(", "))));
-    }
     if let Some(why) = stopped {
         let why = one_line(&why);
         err.push_str(&format!("\n{why}\nthe rest is left: run it again when that is mended"));

@@ -1,0 +1,93 @@
+//! Files that are plainly no message. A message without a header field, or with a damaged first
+//! line, is one: what is delivered is what its owner calls so. But what a mail program keeps packed
+//! or in a form of its own would be garbage in a mailbox, and on record as delivered.
+
+use super::from_line::is_from_line;
+
+/// How files begin that are packed.
+const PACKED: [(&[u8], &str); 6] = [
+    (b"\x1f\x8b", "packed by gzip, as Dovecot's mail_compress does"),
+    (b"BZh", "packed by bzip2"),
+    (b"\xfd7zXZ\0", "packed by xz"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd, as Dovecot's mail_compress does"),
+    (b"\x04\x22\x4d\x18", "packed by lz4"),
+    (b"Dovecot-LZ4\r\n", "packed by lz4, as Dovecot's mail_compress does"),
+];
+
+/// What begins with no header field, and has bytes so early that no text has, is no message.
+const BINARY_WITHIN: usize = 200;
+
+/// What a file is, if it is no message.
+pub fn what_it_is(bytes: &[u8]) -> Option<&'static str> {
+    if let Some((_, what)) = PACKED.iter().find(|(begins, _)| bytes.starts_with(begins)) {
+        return Some(what);
+    }
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let mut first = lines.next().unwrap_or_default();
+    if is_from_line(first) {
+        first = lines.next().unwrap_or_default();
+    }
+    let begins = first.trim_ascii();
+    let is_number = !begins.is_empty() && begins.iter().all(u8::is_ascii_digit);
+    match begins {
+        [b'{' | b'[', ..] => Some("no message: it begins as JSON does"),
+        [b'<', ..] => Some("no message: it begins as XML or HTML does"),
+        // The number of its bytes comes first, and what the program knows of it last.
+        _ if is_number && lines.next().is_some_and(is_field) => Some("an .emlx file of Apple Mail"),
+        _ if is_field(first) => None,
+        _ if bytes.iter().take(BINARY_WITHIN).any(|byte| is_binary(*byte)) => {
+            Some("no message: it begins with binary data")
+        }
+        _ => None,
+    }
+}
+
+/// Whether it stands in no text, of whatever charset.
+fn is_binary(byte: u8) -> bool {
+    byte.is_ascii_control() && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b)
+}
+
+/// Whether a line begins a header field.
+pub fn is_field(line: &[u8]) -> bool {
+    let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+    name.len() < line.len() && !name.is_empty() && name.iter().all(u8::is_ascii_graphic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_message_is_named() {
+        for (bytes, word) in [
+            (&b"\x1f\x8b\x08\0\0\0\0\0\0\x03"[..], "gzip"),
+            (b"\x28\xb5\x2f\xfd\x24", "zstd"),
+            (b"1234      \nReturn-Path: <ann@x>\n\nbody\n<?xml", ".emlx"),
+            (b"{\"a\": 1}\n", "JSON"),
+            (b"<!DOCTYPE html>\n", "HTML"),
+            (b"\x89PNG\r\n\x1a\n\0\0", "binary"),
+            (b"\x7fELF\x02\x01\x01\0\n", "binary"),
+            (b"From ann Mon Jan  5 10:00:00 2015\n\0\0\n", "binary"),
+        ] {
+            assert!(what_it_is(bytes).is_some_and(|what| what.contains(word)), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_a_message_is_one() {
+        for text in [
+            "",
+            "\nno header\n",
+            "Subject: a\n\nbody\n",
+            "Subject: a\0\n\nbody\n",
+            "From ann Mon Jan  5 10:00:00 2015\nSubject: a\n\n\0\n",
+            " From: ann\nSubject: a\n\nx\n",
+            "This is a simple message not having headers.\n",
+            "1234\n5678\n",
+            "Subject: \x1b$B%F\x1b(B \u{e9}\n\n",
+            "// Not an RFC-822 Document",
+        ] {
+            assert_eq!(what_it_is(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}
