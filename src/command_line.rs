@@ -114,8 +114,8 @@ pub struct MigrateArgs {
     /// Say what would be done, and about how long it takes
     #[arg(long)]
     pub dry_run: bool,
-    /// Take this host's dedup.by, directory.account, sent.mailbox and store.url for all hosts; let
-    /// Postfix's queues run empty first
+    /// Take this host's dedup.by, directory.account, directory.detail, [[file]], sent.mailbox,
+    /// store.lmtp and store.url for all hosts; let Postfix's queues run empty first
     #[arg(long, conflicts_with = "dry_run")]
     pub accept_config: bool,
 }

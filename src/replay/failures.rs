@@ -12,6 +12,9 @@ const MOST: u32 = 10;
 /// A mailbox counts for so many of them.
 const MOST_OF_ONE: u32 = 5;
 
+/// What is told of a message that is not tried.
+pub const LEFT: &str = "left: the ten messages before it that were tried for this mailbox failed";
+
 /// What has failed for now.
 #[derive(Debug)]
 pub struct FailedForNow {
@@ -21,11 +24,13 @@ pub struct FailedForNow {
     in_a_row: HashMap<String, u32>,
     /// Since the last delivery to them, by the recipients.
     of: HashMap<String, u32>,
+    has_delivered: bool,
 }
 
 impl FailedForNow {
     pub fn new(is_for_one: bool) -> FailedForNow {
-        FailedForNow { is_for_one, in_a_row: HashMap::new(), of: HashMap::new() }
+        let (in_a_row, of) = (HashMap::new(), HashMap::new());
+        FailedForNow { is_for_one, in_a_row, of, has_delivered: false }
     }
 
     /// Whether a message for these is not to be tried.
@@ -33,11 +38,18 @@ impl FailedForNow {
         self.of.get(&recipients.join(" ")).is_some_and(|count| *count >= MOST)
     }
 
+    /// Whether messages were left and none was delivered: that one mailbox alone is broken is not
+    /// known then.
+    pub fn is_in_vain(&self) -> bool {
+        !self.has_delivered && self.of.values().any(|count| *count >= MOST)
+    }
+
     /// Counts a message's end; whether no further one is to be tried. `account`: whose mailbox it
     /// was, as far as that is known.
     pub fn ends(&mut self, why: EndMeaning, recipients: &[String], account: &str) -> bool {
         match why {
             EndMeaning::Delivered => {
+                self.has_delivered = true;
                 self.in_a_row.clear();
                 self.of.remove(&recipients.join(" "));
                 false
@@ -69,12 +81,13 @@ mod tests {
         let mut failed = FailedForNow::new(false);
         assert!(!failing(&mut failed, "doug", 9) && !failed.is_left(&doug));
         assert!(!failing(&mut failed, "doug", 91));
-        assert!(failed.is_left(&doug) && !failed.is_left(&zoe));
+        assert!(failed.is_left(&doug) && !failed.is_left(&zoe) && failed.is_in_vain());
         // Others have their own trouble now and then.
         assert!(!failing(&mut failed, "zoe", 4));
         assert!(!failed.ends(EndMeaning::Delivered, &zoe, "zoe"));
         assert!(!failing(&mut failed, "zoe", 9) && !failed.is_left(&zoe));
         assert!(failed.is_left(&doug), "it was not delivered to");
+        assert!(!failed.is_in_vain());
     }
 
     #[test]

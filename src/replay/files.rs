@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::envelope;
-use super::failures::FailedForNow;
+use super::failures::{FailedForNow, LEFT};
 use super::pace::{MessageRate, Pacer};
 use super::place::{FileId, MOST_BYTES, SourcePlace};
 use super::report::{EndMeaning, FileReport, FileState, ended, told, unreadable};
@@ -84,6 +84,8 @@ pub enum ReplayNews {
 pub struct ReplayEnd {
     /// Where it ended before its time, and why; what follows is left.
     pub stopped: Option<(String, String)>,
+    /// All that it tried failed for now, and messages were left.
+    pub is_in_vain: bool,
 }
 
 /// A message for a worker.
@@ -142,7 +144,8 @@ pub fn from_files(
     run.try_held_again(&replayer)?;
     let ReplayRun { state, end, .. } = run;
     state.map_or(Ok(()), ReplayState::end)?;
-    Ok(end)
+    let is_in_vain = replayer.failed().is_in_vain();
+    Ok(ReplayEnd { is_in_vain, ..end })
 }
 
 /// The caller's side of a run.
@@ -410,7 +413,6 @@ fn sleep_unless(stop: &AtomicBool, pause: Duration) {
     }
 }
 
-const LEFT: &str = "left: the ten messages before it that were tried for this mailbox all failed";
 const NO_RECIPIENT: &str = "no recipient: no Delivered-To and no X-Original-To above its first \
                             Received field; say for whom it is, --to";
 

@@ -1,10 +1,13 @@
 //! `onedrop replay --from-ledger`: what the ledger keeps whole (`ledger.keep_raw`) is delivered
 //! again to each copy that is on record and not placed, by a delivery's own code: lease, look,
-//! append, receipt. So it writes no second copy, however often it runs, and beside deliveries.
+//! append, receipt. So it writes no second copy, however often it runs, and beside deliveries. It
+//! ends where each further copy would only fail as well.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::failures::FailedForNow;
+use super::report::EndMeaning;
 use crate::clock::Clock;
 use crate::deadline::Deadline;
 use crate::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, Policy};
@@ -33,15 +36,23 @@ pub struct ReplayPlan<'a> {
     pub by: &'a Attempt,
 }
 
-/// What came of a copy.
+/// A copy, and what came of it.
 pub struct Replayed<'a> {
     pub message: &'a RawMessage,
     pub destination: &'a Destination,
-    /// `None`: it would be delivered.
-    pub result: Option<CopyResult>,
+    pub end: ReplayedEnd,
 }
 
-/// Replays all there is, and tells each copy.
+/// What came of a copy.
+pub enum ReplayedEnd {
+    WouldBeDelivered,
+    Tried(CopyResult),
+    /// Ten that were tried for its account before have failed.
+    Left,
+}
+
+/// Replays all there is, and tells each copy. Returns false if it ended before that, or
+/// all that it tried failed for now.
 ///
 /// # Errors
 /// The ledger cannot be read, or takes nothing from this host. What stands in the way of a copy is
@@ -51,20 +62,32 @@ pub fn from_ledger(
     ledger: &dyn AnyLedger,
     store: &dyn Store,
     tell: &mut dyn FnMut(&Replayed<'_>),
-) -> Result<(), LedgerError> {
+) -> Result<bool, LedgerError> {
     ledger.check_program(plan.clock.now() + LEDGER_TIME)?;
-    let mut after = 0;
+    let (mut after, mut failed) = (0, FailedForNow::new(false));
     while let Some(raw) = ledger.next_raw(plan.since, after, plan.clock.now() + LEDGER_TIME)? {
         after = raw.message;
         for (destination, _) in raw.copies.iter().filter(|one| is_to_be_placed(one, &raw)) {
-            let result = match plan.dry_run {
-                true => None,
-                false => Some(place(plan, ledger, store, &raw, destination)),
+            let account = std::slice::from_ref(&destination.account);
+            let end = match plan.dry_run {
+                true => ReplayedEnd::WouldBeDelivered,
+                false if failed.is_left(account) => ReplayedEnd::Left,
+                false => ReplayedEnd::Tried(place(plan, ledger, store, &raw, destination)),
             };
-            tell(&Replayed { message: &raw, destination, result });
+            let why = match &end {
+                ReplayedEnd::Tried(Ok(_)) => EndMeaning::Delivered,
+                ReplayedEnd::Tried(Err(failure)) => {
+                    EndMeaning::of(&failure.ending(plan.policy.over_quota))
+                }
+                ReplayedEnd::WouldBeDelivered | ReplayedEnd::Left => EndMeaning::OfIts,
+            };
+            tell(&Replayed { message: &raw, destination, end });
+            if failed.ends(why, account, &destination.account) {
+                return Ok(false);
+            }
         }
     }
-    Ok(())
+    Ok(!failed.is_in_vain())
 }
 
 /// Whether a copy is not placed, or is to stand elsewhere and is not on record there: its delivery

@@ -81,6 +81,12 @@ fn is_zone(word: &&str) -> bool {
     is_offset || is_name
 }
 
+/// Whether a line begins a header field.
+pub fn is_field(line: &[u8]) -> bool {
+    let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+    name.len() < line.len() && !name.is_empty() && name.iter().all(u8::is_ascii_graphic)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

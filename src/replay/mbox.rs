@@ -3,16 +3,16 @@
 //!
 //! A From_ line begins a message only at the beginning or behind an empty line, and only with a
 //! date that reads as one; what looks like one otherwise is kept to be told. Content-Length is not
-//! believed: programs that rewrite a message forget to correct it. But where it leads beyond a From_
-//! line to exactly the begin of another message, or the end, one of both is wrong: neither part is
-//! taken for a message. The empty line before a From_ line, or before the end, belongs to the mbox.
+//! believed: programs that rewrite a message forget to correct it. But where it leads beyond a
+//! From_ line to exactly the begin of another message, or the end, one of the two is wrong, and
+//! neither part is taken for a message. The empty line before a From_ line, or before the end,
+//! belongs to the mbox.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::os::unix::fs::FileExt;
 
-use super::from_line::{FROM, NO_FROM_LINE, is_from_line};
-use super::no_message::is_field;
+use super::from_line::{FROM, NO_FROM_LINE, is_field, is_from_line};
 use crate::command_line::MboxQuoting;
 
 /// Lines are read in pieces of at most this size.

@@ -1,8 +1,13 @@
-//! Files that are plainly no message. A message without a header field, or with a damaged first
-//! line, is one: what is delivered is what its owner calls so. But what a mail program keeps packed
-//! or in a form of its own would be garbage in a mailbox, and on record as delivered.
+//! Files that are plainly no message, or may be several. A message without a header field, or with
+//! a damaged first line, is one: what is delivered is what its owner calls so. But what a mail
+//! program keeps packed or in a form of its own would be garbage in a mailbox, and on record as
+//! delivered.
 
-use super::from_line::is_from_line;
+use std::io::{self, BufRead, Read};
+
+use super::from_line::{is_field, is_from_line};
+use super::mbox::MboxReader;
+use crate::command_line::MboxQuoting;
 
 /// How files begin that are packed.
 const PACKED: [(&[u8], &str); 6] = [
@@ -42,15 +47,35 @@ pub fn what_it_is(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
+const SEVERAL: &str = "an mbox: say how it is quoted, --mbox rd or --mbox o";
+const NO_DATE: &str = "begins with From, as an mbox does, but that line has no date that can be \
+                       read: correct it in a copy (an mbox needs --mbox as well), or take it out";
+
+/// Why a file that is to be one message may be an mbox with more than one.
+///
+/// # Errors
+/// It cannot be read.
+pub fn why_not_one(mut input: impl BufRead) -> io::Result<Option<&'static str>> {
+    let mut line = Vec::new();
+    (&mut input).take(4096).read_until(b'\n', &mut line)?;
+    if !is_from_line(&line) {
+        let rest = line.strip_prefix(b"From ").map(<[u8]>::trim_ascii_start);
+        // "From : ann@..." is a field, as it was once written.
+        let is_doubtful = rest.is_some_and(|rest| !rest.starts_with(b":"));
+        return Ok(is_doubtful.then_some(NO_DATE));
+    }
+    // Of no message more is kept than this.
+    let mut reader = MboxReader::new((&line[..]).chain(input), 0, MboxQuoting::O, 1);
+    let mut count = 0;
+    while count < 2 && reader.next_message().is_ok_and(|message| message.is_some()) {
+        count += 1;
+    }
+    Ok((count > 1).then_some(SEVERAL))
+}
+
 /// Whether it stands in no text, of whatever charset.
 fn is_binary(byte: u8) -> bool {
     byte.is_ascii_control() && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b)
-}
-
-/// Whether a line begins a header field.
-pub fn is_field(line: &[u8]) -> bool {
-    let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
-    name.len() < line.len() && !name.is_empty() && name.iter().all(u8::is_ascii_graphic)
 }
 
 #[cfg(test)]

@@ -6,13 +6,12 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::FileType;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::from_line::is_from_line;
 use super::mbox::{self, DoubtfulLine, MboxReader};
 use super::mbox_lock::{self, LOCK_TIME};
 use super::no_message;
@@ -270,7 +269,8 @@ impl Walk<'_> {
         // A single message may begin with a From_ line as well.
         let is_one = file.in_maildir || file.name.as_bytes().ends_with(b".eml");
         if !is_one {
-            let why = why_not_one(BufReader::new(opened)).map_err(|error| error.to_string())?;
+            let why = no_message::why_not_one(BufReader::new(opened))
+                .map_err(|error| error.to_string())?;
             if let Some(why) = why {
                 return Err(why.to_owned());
             }
@@ -414,29 +414,6 @@ impl DoubtfulLines {
             steps.tell(WalkStep::Note(format!("{path}: and {more} more of such lines")));
         }
     }
-}
-
-const SEVERAL: &str = "an mbox: say how it is quoted, --mbox rd or --mbox o";
-const NO_DATE: &str = "begins with From, as an mbox does, but that line has no date that can be \
-                       read: correct it in a copy (an mbox needs --mbox as well), or take it out";
-
-/// Why a file that is to be one message may be an mbox with more than one.
-fn why_not_one(mut input: impl BufRead) -> io::Result<Option<&'static str>> {
-    let mut line = Vec::new();
-    (&mut input).take(4096).read_until(b'\n', &mut line)?;
-    if !is_from_line(&line) {
-        let rest = line.strip_prefix(b"From ").map(<[u8]>::trim_ascii_start);
-        // "From : ann@..." is a field, as it was once written.
-        let is_doubtful = rest.is_some_and(|rest| !rest.starts_with(b":"));
-        return Ok(is_doubtful.then_some(NO_DATE));
-    }
-    // Of no message more is kept than this.
-    let mut reader = MboxReader::new((&line[..]).chain(input), 0, MboxQuoting::O, 1);
-    let mut count = 0;
-    while count < 2 && reader.next_message().is_ok_and(|message| message.is_some()) {
-        count += 1;
-    }
-    Ok((count > 1).then_some(SEVERAL))
 }
 
 /// Takes out the files by which programs lock those beside them.

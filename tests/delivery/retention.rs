@@ -104,6 +104,49 @@ fn mailboxes_that_are_older_than_the_ledger_get_back_what_it_kept() {
     }
 }
 
+/// A store that is away ends it: nobody waits for each of many messages.
+#[test]
+fn what_the_ledger_kept_is_not_tried_message_by_message_where_no_mailbox_can_be_written() {
+    let (site, config) = site("[ledger]\nkeep_raw = true\n");
+    let accounts = ["scuba", "doug", "zoe"];
+    for number in 0..6 {
+        for account in accounts {
+            let to = ["-d".to_owned(), format!("{account}@mail.axial.net")];
+            let letter = from_ann(&format!("{account}-{number}"));
+            delivered(&config, &[to[0].as_str(), to[1].as_str()], letter.as_bytes());
+        }
+    }
+    let forgotten = run(&config, &["forget", "--since", "1h"]);
+    assert!(out(&forgotten).contains("18 copies forgotten"), "{}", out(&forgotten));
+    let (mail, aside) = (site.root.join("mail"), site.root.join("aside"));
+    fs::rename(&mail, &aside).expect("renamed");
+    fs::write(&mail, "no folder").expect("a file");
+    let replayed = run(&config, &["replay", "--from-ledger"]);
+    assert_eq!(replayed.status.code(), Some(75), "{}", out(&replayed));
+    let said = out(&replayed);
+    assert_eq!(said.matches(": failed store: ").count(), 10, "{said}");
+    assert!(said.contains("0 copies delivered, 10 failed\nstopped: "), "{said}");
+
+    // One account's mailbox alone.
+    fs::remove_file(&mail).expect("removed");
+    fs::rename(&aside, &mail).expect("renamed");
+    let (maildir, kept) = (mail.join("doug/Maildir"), mail.join("doug/aside"));
+    fs::rename(&maildir, &kept).expect("renamed");
+    fs::write(&maildir, "no folder").expect("a file");
+    let replayed = run(&config, &["replay", "--from-ledger"]);
+    assert_eq!(replayed.status.code(), Some(1), "{}", out(&replayed));
+    assert!(out(&replayed).contains("12 copies delivered, 6 failed"), "{}", out(&replayed));
+    fs::remove_file(&maildir).expect("removed");
+    fs::rename(&kept, &maildir).expect("renamed");
+    let replayed = run(&config, &["replay", "--from-ledger", "--json"]);
+    assert_eq!(replayed.status.code(), Some(0), "{}", out(&replayed));
+    let lines: serde_json::Value = serde_json::from_slice(&replayed.stdout).expect("JSON");
+    assert_eq!(lines.as_array().map(Vec::len), Some(6), "{lines}");
+    for account in accounts {
+        assert_eq!(site.inbox(account).len(), 6, "{account}");
+    }
+}
+
 #[test]
 fn a_purge_forgets_what_is_old_and_the_mailbox_remembers_it() {
     let (site, config) = site("");

@@ -47,6 +47,26 @@ fn shipped_keys() -> BTreeMap<String, String> {
 }
 
 #[test]
+fn what_must_be_alike_on_all_hosts_is_named() {
+    let site = Site::embedded();
+    let config = site.config("etc", "");
+    assert!(run(&config, &["migrate"]).status.success());
+    let on_record = site.ledger("SELECT config FROM onedrop_ledger").remove(0);
+    let alike: serde_json::Value = serde_json::from_str(&on_record).expect("JSON");
+    let alike = alike.as_object().expect("keys");
+    assert!(alike.len() > 5, "{alike:?}");
+    let named = Page::read("docs/upgrade.md").spans();
+    let help = run(&config, &["migrate", "--help"]);
+    let help = String::from_utf8_lossy(&help.stdout);
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for key in alike.keys() {
+        let key = if key == "file" { "[[file]]" } else { key };
+        assert!(named.iter().any(|span| span == key), "{key}: {named:?}");
+        assert!(help.contains(key), "{key}: {help}");
+    }
+}
+
+#[test]
 fn the_configuration_page_has_every_key_with_its_default() {
     let mut shown = BTreeMap::new();
     let (page, web) = (Page::read("docs/configuration.md"), Page::read("docs/web.md"));

@@ -19,7 +19,7 @@ use crate::command_line::ReplayArgs;
 use crate::config::Loaded;
 use crate::exit::Verdict;
 use crate::lock_key;
-use crate::replay::files::{FilesToReplay, ReplayNews, from_files};
+use crate::replay::files::{FilesToReplay, ReplayEnd, ReplayNews, from_files};
 use crate::replay::pace::MessageRate;
 use crate::replay::place::FileId;
 use crate::replay::report::{FileReport, FileState};
@@ -105,7 +105,11 @@ pub(super) fn run(
     let mut err = counts.told();
     let is_empty = counts.all() == 0;
     let stopped = match ended {
-        Ok(end) => end.stopped.map(|(place, why)| format!("stopped at {place}: {why}")),
+        Ok(ReplayEnd { stopped: Some((place, why)), .. }) => {
+            Some(format!("stopped at {place}: {why}"))
+        }
+        Ok(ReplayEnd { is_in_vain: true, .. }) => Some("none could be delivered".to_owned()),
+        Ok(_) => None,
         Err(why) => Some(format!("stopped: {why}")),
     };
     let verdict = match &stopped {

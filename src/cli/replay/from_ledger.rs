@@ -1,5 +1,6 @@
 //! `onedrop replay --from-ledger`: delivers again, and tells each copy.
 
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -12,7 +13,9 @@ use crate::config::Loaded;
 use crate::deliver::Policy;
 use crate::exit::Verdict;
 use crate::ledger::Attempt;
-use crate::replay::from_ledger::{self, ReplayPlan, Replayed};
+use crate::replay::failures::LEFT;
+use crate::replay::from_ledger::{self, ReplayPlan, Replayed, ReplayedEnd};
+use crate::replay::report::FileState;
 use crate::service::{Adapters, ONE, host_name};
 use crate::text::one_line;
 use crate::way::WayProof;
@@ -27,7 +30,8 @@ struct ReplayedLine {
     text: String,
 }
 
-/// Ends with a negative result where a copy could not be placed.
+/// Ends with a negative result where a copy could not be placed, and with a failure where it ended
+/// before all were tried.
 pub(super) fn run(
     args: &ReplayArgs,
     loaded: &Loaded,
@@ -68,31 +72,82 @@ pub(super) fn run(
             passed.map_err(|failure| failure.to_string())?;
         }
     }
-    let mut lines = Vec::new();
-    from_ledger::from_ledger(&plan, &*ledger, &*store, &mut |one| lines.push(line(one)))
-        .map_err(of_the_ledger)?;
-    let failed = lines.iter().filter(|one| one.state == "failed").count();
+    let mut printer = LinePrinter { json: args.json, lines: 0, failed: 0, written: Ok(()) };
+    let ended = from_ledger::from_ledger(&plan, &*ledger, &*store, &mut |one| printer.print(one));
+    let written = printer.end();
+    let LinePrinter { lines, failed, .. } = printer;
     let done = if args.dry_run { "would be delivered" } else { "delivered" };
-    let copies = lines.len() - failed;
+    let copies = lines - failed;
     let unit = if copies == 1 { "copy" } else { "copies" };
     let mut err = format!("{copies} {unit} {done}");
     if failed > 0 {
         err.push_str(&format!(", {failed} failed"));
     }
-    let out = match args.json {
-        true => serde_json::to_string_pretty(&lines).unwrap_or_default(),
-        false => lines.iter().map(text).collect(),
+    let verdict = match ended {
+        Ok(true) if failed == 0 => Verdict::Done,
+        Ok(true) => Verdict::No,
+        Ok(false) => {
+            err.push_str("\nstopped: copies of several accounts in a row, or all, fail for now");
+            Verdict::Failed
+        }
+        Err(error) => {
+            err.push_str(&one_line(&format!("\nstopped: ledger: {error}")));
+            Verdict::Failed
+        }
     };
-    let verdict = if failed > 0 { Verdict::No } else { Verdict::Done };
-    Ok(CommandOutcome { out, err, verdict })
+    if matches!(verdict, Verdict::Failed) {
+        err.push_str("\nthe rest is left: run it again when that is mended");
+    }
+    match written {
+        Ok(()) => Ok(CommandOutcome { out: String::new(), err, verdict }),
+        Err(error) => Err(format!("{err}\nstandard output: {error}")),
+    }
+}
+
+/// Prints what came of each copy, as it ends.
+struct LinePrinter {
+    json: bool,
+    lines: u64,
+    failed: u64,
+    /// The first error of standard output. It does not change what is done, but how it ends.
+    written: io::Result<()>,
+}
+
+impl LinePrinter {
+    fn print(&mut self, one: &Replayed<'_>) {
+        let line = line(one);
+        self.failed += u64::from(line.state == FileState::Failed.name());
+        let opening = if self.lines == 0 { "[\n" } else { ",\n" };
+        self.lines += 1;
+        self.write(&match self.json {
+            true => format!("{opening}{}", serde_json::to_string(&line).unwrap_or_default()),
+            false => text(&line),
+        });
+    }
+
+    fn write(&mut self, text: &str) {
+        if self.written.is_ok() {
+            self.written = io::stdout().write_all(text.as_bytes());
+        }
+    }
+
+    /// Whether all could be told.
+    fn end(&mut self) -> io::Result<()> {
+        if self.json {
+            self.write(if self.lines == 0 { "[]\n" } else { "\n]\n" });
+        }
+        std::mem::replace(&mut self.written, Ok(())).and(io::stdout().flush())
+    }
 }
 
 fn line(one: &Replayed<'_>) -> ReplayedLine {
     let id = one.message.identity.message_id.as_deref();
-    let (state, text) = match &one.result {
-        None => ("would be delivered", String::new()),
-        Some(Ok(placed)) => (placed.how.name(), placed.receipt.to_string()),
-        Some(Err(failure)) => ("failed", failure.to_string()),
+    let failed = FileState::Failed.name();
+    let (state, text) = match &one.end {
+        ReplayedEnd::WouldBeDelivered => (FileState::WouldBeDelivered.name(), String::new()),
+        ReplayedEnd::Tried(Ok(placed)) => (placed.how.name(), placed.receipt.to_string()),
+        ReplayedEnd::Tried(Err(failure)) => (failed, failure.to_string()),
+        ReplayedEnd::Left => (failed, LEFT.to_owned()),
     };
     ReplayedLine {
         message_id: id.map(|id| String::from_utf8_lossy(id).into_owned()),
