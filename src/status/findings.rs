@@ -198,14 +198,7 @@ fn doubts(facts: &LedgerFacts) -> StatusFinding {
         ago(oldest)
     );
     match oldest >= HOUR {
-        true => {
-            let since = match oldest < WINDOW {
-                true => "48h".to_owned(),
-                false => format!("{}d", oldest.as_secs() / 86_400 + 1),
-            };
-            let command = format!("onedrop verify --since {since} --repair");
-            StatusFinding::attention("doubts", sentence, command)
-        }
+        true => StatusFinding::attention("doubts", sentence, verify_command(oldest)),
         false => StatusFinding::ok("doubts", sentence + "; Postfix' next try looks"),
     }
 }
@@ -221,6 +214,17 @@ fn of_jobs(facts: &LedgerFacts, jobs: &[JobSettings]) -> Vec<StatusFinding> {
     let standings: Vec<_> =
         jobs.iter().map(|job| JobStanding::of(job, jobs, &facts.jobs)).collect();
     let mut bad: Vec<_> = standings.iter().filter(|one| one.status() != PluginStatus::Ok).collect();
+/// The command that compares and repairs what was recorded since so long ago. It still reaches
+/// that if it is typed within the hour.
+pub fn verify_command(oldest: Duration) -> String {
+    let reach = oldest.saturating_add(HOUR);
+    let since = match reach <= WINDOW {
+        true => "48h".to_owned(),
+        false => format!("{}d", reach.as_secs().div_ceil(86_400)),
+    };
+    format!("onedrop verify --since {since} --repair")
+}
+
     bad.sort_by_key(|one| std::cmp::Reverse(one.status()));
     let mut found: Vec<StatusFinding> = bad
         .iter()

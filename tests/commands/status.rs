@@ -11,6 +11,8 @@ use serde_json::Value;
 use crate::command_line::{Admin, Ended};
 use crate::support::set_mode;
 
+mod due;
+
 /// A line as `status` prints it: level, topic, and what is said.
 #[derive(Debug, PartialEq, Eq)]
 struct Line<'a>(&'a str, &'a str, &'a str);
