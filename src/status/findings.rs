@@ -55,8 +55,7 @@ fn hosts(facts: &LedgerFacts) -> Vec<StatusFinding> {
     for row in missing.iter().take(NAMED) {
         let HostRow { host, program_version, seen_ago, .. } = row;
         let sentence = format!("{host} {program_version} was last seen {}", ago(*seen_ago));
-        let command = format!("ssh {} systemctl status 'onedrop-*'", operand(host));
-        found.push(StatusFinding::attention("hosts", sentence, command));
+        found.push(StatusFinding::attention("hosts", sentence, look_at(host)));
     }
     let is_off = |row: &&HostRow| row.clock_offset_ms.is_some_and(|ms| ms.abs() > CLOCKS_MS);
     if let Some(row) = facts.hosts.iter().filter(|row| row.seen_ago < SILENT).find(is_off) {
@@ -83,12 +82,24 @@ fn hosts(facts: &LedgerFacts) -> Vec<StatusFinding> {
     if further > 0 {
         seen.push(format!("{further} more not seen of late"));
     }
-    let sentence = match seen.is_empty() {
-        true => "none seen of late: no server, no tick, no mail".to_owned(),
-        false => seen.join(", "),
-    };
-    found.push(StatusFinding::ok("hosts", sentence));
+    let last = facts.hosts.iter().min_by_key(|row| row.seen_ago).filter(|_| missing.is_empty());
+    found.push(match (seen.is_empty(), last) {
+        (false, _) => StatusFinding::ok("hosts", seen.join(", ")),
+        // One of several may be gone for good, but not the last.
+        (true, Some(HostRow { host, seen_ago, .. })) => {
+            let sentence = format!("none seen of late, the last was {host} {}", ago(*seen_ago));
+            StatusFinding::attention("hosts", sentence, look_at(host))
+        }
+        (true, None) => {
+            StatusFinding::ok("hosts", "none seen of late: no server, no tick, no mail")
+        }
+    });
     found
+}
+
+/// What tells why nothing runs on a host.
+fn look_at(host: &str) -> String {
+    format!("ssh {} systemctl status 'onedrop-*'", operand(host))
 }
 
 /// How many ended so.
