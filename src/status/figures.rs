@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use super::LedgerFacts;
-use super::findings::{percentile, reasons, with_outcome};
+use super::findings::{percentile, reasons, unverified, with_outcome};
 use crate::config::JobSettings;
 use crate::jobs::standing::{JobStanding, JobState};
 
@@ -35,6 +35,9 @@ pub struct StatusFigures {
     /// How far back copies were looked through.
     pub copies_secs: u64,
     pub sent_waiting: u64,
+    /// For how long no job has verified with success, or how old the ledger is; `None`: there is
+    /// no message to verify.
+    pub unverified_secs: Option<u64>,
     pub purged_secs_ago: Option<u64>,
     pub hosts: Vec<HostFigures>,
     pub jobs: Vec<JobFigures>,
@@ -109,6 +112,7 @@ impl StatusFigures {
             oldest_doubt_secs: open.oldest.map(secs),
             copies_secs: secs(open.reach),
             sent_waiting: open.kept,
+            unverified_secs: unverified(facts, jobs).map(secs),
             purged_secs_ago: facts.remembered.purged_ago.map(secs),
             hosts: known.chain(others).collect(),
             jobs: jobs

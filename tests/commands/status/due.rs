@@ -1,9 +1,70 @@
-//! What should have been and was not.
+//! What should have been and was not: a verify that nobody runs, hosts that are all gone.
+
+use serde_json::Value;
 
 use super::{line_after, status};
 use crate::command_line::Admin;
 
+/// The line `verify` and the exit status after this SQL, where nothing else wants attention.
+fn verify_after(admin: &Admin, sql: &str) -> (String, String, Option<i32>) {
+    let sql = format!("{sql}; UPDATE onedrop_ledger SET purged_at = $NOW");
+    let (level, text) = line_after(admin, &sql, "verify");
+    (level, text, status(admin, "", &[]).status)
+}
+
+fn told(level: &str, text: &str, exit: i32) -> (String, String, Option<i32>) {
+    (level.to_owned(), text.to_owned(), Some(exit))
+}
+
+/// A job on record whose last run ended with 0 so many seconds ago.
+fn succeeded(job: &str, ago: u64) -> String {
+    format!(
+        "INSERT OR REPLACE INTO onedrop_job (name, revision, value, schedule, pause_note, \
+         paused_at, epoch, open_try, next_try, first_seen, seen_at, last_start, last_end, \
+         last_success, last_exit, last_error, errors, runs)
+         VALUES ('{job}', 1, x'00', '', '', $NOW, 1, 0, 1, $NOW, $NOW, $NOW - {ago}, $NOW - {ago}, \
+         $NOW - {ago}, 0, '', 0, 1)"
+    )
+}
+
 const DAY: u64 = 86_400;
+
+#[test]
+fn a_verify_that_nobody_runs_wants_attention() {
+    let admin = Admin::new();
+    let age = |secs: u64| format!("UPDATE onedrop_ledger SET remembers_since = $NOW - {secs}");
+    let after = |sql: &str| verify_after(&admin, sql);
+    assert_eq!(after(&age(2 * DAY - 600)), told("ok", "no job has run it", 0));
+    let never = "no job has run it, and the ledger is 40d old  -> onedrop verify --since 41d \
+                 --repair";
+    assert_eq!(after(&age(40 * DAY)), told("ATTENTION", never, 1));
+    let figures = status(&admin, "", &["--json"]).out;
+    let figures: Value = serde_json::from_str(&figures).expect("JSON");
+    let unverified = figures["figures"]["unverified_secs"].as_u64().expect("seconds");
+    assert!((40 * DAY..40 * DAY + 3600).contains(&unverified), "{unverified}");
+    // Of what there is not nothing can be in doubt.
+    let none = "DELETE FROM onedrop_message";
+    assert_eq!(after(none), told("ok", "no job has run it", 0));
+}
+
+#[test]
+fn a_verify_that_runs_no_more_wants_attention() {
+    let admin = Admin::with(
+        "[jobs.nightly]\nschedule = \"@daily\"\n\
+         command = [\"sh\", \"-c\", \"onedrop verify --since 48h --repair\"]\n",
+    );
+    let age = format!("UPDATE onedrop_ledger SET remembers_since = $NOW - {}", 40 * DAY);
+    let after = |sql: String| verify_after(&admin, &format!("{age}; {sql}"));
+    // The shipped job, also on a host that does not have it in its configuration.
+    let stopped = "ended 30d ago, and no job has run it since  -> onedrop verify --since 33d \
+                   --repair";
+    let paused = succeeded("nightly", 35 * DAY) + ";" + &succeeded("verify", 30 * DAY);
+    assert_eq!(after(paused), told("ATTENTION", stopped, 1));
+    let well = told("ok", "ended 1d 23h ago, nothing left to repair", 0);
+    assert_eq!(after(succeeded("verify", 2 * DAY - 600)), well);
+    assert_eq!(after(succeeded("verify", 30 * DAY)).0, "ATTENTION");
+    assert_eq!(after(succeeded("nightly", 2 * DAY - 600)), well);
+}
 
 #[test]
 fn the_command_for_a_doubt_reaches_it_for_an_hour_to_come() {
