@@ -21,7 +21,7 @@ mod findings;
 mod queue;
 mod store;
 
-pub use figures::{StatusFigures, StatusGauges};
+pub use figures::{SeenByHost, StatusFigures, StatusGauges};
 pub use findings::verify_command;
 pub use queue::of_output as of_postqueue;
 pub use store::answers as store_answers;

@@ -1,9 +1,13 @@
-//! What should have been and was not: a verify that nobody runs, hosts that are all gone.
+//! What should have been and was not: a verify that nobody runs, hosts that are all gone, jobs that
+//! cannot be read.
+
+use std::fs;
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::{line_after, status};
-use crate::command_line::Admin;
+use super::{Line, line_after, lines, status};
+use crate::command_line::{Admin, Ended};
 
 /// The line `verify` and the exit status after this SQL, where nothing else wants attention.
 fn verify_after(admin: &Admin, sql: &str) -> (String, String, Option<i32>) {
@@ -104,4 +108,26 @@ fn where_all_hosts_are_gone_the_last_one_is_named() {
     assert_eq!(status(&admin, "", &[]).status, Some(1));
     let (level, _) = line_after(&admin, "DELETE FROM onedrop_host", "hosts");
     assert_eq!(level, "ok", "a ledger that nobody has used yet");
+}
+
+#[test]
+fn jobs_that_cannot_be_read_are_one_line_and_a_gauge() {
+    let admin = Admin::with("[jobs.report]\nschedule = \"at night\"\ncommand = [\"true\"]\n");
+    let ended = status(&admin, "", &[]);
+    assert_eq!(ended.status, Some(1), "{ended:?}");
+    let lines = lines(&ended.out);
+    let jobs: Vec<&Line> = lines.iter().filter(|line| line.1 == "jobs").collect();
+    let [Line("ATTENTION", _, text)] = jobs[..] else { panic!("{jobs:?}") };
+    assert!(text.starts_with("this host runs no job: ") && text.ends_with("  -> onedrop check"));
+    let file = admin.site.root.join("onedrop.prom");
+    let gauge = |admin: &Admin| {
+        let mut command = admin.command(&["status", "--prometheus"]);
+        let ended = Ended::of(&command.arg(&file).stdin(Stdio::null()).output().expect("onedrop"));
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        let text = fs::read_to_string(&file).expect("metrics");
+        let line = text.lines().find_map(|line| line.strip_prefix("onedrop_jobs_config_ok "));
+        line.unwrap_or_else(|| panic!("no gauge in\n{text}")).to_owned()
+    };
+    assert_eq!(gauge(&admin), "0");
+    assert_eq!(gauge(&Admin::new()), "1");
 }
