@@ -266,7 +266,7 @@ mod tests {
             ("postgres://reader@/onedrop?host=/run/postgresql", true),
             ("postgres://reader@/onedrop?hostaddr=127.0.0.1", false),
             ("postgres://reader@db.example.net/onedrop", false),
-            ("postgres://reader@/onedrop?host=/run/postgresql,db.example.net", false),
+            ("postgres://reader@/onedrop?host=/run/postgresql&host=db.example.net", false),
             ("mysql://reader@/onedrop?socket=/run/mysqld/mysqld.sock", true),
             ("mysql://reader@127.0.0.1/onedrop", false),
         ] {
