@@ -11,7 +11,7 @@ use crate::config::{Config, JobSettings};
 use crate::duration::brief;
 use crate::jobs::standing::JobsSeen;
 use crate::ledger::{
-    AnyLedger, HOSTS_FOR, HostRow, LedgerError, OpenCopies, RecentAttempts, Remembered,
+    AnyLedger, HOSTS_FOR, HostRow, LedgerError, Numbered, OpenCopies, RecentAttempts, Remembered,
     SchemaVersion,
 };
 use crate::text;
@@ -21,7 +21,8 @@ mod findings;
 mod queue;
 mod store;
 
-pub use figures::{StatusFigures, StatusGauges};
+pub use figures::{SeenByHost, StatusFigures, StatusGauges};
+pub use findings::verify_command;
 pub use queue::of_output as of_postqueue;
 pub use store::answers as store_answers;
 
@@ -106,6 +107,8 @@ pub struct LedgerFacts {
     pub attempts: RecentAttempts,
     pub open: OpenCopies,
     pub remembered: Remembered,
+    /// Whether any message is on record.
+    pub has_messages: bool,
     pub jobs: JobsSeen,
 }
 
@@ -137,6 +140,7 @@ impl LedgerFacts {
             attempts: RecentAttempts { now, reach, counts: Vec::new(), hosts: Vec::new() },
             open: ledger.open_copies(WINDOW, KEPT_FOR, until)?,
             remembered: ledger.remembered(until)?,
+            has_messages: ledger.last_row(Numbered::Message, until)?.is_some(),
             jobs: JobsSeen::read(ledger, until)?,
         })
     }

@@ -121,7 +121,9 @@ fn of_ledger(check: &CheckContext, url: &LedgerUrl, file: Option<&Path>) -> Opti
         }
         Err(why) => return Some(about(Severity::Warning, &format!(" was not asked: {why}"))),
     };
-    let has_password = pages.ledger_password().is_some();
+    let is_anothers = pages.ledger_password().is_none()
+        && goes_by_user(url)
+        && is_another(reader(check).as_ref(), nix::unistd::geteuid().as_raw());
     let asked = check.ask(move |check, until| {
         let theirs = (check.adapters.reading)(&pages, ONE)?;
         let ours = (check.adapters.ledger)(&check.loaded, ONE)?;
@@ -141,8 +143,7 @@ fn of_ledger(check: &CheckContext, url: &LedgerUrl, file: Option<&Path>) -> Opti
             Severity::Ok,
             " answers; whether it is the ledger of ledger.url is not known, which does not answer",
         ),
-        // By its socket a server goes by the user of the process: nobody else can try it.
-        Err(LedgerError::Login(why)) if !has_password => about(
+        Err(LedgerError::Login(why)) if is_anothers => about(
             Severity::Ok,
             &format!(
                 " has no password, and lets this user not in, which says nothing of the service's \
@@ -156,6 +157,20 @@ fn of_ledger(check: &CheckContext, url: &LedgerUrl, file: Option<&Path>) -> Opti
 const SAME: &str = " is the ledger of ledger.url";
 const DIFFERENT: &str =
     " is another ledger than ledger.url: the pages show nothing of these deliveries";
+
+/// Whether the server may go by the user of the process, as it can by its socket alone.
+fn goes_by_user(url: &LedgerUrl) -> bool {
+    match url {
+        LedgerUrl::Postgres { url } => url.is_by_socket(),
+        LedgerUrl::Mysql { url } => url.socket.is_some(),
+        LedgerUrl::Sqlite { .. } => false,
+    }
+}
+
+/// Whether the service has a user, and not this one: what is refused here may not be there.
+fn is_another(reader: Option<&PageReader>, uid: u32) -> bool {
+    reader.is_some_and(|reader| reader.uid != uid)
+}
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let id = |path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
@@ -243,5 +258,24 @@ mod tests {
         assert!(text.ends_with(&helps), "{text}");
         let given = Path::new("/run/credentials/onedrop-web.service/reader");
         assert_eq!(judge(given, Some(&ours)).0, Severity::Ok);
+    }
+
+    #[test]
+    fn a_refused_login_says_nothing_only_of_another_users_by_a_socket() {
+        for (url, by_user) in [
+            ("postgres://reader@/onedrop?host=/run/postgresql", true),
+            ("postgres://reader@/onedrop?hostaddr=127.0.0.1", false),
+            ("postgres://reader@db.example.net/onedrop", false),
+            ("postgres://reader@/onedrop?host=/run/postgresql&host=db.example.net", false),
+            ("mysql://reader@/onedrop?socket=/run/mysqld/mysqld.sock", true),
+            ("mysql://reader@127.0.0.1/onedrop", false),
+        ] {
+            let parsed = url.parse().expect("a URL");
+            assert_eq!(goes_by_user(&parsed), by_user, "{url}");
+        }
+        let service = PageReader { name: "onedrop-web".to_owned(), uid: 950 };
+        assert!(is_another(Some(&service), 0));
+        assert!(!is_another(Some(&service), 950));
+        assert!(!is_another(None, 0), "no service is there that could be let in");
     }
 }

@@ -15,7 +15,9 @@ use crate::config::Loaded;
 use crate::exit::Verdict;
 use crate::ledger::LedgerError;
 use crate::service::{Adapters, ONE, host_name};
-use crate::status::{self, LedgerFacts, StatusFigures, StatusFinding, StatusGauges, StatusLevel};
+use crate::status::{
+    self, LedgerFacts, SeenByHost, StatusFigures, StatusFinding, StatusGauges, StatusLevel,
+};
 use crate::text::one_line;
 
 /// What the ledger may take.
@@ -43,6 +45,8 @@ pub(super) fn run(
         Err(error) => vec![status::without_ledger(error)],
     };
     if let Some(problem) = loaded.job_problems.first() {
+        // What the configuration seems to have without them says nothing.
+        findings.retain(|finding| finding.topic != "jobs");
         let sentence = format!("this host runs no job: {problem}");
         findings.push(StatusFinding::attention("jobs", sentence, "onedrop check"));
     }
@@ -102,7 +106,7 @@ fn as_json(
 }
 
 /// For node_exporter's textfile collector, where no server serves metrics. A ledger that is away is
-/// one of them; one that takes mail is up, whatever this role may read besides.
+/// one of them, and so is a mistake in `[jobs]`.
 fn write_metrics(
     file: &Path,
     loaded: &Loaded,
@@ -113,11 +117,12 @@ fn write_metrics(
         ledger.check_program(until)?;
         Ok(ledger)
     });
-    let is_up = checked.is_ok();
+    let ledger_up = checked.is_ok();
     let facts = checked.and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
     let figures = facts.as_ref().ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
-    let store = status::store_answers(&loaded.config.store, Instant::now() + HOST).is_ok();
-    let text = StatusGauges::textfile(is_up, store, figures.as_ref(), SystemTime::now());
+    let store_up = status::store_answers(&loaded.config.store, Instant::now() + HOST).is_ok();
+    let seen = SeenByHost { ledger_up, store_up, jobs_config_ok: loaded.job_problems.is_empty() };
+    let text = StatusGauges::textfile(seen, figures.as_ref(), SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
     let err = facts.err().map(|error| format!("ledger: {error}\n")).unwrap_or_default();
     Ok(CommandOutcome { out: String::new(), err, verdict: Verdict::Done })

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 
 /// A URL that was read: `postgres://user@host1:port,host2/database?option=value`, or
 /// `postgres:///database?host=/socket/directory`.
@@ -44,6 +45,12 @@ impl PostgresUrl {
     /// What it says; what it does not say is as tokio-postgres has it.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether it leads to Unix sockets alone.
+    pub fn is_by_socket(&self) -> bool {
+        let is_socket = |host: &Host| matches!(host, Host::Unix(_));
+        self.config.get_hostaddrs().is_empty() && self.config.get_hosts().iter().all(is_socket)
     }
 
     /// Whether it says anything about `option`.

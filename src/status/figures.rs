@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use super::LedgerFacts;
-use super::findings::{percentile, reasons, with_outcome};
+use super::findings::{percentile, reasons, unverified, with_outcome};
 use crate::config::JobSettings;
 use crate::jobs::standing::{JobStanding, JobState};
 
@@ -35,6 +35,9 @@ pub struct StatusFigures {
     /// How far back copies were looked through.
     pub copies_secs: u64,
     pub sent_waiting: u64,
+    /// For how long no job has verified with success, or how old the ledger is; `None`: there is
+    /// no message to verify.
+    pub unverified_secs: Option<u64>,
     pub purged_secs_ago: Option<u64>,
     pub hosts: Vec<HostFigures>,
     pub jobs: Vec<JobFigures>,
@@ -109,6 +112,7 @@ impl StatusFigures {
             oldest_doubt_secs: open.oldest.map(secs),
             copies_secs: secs(open.reach),
             sent_waiting: open.kept,
+            unverified_secs: unverified(facts, jobs).map(secs),
             purged_secs_ago: facts.remembered.purged_ago.map(secs),
             hosts: known.chain(others).collect(),
             jobs: jobs
@@ -137,6 +141,16 @@ impl JobFigures {
     }
 }
 
+/// What a host sees whether or not it has the ledger's figures.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenByHost {
+    /// It takes mail, whether or not this role may read its figures.
+    pub ledger_up: bool,
+    pub store_up: bool,
+    /// Without a mistake in `[jobs]`; with one, the host runs no job.
+    pub jobs_config_ok: bool,
+}
+
 /// The gauges of them, in a registry.
 #[derive(Debug, Default, Clone)]
 pub struct StatusGauges {
@@ -144,10 +158,12 @@ pub struct StatusGauges {
     schema: Gauge,
     ledger_up: Gauge,
     store_up: Gauge,
+    jobs_config_ok: Gauge,
     in_doubt: Gauge,
     leases: Gauge,
     oldest: Gauge,
     kept: Gauge,
+    unverified: Gauge,
     last_success: Family<[(&'static str, String); 1], Gauge>,
     errors: Family<[(&'static str, String); 1], Gauge>,
     overdue: Family<[(&'static str, String); 1], Gauge>,
@@ -171,6 +187,8 @@ impl StatusGauges {
         of.register("onedrop_ledger_up", help, gauges.ledger_up.clone());
         let help = "Whether the mail store answered when it was last asked";
         of.register("onedrop_store_up", help, gauges.store_up.clone());
+        let help = "Whether the host can read its jobs; 0: it runs none, for a mistake in [jobs]";
+        of.register("onedrop_jobs_config_ok", help, gauges.jobs_config_ok.clone());
     }
 
     fn register_of_ledger(&self, of: &mut Registry) {
@@ -185,6 +203,8 @@ impl StatusGauges {
         of.register("onedrop_oldest_doubt_seconds", help, gauges.oldest.clone());
         let help = "Messages whose copy for Sent has waited for more than a day";
         of.register("onedrop_sent_waiting", help, gauges.kept.clone());
+        let help = "For how long no job has verified with success; 0: no message is there";
+        of.register("onedrop_unverified_seconds", help, gauges.unverified.clone());
         let help = "When a job last succeeded, in seconds since 1970; 0: never";
         let times = gauges.last_success.clone();
         of.register("onedrop_job_last_success_timestamp_seconds", help, times);
@@ -198,18 +218,12 @@ impl StatusGauges {
         of.register("onedrop_status_timestamp_seconds", help, gauges.seen.clone());
     }
 
-    /// What is so at `now`; without figures the last ones stay. A ledger that takes mail is up
-    /// whether or not this role may read them.
-    pub fn set(
-        &self,
-        ledger_up: bool,
-        store_up: bool,
-        figures: Option<&StatusFigures>,
-        now: SystemTime,
-    ) {
+    /// What is so at `now`; without figures the last ones stay.
+    pub fn set(&self, seen: SeenByHost, figures: Option<&StatusFigures>, now: SystemTime) {
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.ledger_up.set(ledger_up.into());
-        self.store_up.set(store_up.into());
+        self.ledger_up.set(seen.ledger_up.into());
+        self.store_up.set(seen.store_up.into());
+        self.jobs_config_ok.set(seen.jobs_config_ok.into());
         let Some(figures) = figures else { return };
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.seen.set(number(now.as_secs()));
@@ -218,6 +232,7 @@ impl StatusGauges {
         self.leases.set(number(figures.leases_without_end));
         self.oldest.set(number(figures.oldest_doubt_secs.unwrap_or(0)));
         self.kept.set(number(figures.sent_waiting));
+        self.unverified.set(number(figures.unverified_secs.unwrap_or(0)));
         // A job that is gone from the configuration is shown no more.
         self.last_success.clear();
         self.errors.clear();
@@ -238,19 +253,14 @@ impl StatusGauges {
 
     /// All of them as Prometheus reads them, for node_exporter's textfile collector; without
     /// figures those that are known without them.
-    pub fn textfile(
-        ledger_up: bool,
-        store_up: bool,
-        figures: Option<&StatusFigures>,
-        now: SystemTime,
-    ) -> String {
+    pub fn textfile(seen: SeenByHost, figures: Option<&StatusFigures>, now: SystemTime) -> String {
         let mut registry = Registry::default();
         let gauges = StatusGauges::default();
         gauges.register_of_host(&mut registry);
         if figures.is_some() {
             gauges.register_of_ledger(&mut registry);
         }
-        gauges.set(ledger_up, store_up, figures, now);
+        gauges.set(seen, figures, now);
         let mut text = String::new();
         // Writing to a String cannot fail. The mark at the end is OpenMetrics' alone.
         let _ = encode(&mut text, &registry);

@@ -20,8 +20,8 @@ const CLOCKS_MS: i64 = 2000;
 /// Hosts, and jobs, that are named.
 const NAMED_HOSTS: usize = 8;
 const NAMED: usize = 3;
-/// A purge is due once a day.
-const PURGE: Duration = Duration::from_secs(2 * 24 * 3600);
+/// What is due once a day, verify and purge, is overdue after two.
+const DAILY: Duration = Duration::from_secs(2 * 24 * 3600);
 /// Of a hundred ends that are no quota's and no other delivery's, so many may be deferred.
 const DEFERRED: u64 = 1;
 
@@ -55,8 +55,7 @@ fn hosts(facts: &LedgerFacts) -> Vec<StatusFinding> {
     for row in missing.iter().take(NAMED) {
         let HostRow { host, program_version, seen_ago, .. } = row;
         let sentence = format!("{host} {program_version} was last seen {}", ago(*seen_ago));
-        let command = format!("ssh {} systemctl status 'onedrop-*'", operand(host));
-        found.push(StatusFinding::attention("hosts", sentence, command));
+        found.push(StatusFinding::attention("hosts", sentence, look_at(host)));
     }
     let is_off = |row: &&HostRow| row.clock_offset_ms.is_some_and(|ms| ms.abs() > CLOCKS_MS);
     if let Some(row) = facts.hosts.iter().filter(|row| row.seen_ago < SILENT).find(is_off) {
@@ -83,12 +82,24 @@ fn hosts(facts: &LedgerFacts) -> Vec<StatusFinding> {
     if further > 0 {
         seen.push(format!("{further} more not seen of late"));
     }
-    let sentence = match seen.is_empty() {
-        true => "none seen of late: no server, no tick, no mail".to_owned(),
-        false => seen.join(", "),
-    };
-    found.push(StatusFinding::ok("hosts", sentence));
+    let last = facts.hosts.iter().min_by_key(|row| row.seen_ago).filter(|_| missing.is_empty());
+    found.push(match (seen.is_empty(), last) {
+        (false, _) => StatusFinding::ok("hosts", seen.join(", ")),
+        // One of several may be gone for good, but not the last.
+        (true, Some(HostRow { host, seen_ago, .. })) => {
+            let sentence = format!("none seen of late, the last was {host} {}", ago(*seen_ago));
+            StatusFinding::attention("hosts", sentence, look_at(host))
+        }
+        (true, None) => {
+            StatusFinding::ok("hosts", "none seen of late: no server, no tick, no mail")
+        }
+    });
     found
+}
+
+/// What tells why nothing runs on a host.
+fn look_at(host: &str) -> String {
+    format!("ssh {} systemctl status 'onedrop-*'", operand(host))
 }
 
 /// How many ended so.
@@ -198,16 +209,20 @@ fn doubts(facts: &LedgerFacts) -> StatusFinding {
         ago(oldest)
     );
     match oldest >= HOUR {
-        true => {
-            let since = match oldest < WINDOW {
-                true => "48h".to_owned(),
-                false => format!("{}d", oldest.as_secs() / 86_400 + 1),
-            };
-            let command = format!("onedrop verify --since {since} --repair");
-            StatusFinding::attention("doubts", sentence, command)
-        }
+        true => StatusFinding::attention("doubts", sentence, verify_command(oldest)),
         false => StatusFinding::ok("doubts", sentence + "; Postfix' next try looks"),
     }
+}
+
+/// The command that compares and repairs what was recorded since so long ago. It still reaches
+/// that if it is typed within the hour.
+pub fn verify_command(oldest: Duration) -> String {
+    let reach = oldest.saturating_add(HOUR);
+    let since = match reach <= WINDOW {
+        true => "48h".to_owned(),
+        false => format!("{}d", reach.as_secs().div_ceil(86_400)),
+    };
+    format!("onedrop verify --since {since} --repair")
 }
 
 fn kept(facts: &LedgerFacts) -> Option<StatusFinding> {
@@ -245,31 +260,52 @@ fn of_jobs(facts: &LedgerFacts, jobs: &[JobSettings]) -> Vec<StatusFinding> {
     found
 }
 
-/// The row of the job that runs `onedrop verify`.
-pub(super) fn verify_job<'a>(facts: &'a LedgerFacts, jobs: &[JobSettings]) -> Option<&'a JobRow> {
-    let runs_it = |job: &&JobSettings| job.command.iter().any(|word| word == "verify");
-    let mut rows = jobs.iter().filter(runs_it).filter_map(|job| facts.jobs.row(&job.name));
-    rows.find(|row| row.last_end.is_some())
+/// The rows of jobs that run `onedrop verify`: others than the shipped one by their command. A
+/// host's configuration may lack that one, or be one that cannot be read.
+fn verify_jobs<'a>(facts: &'a LedgerFacts, jobs: &[JobSettings]) -> Vec<&'a JobRow> {
+    let has_word = |word: &String| word.split_whitespace().any(|part| part == "verify");
+    let runs_it = |job: &&JobSettings| job.command.iter().any(has_word);
+    let mut names: Vec<&str> = jobs.iter().filter(runs_it).map(|job| &*job.name).collect();
+    names.push("verify");
+    facts.jobs.rows.iter().filter(|row| names.contains(&&*row.name)).collect()
+}
+
+/// For how long no job has run `onedrop verify` with success; if none ever has, the age of the
+/// ledger. `None`: no message is on record, or the ledger does not know its age.
+pub(super) fn unverified(facts: &LedgerFacts, jobs: &[JobSettings]) -> Option<Duration> {
+    if !facts.has_messages {
+        return None;
+    }
+    let successes = verify_jobs(facts, jobs).into_iter().filter_map(|row| row.last_success);
+    let last = successes.max().map(|at| since(at, facts.jobs.now));
+    last.or(facts.remembered.since.map(|_| facts.remembered.since_ago))
 }
 
 fn verify(facts: &LedgerFacts, jobs: &[JobSettings]) -> StatusFinding {
     let now: SystemTime = facts.jobs.now;
-    let Some(row) = verify_job(facts, jobs) else {
-        return StatusFinding::ok("verify", "no job has run it");
+    // Doubts that are older than the window of `doubts` are for it alone to find.
+    let overdue = unverified(facts, jobs).filter(|time| *time >= DAILY);
+    let ended = verify_jobs(facts, jobs).into_iter().filter(|row| row.last_end.is_some());
+    let Some(row) = ended.max_by_key(|row| row.last_end) else {
+        let Some(age) = overdue else { return StatusFinding::ok("verify", "no job has run it") };
+        let sentence = format!("no job has run it, and the ledger is {} old", brief(age));
+        return StatusFinding::attention("verify", sentence, verify_command(age));
     };
     let when = row.last_end.map(|end| ago(since(end, now))).unwrap_or_default();
-    match row.last_exit {
-        Some(0) => StatusFinding::ok("verify", format!("ended {when}, nothing left to repair")),
-        Some(1) => StatusFinding::attention(
-            "verify",
-            format!("ended {when} and left something that a person must look at"),
-            format!("onedrop jobs show {}", row.name),
-        ),
-        _ => StatusFinding::attention(
-            "verify",
-            format!("failed {when}"),
-            format!("onedrop jobs show {}", row.name),
-        ),
+    let show = format!("onedrop jobs show {}", row.name);
+    match (row.last_exit, overdue) {
+        (Some(0), None) => {
+            StatusFinding::ok("verify", format!("ended {when}, nothing left to repair"))
+        }
+        (Some(0), Some(time)) => {
+            let sentence = format!("ended {when}, and no job has run it since");
+            StatusFinding::attention("verify", sentence, verify_command(time + WINDOW))
+        }
+        (Some(1), _) => {
+            let sentence = format!("ended {when} and left something that a person must look at");
+            StatusFinding::attention("verify", sentence, show)
+        }
+        _ => StatusFinding::attention("verify", format!("failed {when}"), show),
     }
 }
 
@@ -277,13 +313,13 @@ fn purge(facts: &LedgerFacts) -> StatusFinding {
     let remembered = &facts.remembered;
     let age = remembered.since.map(|_| remembered.since_ago);
     match (remembered.purged_ago, age) {
-        (Some(purged), _) if purged < PURGE => {
+        (Some(purged), _) if purged < DAILY => {
             StatusFinding::ok("purge", format!("ended {}", ago(purged)))
         }
         (Some(purged), _) => {
             StatusFinding::attention("purge", format!("ended {}", ago(purged)), "onedrop purge")
         }
-        (None, Some(age)) if age >= PURGE => {
+        (None, Some(age)) if age >= DAILY => {
             let sentence = format!("never ended, and the ledger is {} old", brief(age));
             StatusFinding::attention("purge", sentence, "onedrop purge")
         }

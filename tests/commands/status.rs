@@ -11,6 +11,8 @@ use serde_json::Value;
 use crate::command_line::{Admin, Ended};
 use crate::support::set_mode;
 
+mod due;
+
 /// A line as `status` prints it: level, topic, and what is said.
 #[derive(Debug, PartialEq, Eq)]
 struct Line<'a>(&'a str, &'a str, &'a str);
@@ -189,7 +191,7 @@ fn each_line_that_is_not_well_names_the_next_command_and_all_fit_a_screen() {
         topics,
         [
             "hosts", "hosts", "hosts", "hosts", "reasons", "doubts", "sent", "jobs", "jobs",
-            "jobs", "jobs", "purge", "store", "queue"
+            "jobs", "jobs", "verify", "purge", "store", "queue"
         ]
     );
     let has = |text: &str| assert!(ended.out.contains(text), "{text:?} is not in\n{}", ended.out);
@@ -203,6 +205,7 @@ fn each_line_that_is_not_well_names_the_next_command_and_all_fit_a_screen() {
     has("1 copy for Sent waits for more than a day  -> onedrop settle");
     has("a is not on record yet (does onedrop jobs tick run?)  -> onedrop jobs show a");
     has("2 more are not well  -> onedrop jobs list");
+    has("no job has run it, and the ledger is 5d old  -> onedrop verify --since 6d --repair");
     has("never ended, and the ledger is 5d old  -> onedrop purge");
     has(
         "2 for us in Postfix' queue, 1 deferred, 1 message on hold, the oldest 4Old for 2h 30m  -> \
@@ -387,7 +390,8 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
     has(&text, "onedrop_ledger_up 0");
     has(&text, "onedrop_store_up 1");
     let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
-    let known = ["onedrop_build_info gauge", "onedrop_ledger_up gauge", "onedrop_store_up gauge"];
+    let known = ["build_info", "ledger_up", "store_up", "jobs_config_ok"];
+    let known = known.map(|name| format!("onedrop_{name} gauge"));
     assert_eq!(names, known, "what the ledger alone knows is left out");
     let names = fs::read_dir(&*admin.site.root).expect("files");
     let left: Vec<_> = names

@@ -213,6 +213,8 @@ fn the_ledgers_state_is_served_as_gauges() {
         (concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
         ("schema_version", onedrop::ledger::SCHEMA_VERSION as f64),
         ("store_up", 1.0),
+        ("jobs_config_ok", 1.0),
+        ("unverified_seconds", 0.0),
         ("copies_in_doubt", 0.0),
         ("leases_without_end", 1.0),
         ("sent_waiting", 0.0),
@@ -239,13 +241,17 @@ fn the_ledgers_state_is_served_as_gauges() {
         ["ledger_up", "schema_version"].map(|name| told.value(&format!("onedrop_{name}"))),
         [1.0, 0.0]
     );
-    // The ledger is away when the next server starts.
+    // The ledger is away when the next server starts, and its jobs cannot be read.
     lmtp.stop();
-    let broken = "[ledger]\nurl = \"sqlite:///proc/nowhere/ledger.db\"\n";
+    let broken = "[ledger]\nurl = \"sqlite:///proc/nowhere/ledger.db\"\n\
+                  [jobs.report]\nevery = \"often\"\ncommand = [\"true\"]\n";
     let lmtp = site.server(broken);
     let is_told = || scrape(&lmtp).value("onedrop_store_up") == 1.0;
     assert!(wait_until(LONG, is_told), "{}", lmtp.metrics());
-    assert_eq!(scrape(&lmtp).value("onedrop_ledger_up"), 0.0);
+    assert_eq!(
+        ["ledger_up", "jobs_config_ok"].map(|name| scrape(&lmtp).value(&format!("onedrop_{name}"))),
+        [0.0, 0.0]
+    );
 }
 
 /// The directory cannot say whose they are: both are put off, the second without another query.

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::page::{PROJECT, Page};
 use crate::reference::metrics_served;
+use crate::support::site::{Site, run};
 
 const RULES: &str = "conf/prometheus/onedrop.rules.yml";
 const RULES_TEST: &str = "conf/prometheus/onedrop.rules.test.yml";
@@ -85,6 +86,51 @@ fn every_metric_that_is_named_is_one_of_the_programs() {
         seen.extend(names.iter().filter(|_| file == DASHBOARD).map(|name| family(name)));
     }
     assert_eq!(seen, served, "the dashboard shows all of them");
+}
+
+/// What a host tells whether or not it sees the ledger.
+const OF_HOSTS: [&str; 5] = [
+    "onedrop_build_info",
+    "onedrop_ledger_up",
+    "onedrop_store_up",
+    "onedrop_jobs_config_ok",
+    "onedrop_status_timestamp_seconds",
+];
+
+/// The gauges of a host that sees the ledger.
+fn gauges_of_status() -> BTreeSet<String> {
+    let site = Site::embedded();
+    let config = site.config("etc", "[jobs.report]\nevery = \"1h\"\ncommand = [\"true\"]\n");
+    let file = site.root.join("onedrop.prom");
+    let to = file.to_str().expect("UTF-8");
+    for args in [&["migrate"][..], &["status", "--prometheus", to]] {
+        let output = run(&config, args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+    let told = fs::read_to_string(&file).expect("metrics");
+    let types = told.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    types.map(str::to_owned).collect()
+}
+
+/// A server that has lost the ledger keeps its last figures.
+#[test]
+fn the_dashboard_shows_of_the_ledger_what_hosts_say_that_see_it() {
+    const SEES_IT: &str = " and on (instance, job) (onedrop_ledger_up == 1) and on (instance, job) \
+                           (time() - onedrop_status_timestamp_seconds < 900)";
+    let gauges = gauges_of_status().into_iter();
+    let of_ledger: BTreeSet<_> = gauges.filter(|name| !OF_HOSTS.contains(&&**name)).collect();
+    assert!(of_ledger.len() > 8, "{of_ledger:?}");
+    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let targets = panels.filter_map(|panel| panel["targets"].as_array()).flatten();
+    let mut count = 0;
+    for shown in targets.map(|target| target["expr"].as_str().expect("an expression")) {
+        if named(shown).iter().any(|name| of_ledger.contains(name)) {
+            assert!(shown.contains(SEES_IT), "{shown}");
+            count += 1;
+        }
+    }
+    assert!(count >= of_ledger.len() - 1, "two are shown as their sum");
 }
 
 #[test]

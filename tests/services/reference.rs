@@ -150,7 +150,8 @@ fn options_on_the_pages_are_the_commands_own() {
     let mut count = 0;
     for page in Page::all().into_iter().chain([Page::read("CHANGELOG.md")]) {
         let blocks = page.blocks().into_iter().map(|block| block.text.replace("\\\n", " "));
-        let lines: Vec<String> = blocks.flat_map(|text| lines_of(&text)).collect();
+        let lines: Vec<String> =
+            blocks.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
         for line in page.spans().into_iter().chain(lines) {
             let words: Vec<&str> = line.split([' ', '\n']).collect();
             let Some((at, command)) = words.windows(2).enumerate().find_map(|(at, pair)| {
@@ -176,10 +177,6 @@ fn options_on_the_pages_are_the_commands_own() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count > 20, "only {count} options found");
-}
-
-fn lines_of(text: &str) -> Vec<String> {
-    text.lines().map(str::to_owned).collect()
 }
 
 /// One failure of each kind, with `store.over_quota`.
@@ -217,6 +214,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::Cut(text()),
         Failure::Input(text()),
         Failure::Directory(LedgerError::Unavailable(text())),
+        Failure::Directory(LedgerError::Login(text())),
         Failure::Userdb(UserdbError::Away(text())),
         Failure::Userdb(UserdbError::Setup(text())),
         Failure::Userdb(UserdbError::NotNow(text())),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::config::Loaded;
 use crate::ledger::{AnyLedger, LedgerError};
 use crate::service::{Adapters, ONE, host_name};
-use crate::status::{self, LedgerFacts, StatusFigures, StatusGauges};
+use crate::status::{self, LedgerFacts, SeenByHost, StatusFigures, StatusGauges};
 
 /// How long ledger and store may take to show that they are there.
 const LOOK: Duration = Duration::from_secs(15);
@@ -49,8 +49,7 @@ fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bo
     {
         tracing::error!("ledger: {error}; {UNTIL}");
     }
-    // A ledger that takes mail is up, whatever this role may read besides.
-    let is_up = checked.is_ok();
+    let ledger_up = checked.is_ok();
     let figures = checked.ok().and_then(|ledger| {
         let figures = figures(&*ledger, loaded, until);
         figures.map_err(|error| tracing::warn!(%error, "the gauges could not be read")).ok()
@@ -61,7 +60,9 @@ fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bo
     {
         tracing::error!("store: {why}; {UNTIL}");
     }
-    gauges.set(is_up, answers.is_ok(), figures.as_ref(), SystemTime::now());
+    let (store_up, jobs_config_ok) = (answers.is_ok(), loaded.job_problems.is_empty());
+    let seen = SeenByHost { ledger_up, store_up, jobs_config_ok };
+    gauges.set(seen, figures.as_ref(), SystemTime::now());
 }
 
 /// Says that this host is there, and asks how things are.
