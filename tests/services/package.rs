@@ -388,6 +388,13 @@ EOF
     assert_eq!(life.modes(), MODES);
     machine.run(&format!("cmp {CONFFILE} /root/mine"));
 
+    // What an administrator has opened to others stays so, and a configuration that is brought back
+    // can be read by those who need it.
+    machine.run(&format!("chmod 750 /var/lib/onedrop && rm {CONFFILE}"));
+    machine.run("dpkg --force-confmiss -i /root/three.deb");
+    let opened = MODES.replace("700 onedrop:onedrop", "750 onedrop:onedrop");
+    assert_eq!(life.modes(), opened);
+
     // Purged: no configuration and no link of it stays; ledger and mail do, byte for byte.
     machine.run(&format!("rm -r {drop_in}"));
     let said = machine.run("dpkg -P onedrop");
