@@ -327,16 +327,12 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// Makes a page of a ledger whose schema this program knows. That a server may keep no ledger (it
-/// is a replica that reads only, say) keeps nobody from looking at one.
+/// Makes a page of a ledger that [fits](Site::fits).
 fn page_of(
     site: &Arc<Site>,
     make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown>,
 ) -> Result<Html, NotShown> {
-    match site.ledger.schema_version(site.until()) {
-        Err(LedgerError::Refused(_)) => {}
-        version => version.and_then(SchemaVersion::check)?,
-    }
+    site.fits()?;
     make(site)
 }
 
