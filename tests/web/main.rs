@@ -14,4 +14,5 @@ mod served;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
 mod wire;

@@ -268,6 +268,19 @@ impl WaitsAt {
         Arc::new(WaitsAt { call, waiting: AtomicUsize::new(0), goes_on, fails })
     }
 
+    /// One that waits for nothing, and fails.
+    pub fn failing(call: &'static str) -> Arc<WaitsAt> {
+        let waits = WaitsAt::call(call);
+        waits.goes_on.store(true, Ordering::SeqCst);
+        waits.fails.store(true, Ordering::SeqCst);
+        waits
+    }
+
+    /// From now on they get their answer.
+    pub fn goes_well(&self) {
+        self.fails.store(false, Ordering::SeqCst);
+    }
+
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
@@ -302,41 +315,6 @@ fn questions_of_clients_that_are_gone_count_until_they_end() {
     assert!(wait_until(LONG, || served.get("/locks").status == 200));
     assert_eq!(waits.waiting(), web::QUESTIONS);
     served.end();
-}
-
-#[test]
-fn while_others_wait_a_page_keeps_its_turn_for_a_while() {
-    let is_kept_out = || {
-        let waits = WaitsAt::call("jobs");
-        let served = InProcess::start(waits.clone());
-        let asking: Vec<_> = (0..web::QUESTIONS).map(|_| served.ask("/jobs")).collect();
-        assert!(wait_until(LONG, || waits.waiting() == web::QUESTIONS));
-        let mut other = served.ask("/locks");
-        // That it waits is not to be seen. The pause is many times as long as this.
-        thread::sleep(Duration::from_millis(500));
-        waits.goes_on.store(true, Ordering::SeqCst);
-        for mut client in asking {
-            let mut answer = Vec::new();
-            client.read_to_end(&mut answer).expect("an answer");
-            assert_eq!(Answer::of(&answer).status, 200);
-        }
-        // Probes have a turn of their own, and do not wait for the others.
-        for _ in 0..10 {
-            assert_eq!(served.get("/healthz").status, 200);
-        }
-        other.set_nonblocking(true).expect("a socket");
-        let is_kept_out = other.peek(&mut [0]).is_err();
-        other.set_nonblocking(false).expect("a socket");
-        let mut answer = Vec::new();
-        other.read_to_end(&mut answer).expect("an answer");
-        // It is kept out for a while only.
-        let is_kept_out = is_kept_out && Answer::of(&answer).status == 200;
-        // Nobody waits any more, and the turns come back.
-        assert!(wait_until(LONG, || served.get("/locks").status == 200));
-        served.end();
-        is_kept_out
-    };
-    assert!((0..5).any(|_| is_kept_out()));
 }
 
 #[test]
@@ -411,7 +389,7 @@ fn a_panic_ends_one_request_alone() {
 }
 
 #[test]
-fn a_hundred_clients_change_nothing_about_deliveries() {
+fn beside_a_hundred_clients_deliveries_succeed_and_each_client_gets_a_page() {
     const MESSAGES: usize = 20;
     let site = site();
     let config = site.config("web", "");
