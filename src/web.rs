@@ -23,10 +23,11 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use tokio::runtime::Handle;
 
-use crate::config::{Config, JobSettings, OWN_ROLE};
+use crate::config::{Config, OWN_ROLE};
 use crate::http::HttpLimits;
 use crate::ledger::{AnyLedger, LedgerError, SchemaVersion};
 use activity::Activity;
+use configured::KeptJobs;
 use findings::KeptFindings;
 use guard::PageGuard;
 use health::KeptHealth;
@@ -35,6 +36,7 @@ use turns::{PageTurn, Turns};
 
 mod activity;
 mod chart;
+mod configured;
 mod doubts;
 mod failures;
 mod findings;
@@ -49,6 +51,8 @@ mod page;
 mod search;
 mod story;
 mod turns;
+
+pub use configured::ConfiguredJobs;
 
 /// What clients may take.
 pub const LIMITS: HttpLimits =
@@ -76,7 +80,7 @@ pub struct Site {
     ledger: Arc<dyn AnyLedger>,
     guard: PageGuard,
     shows_subjects: bool,
-    jobs: Vec<JobSettings>,
+    jobs: KeptJobs,
     host: String,
     /// What is said where the ledger refuses the pages' login.
     login: &'static str,
@@ -97,7 +101,7 @@ impl Site {
             ledger,
             guard: PageGuard::new(&config.web.hosts, password),
             shows_subjects: config.web.show_subjects,
-            jobs: config.jobs.jobs.clone(),
+            jobs: KeptJobs::default(),
             host,
             login: match config.web.ledger_url {
                 Some(_) => " (this is the login of web.ledger_url)",
@@ -108,6 +112,11 @@ impl Site {
             pages: Arc::new(Turns::new(QUESTIONS)),
             health: KeptHealth::default(),
         }
+    }
+
+    /// Those that are shown until others are read.
+    pub fn know_jobs(&self, jobs: ConfiguredJobs) {
+        self.jobs.keep(jobs);
     }
 
     /// More pages are asked for than there are turns.
@@ -133,13 +142,18 @@ impl Site {
     }
 }
 
-/// Counts attempts, and reads findings, now and then in a thread of its own, so that a page finds
-/// them there. Closes sessions that nobody uses.
-pub fn keep_counting(site: &Arc<Site>, every: Duration) -> std::io::Result<()> {
+/// Counts attempts, and reads findings and the configuration's jobs, now and then in a thread of
+/// its own, so that a page finds them there. Closes sessions that nobody uses.
+pub fn keep_counting(
+    site: &Arc<Site>,
+    every: Duration,
+    read_jobs: impl Fn() -> Result<ConfiguredJobs, String> + Send + 'static,
+) -> std::io::Result<()> {
     let site = Arc::downgrade(site);
     let count = move || {
         while let Some(site) = site.upgrade() {
             site.ledger.close_idle();
+            site.jobs.take(read_jobs());
             findings::read(&site);
             if let Err(error) = site.activity.fill(&*site.ledger) {
                 tracing::warn!(error = site.told(&error), "attempts are not counted");

@@ -14,7 +14,7 @@ use crate::config::Opens;
 use crate::http;
 use crate::pool::Limits;
 use crate::service::{Adapters, host_name};
-use crate::web::{self, AT_A_TIME, Site};
+use crate::web::{self, AT_A_TIME, ConfiguredJobs, Site};
 
 /// The permission bits of a Unix socket that is made here: for a proxy of the same group.
 const SOCKET_MODE: u32 = 0o660;
@@ -37,13 +37,18 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle: IDLE };
     let ledger = (adapters.reading)(&loaded, limits).map_err(|error| format!("ledger: {error}"))?;
     let site = Arc::new(Site::new(&loaded.config, ledger, password, host_name()));
+    site.know_jobs(ConfiguredJobs::of(&loaded));
     let failed = |error: std::io::Error| format!("cannot serve: {error}");
     let (stop, waker) = UnixStream::pair().map_err(failed)?;
     for signal in [SIGTERM, SIGINT] {
         let waker = waker.try_clone().map_err(failed)?;
         signal_hook::low_level::pipe::register(signal, waker).map_err(failed)?;
     }
-    web::keep_counting(&site, web::COUNTING).map_err(failed)?;
+    let read_jobs = {
+        let config = config.map(Path::to_owned);
+        move || ConfiguredJobs::read(config.as_deref())
+    };
+    web::keep_counting(&site, web::COUNTING, read_jobs).map_err(failed)?;
     tracing::info!("serves pages");
     http::run(listeners, web::router(site), web::LIMITS, AT_A_TIME, stop).map_err(failed)
 }

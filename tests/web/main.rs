@@ -4,6 +4,7 @@
 mod base;
 mod browser;
 mod engines;
+mod jobs;
 mod lists;
 mod pages;
 mod proxies;

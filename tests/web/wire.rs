@@ -36,6 +36,8 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:
 /// The pages in this process, of a ledger in memory.
 pub struct InProcess {
     pub port: u16,
+    /// What it serves.
+    pub pages: Arc<Pages>,
     stop: UnixStream,
     server: thread::JoinHandle<std::io::Result<()>>,
 }
@@ -56,10 +58,11 @@ impl InProcess {
         let port = listener.local_addr().expect("an address").port();
         let listener = Listener::Tcp(listener).prepared().expect("a listener");
         let (stop, stopped) = UnixStream::pair().expect("a pair");
+        let router = web::router(Arc::clone(&site));
         let server = thread::spawn(move || {
-            http::run(vec![listener], web::router(site), limits, web::AT_A_TIME, stopped)
+            http::run(vec![listener], router, limits, web::AT_A_TIME, stopped)
         });
-        InProcess { port, stop, server }
+        InProcess { port, pages: site, stop, server }
     }
 
     /// Asks, and does not wait for the answer.
