@@ -10,8 +10,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::lmtp::{listen_at, systemds_listeners};
 use crate::command_line::WebArgs;
-use crate::config::Opens;
+use crate::config::{Loaded, Opens, Problem};
 use crate::http;
+use crate::net::listener::Listener;
 use crate::pool::Limits;
 use crate::service::{Adapters, host_name};
 use crate::web::{self, AT_A_TIME, ConfiguredJobs, Site};
@@ -33,6 +34,7 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
         )?;
         listeners.push(listen_at(place, None, SOCKET_MODE)?);
     }
+    warn(&loaded, &listeners);
     let password = loaded.web_password()?;
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle: IDLE };
     let ledger = (adapters.reading)(&loaded, limits).map_err(|error| format!("ledger: {error}"))?;
@@ -51,4 +53,20 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     web::keep_counting(&site, web::COUNTING, read_jobs).map_err(failed)?;
     tracing::info!("serves pages");
     http::run(listeners, web::router(site), web::LIMITS, AT_A_TIME, stop).map_err(failed)
+}
+
+/// Logs what is doubtful: in the configuration, and of the places that are really listened at.
+fn warn(loaded: &Loaded, listeners: &[Listener]) {
+    let is_of_place = |warning: &Problem| warning.text.starts_with("web.listen: ");
+    for warning in loaded.warnings.iter().filter(|one| !is_of_place(one)) {
+        tracing::warn!("configuration: {warning}");
+    }
+    for problem in &loaded.job_problems {
+        tracing::warn!("configuration: {problem}; until that is mended the pages judge no job");
+    }
+    for place in listeners.iter().filter_map(Listener::address) {
+        if let Some(why) = loaded.config.web.open_to_others(place) {
+            tracing::warn!("{why}");
+        }
+    }
 }

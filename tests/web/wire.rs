@@ -21,7 +21,7 @@ use onedrop::web::{self, Site as Pages};
 
 use crate::served::{Answer, Served};
 use crate::support::site::{Files, Site, deliver, delivered};
-use crate::support::{letters, set_mode, wait_until};
+use crate::support::{free_port, letters, set_mode, wait_until};
 
 const SCUBA: &str = "scuba@mail.axial.net";
 pub const LONG: Duration = Duration::from_secs(60);
@@ -241,6 +241,39 @@ fn nothing_listens_unless_it_is_asked_for() {
     assert_eq!(served.server.status().and_then(|status| status.code()), Some(75));
     let log = fs::read_to_string(&served.log).expect("log");
     assert!(log.contains("nowhere to listen"), "{log}");
+}
+
+#[test]
+fn what_is_doubtful_is_logged_at_the_start() {
+    let site = site();
+    let open = "is open to other hosts, and the pages say who wrote to whom";
+    let logged = |more: &str, args: &[&str]| {
+        let config = site.config("web", more);
+        let _ = fs::remove_file(config.with_file_name("web.log"));
+        let served = Served::begin(&config, args, 0);
+        let log = || fs::read_to_string(&served.log).unwrap_or_default();
+        assert!(wait_until(LONG, || log().contains("serves pages")), "{}", log());
+        log()
+    };
+    let port = free_port();
+    let everywhere = format!("0.0.0.0:{port}");
+    let configured = format!("[web]\nlisten = \"{everywhere}\"\n");
+    // Whoever says where; and of what is not listened at, nothing is said.
+    let here = "127.0.0.1:0";
+    for (log, is_open) in [
+        (logged(&configured, &[]), true),
+        (logged("", &["--listen", &everywhere]), true),
+        (logged(&configured, &["--listen", here]), false),
+        (logged("", &["--listen", here]), false),
+    ] {
+        assert_eq!(log.matches(open).count(), usize::from(is_open), "{log}");
+        assert!(!is_open || log.contains(&everywhere), "{log}");
+    }
+    let log = logged("[pool]\nledger = 1\n", &["--listen", here]);
+    assert!(log.contains("configuration: ") && log.contains("pool.ledger"), "{log}");
+    let log = logged("[jobs.bare]\nevery = \"1h\"\n", &["--listen", here]);
+    let says = "until that is mended the pages judge no job";
+    assert!(log.contains("jobs.bare") && log.contains(says), "{log}");
 }
 
 #[test]
