@@ -61,7 +61,7 @@ pub fn page(site: &Site, number: &str) -> Result<Html, NotShown> {
     })
 }
 
-/// In their order; times of one form sort as text.
+/// In the order in which they were, whatever a clock showed meanwhile.
 fn events(trace: &Trace) -> Vec<StoryEvent> {
     let mut events = vec![(
         When::on_record(&trace.recorded_at),
@@ -81,7 +81,7 @@ fn events(trace: &Trace) -> Vec<StoryEvent> {
             events.push((event.at.clone(), event));
         }
     }
-    events.sort_by(|(a, _), (b, _)| a.text.cmp(&b.text));
+    events.sort_by_key(|(at, _)| at.time);
     events.into_iter().map(|(_, event)| event).collect()
 }
 

@@ -13,6 +13,7 @@ mod refused;
 mod seen;
 mod served;
 mod sessions;
+mod story;
 #[path = "../support/mod.rs"]
 mod support;
 mod turns;
