@@ -153,6 +153,8 @@ pub fn keep_counting(
     let count = move || {
         while let Some(site) = site.upgrade() {
             site.ledger.close_idle();
+            // Those of the last minute that no other has followed.
+            site.guard.tell_of_wrong_passwords(0);
             site.jobs.take(read_jobs());
             findings::read(&site);
             if let Err(error) = site.activity.fill(&*site.ledger) {

@@ -171,7 +171,15 @@ fn a_password_is_asked_for_where_one_is_set() {
         let value = crate::support::imap::base64(format!("me:{password}").as_bytes());
         served.get_with("/", &format!("Authorization: Basic {value}\r\n"))
     };
-    for answer in [served.get("/"), asked("s3cre"), asked("s3cret!"), asked("")] {
+    // A wrong one is answered late, so that guessing takes its time; and the log has it.
+    let began = Instant::now();
+    let wrong = [asked("s3cre"), asked("s3cret!"), asked("")];
+    assert!(began.elapsed() >= Duration::from_secs(3), "{:?}", began.elapsed());
+    let log = fs::read_to_string(&served.log).expect("log");
+    let told: Vec<_> = log.lines().filter(|line| line.contains("a wrong password")).collect();
+    assert_eq!(told.len(), 1, "{log}");
+    // Probes need it as well.
+    for answer in wrong.into_iter().chain([served.get("/"), served.get("/healthz")]) {
         assert_eq!(answer.status, 401, "{answer:?}");
         let ask = answer.field("www-authenticate").unwrap_or_default();
         assert!(ask.starts_with("Basic realm="), "{answer:?}");
