@@ -22,6 +22,7 @@ mod queue;
 mod store;
 
 pub use figures::{StatusFigures, StatusGauges};
+pub use findings::verify_since;
 pub use queue::of_output as of_postqueue;
 pub use store::answers as store_answers;
 

@@ -199,14 +199,18 @@ fn doubts(facts: &LedgerFacts) -> StatusFinding {
     );
     match oldest >= HOUR {
         true => {
-            let since = match oldest < WINDOW {
-                true => "48h".to_owned(),
-                false => format!("{}d", oldest.as_secs() / 86_400 + 1),
-            };
-            let command = format!("onedrop verify --since {since} --repair");
+            let command = format!("onedrop verify --since {} --repair", verify_since(oldest));
             StatusFinding::attention("doubts", sentence, command)
         }
         false => StatusFinding::ok("doubts", sentence + "; Postfix' next try looks"),
+    }
+}
+
+/// For `--since` of `onedrop verify`: a window in which a message is that was recorded so long ago.
+pub fn verify_since(ago: Duration) -> String {
+    match ago < WINDOW {
+        true => "48h".to_owned(),
+        false => format!("{}d", ago.as_secs() / 86_400 + 1),
     }
 }
 
