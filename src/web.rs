@@ -3,8 +3,8 @@
 //!
 //! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
-//! 503. While many wait, a page's turn rests after it ([`Turns::pause`]): however many ask, all
-//! pages take a small part of one processor. `/healthz` has a turn of its own, and an answer that
+//! 503. While more than a few wait, a page's turn rests after it (`turns`): many who ask take a
+//! small part of one processor together. `/healthz` has a turn of its own, and an answer that
 //! serves all who ask within half a second. What foreign people wrote is shown as text: templates
 //! escape it, and the policy of the pages lets no script run.
 //! Relies on a ledger for questions alone. A crash leaves nothing.
