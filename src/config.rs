@@ -333,6 +333,19 @@ pub struct WebSettings {
     pub ledger_password_file: Option<PathBuf>,
 }
 
+impl WebSettings {
+    /// What there is to say against listening there: others can reach it, and no password is asked.
+    pub fn open_to_others(&self, place: SocketAddr) -> Option<String> {
+        let is_open = !place.ip().is_loopback() && self.password_file.is_none();
+        is_open.then(|| {
+            format!(
+                "{place} is open to other hosts, and the pages say who wrote to whom: set \
+                 web.password_file, or listen on 127.0.0.1 or a Unix socket behind a proxy"
+            )
+        })
+    }
+}
+
 /// `[pool]`: the connections that the server keeps.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]

@@ -22,7 +22,7 @@ mod queue;
 mod store;
 
 pub use figures::{SeenByHost, StatusFigures, StatusGauges};
-pub use findings::verify_command;
+pub use findings::{unread_jobs, verify_since};
 pub use queue::of_output as of_postqueue;
 pub use store::answers as store_answers;
 

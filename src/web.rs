@@ -3,13 +3,13 @@
 //!
 //! Promise: a page costs deliveries nothing but its questions to the ledger, of which [`QUESTIONS`]
 //! run at a time, each for two seconds at most; whoever asks beyond that waits a little and gets
-//! 503. While others wait, a page's turn rests after it ([`Turns::pause`]): however many ask, all
-//! pages take a small part of one processor. `/healthz` has a turn of its own. What foreign people
-//! wrote is shown as text: templates escape it, and the policy of the pages lets no script run.
+//! 503. While more than a few wait, a page's turn rests after it (`turns`): many who ask take a
+//! small part of one processor together. `/healthz` has a turn of its own, and an answer that
+//! serves all who ask within half a second. What foreign people wrote is shown as text: templates
+//! escape it, and the policy of the pages lets no script run.
 //! Relies on a ledger for questions alone. A crash leaves nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,23 +22,27 @@ use axum::{Router, middleware};
 use secrecy::SecretString;
 use serde::Deserialize;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::config::{Config, JobSettings, OWN_ROLE};
+use crate::config::{Config, OWN_ROLE};
 use crate::http::HttpLimits;
 use crate::ledger::{AnyLedger, LedgerError, SchemaVersion};
 use activity::Activity;
+use configured::KeptJobs;
 use findings::KeptFindings;
 use guard::PageGuard;
+use health::KeptHealth;
 use page::{Head, Html, NotShown};
+use turns::{PageTurn, Turns};
 
 mod activity;
 mod chart;
+mod configured;
 mod doubts;
 mod failures;
 mod findings;
 mod front;
 mod guard;
+mod health;
 mod hosts;
 mod jobs;
 mod locks;
@@ -46,6 +50,9 @@ mod look;
 mod page;
 mod search;
 mod story;
+mod turns;
+
+pub use configured::ConfiguredJobs;
 
 /// What clients may take.
 pub const LIMITS: HttpLimits =
@@ -56,23 +63,6 @@ pub const QUESTIONS: usize = 4;
 
 /// Whatever asks the ledger at a time: those, and `/healthz`.
 pub const AT_A_TIME: usize = QUESTIONS + 1;
-
-/// How long a page waits for its turn.
-const TURN: Duration = Duration::from_secs(2);
-
-/// While other pages wait, the turn of one rests for so many times as long as its questions took:
-/// four turns are then a twenty-fourth of one processor.
-const PAUSE: u32 = 95;
-
-/// But no longer than this for each that waits: few who ask get their turn in time, and of a
-/// hundred most get 503.
-const PAUSE_FOR_ONE: Duration = Duration::from_millis(250);
-
-/// And never longer than this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// How soon a turn that rests sees how many wait.
-const LOOK_UP: Duration = Duration::from_millis(20);
 
 /// A page that may have to look through many rows is begun when its questions take this long.
 const AT_ONCE: Duration = Duration::from_millis(25);
@@ -90,14 +80,14 @@ pub struct Site {
     ledger: Arc<dyn AnyLedger>,
     guard: PageGuard,
     shows_subjects: bool,
-    jobs: Vec<JobSettings>,
+    jobs: KeptJobs,
     host: String,
     /// What is said where the ledger refuses the pages' login.
     login: &'static str,
     activity: Activity,
     findings: KeptFindings,
     pages: Arc<Turns>,
-    health: Arc<Turns>,
+    health: KeptHealth,
 }
 
 impl Site {
@@ -111,7 +101,7 @@ impl Site {
             ledger,
             guard: PageGuard::new(&config.web.hosts, password),
             shows_subjects: config.web.show_subjects,
-            jobs: config.jobs.jobs.clone(),
+            jobs: KeptJobs::default(),
             host,
             login: match config.web.ledger_url {
                 Some(_) => " (this is the login of web.ledger_url)",
@@ -119,9 +109,14 @@ impl Site {
             },
             activity: Activity::default(),
             findings: KeptFindings::default(),
-            pages: Arc::new(Turns::new(QUESTIONS, true)),
-            health: Arc::new(Turns::new(1, false)),
+            pages: Arc::new(Turns::new(QUESTIONS)),
+            health: KeptHealth::default(),
         }
+    }
+
+    /// Those that are shown until others are read.
+    pub fn know_jobs(&self, jobs: ConfiguredJobs) {
+        self.jobs.keep(jobs);
     }
 
     /// More pages are asked for than there are turns.
@@ -147,13 +142,20 @@ impl Site {
     }
 }
 
-/// Counts attempts, and reads findings, now and then in a thread of its own, so that a page finds
-/// them there. Closes sessions that nobody uses.
-pub fn keep_counting(site: &Arc<Site>, every: Duration) -> std::io::Result<()> {
+/// Counts attempts, and reads findings and the configuration's jobs, now and then in a thread of
+/// its own, so that a page finds them there. Closes sessions that nobody uses.
+pub fn keep_counting(
+    site: &Arc<Site>,
+    every: Duration,
+    read_jobs: impl Fn() -> Result<ConfiguredJobs, String> + Send + 'static,
+) -> std::io::Result<()> {
     let site = Arc::downgrade(site);
     let count = move || {
         while let Some(site) = site.upgrade() {
             site.ledger.close_idle();
+            // Those of the last minute that no other has followed.
+            site.guard.tell_of_wrong_passwords(0);
+            site.jobs.take(read_jobs());
             findings::read(&site);
             if let Err(error) = site.activity.fill(&*site.ledger) {
                 tracing::warn!(error = site.told(&error), "attempts are not counted");
@@ -245,98 +247,18 @@ async fn style() -> Response {
 /// For probes: 200, or 503 and why.
 async fn healthz(State(site): Shared) -> Response {
     const TEXT: [(axum::http::HeaderName, &str); 1] = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
-    let asked = match site.health.turn().await {
-        Ok(turn) => asked(Arc::clone(&site), turn, |site| site.fits()).await,
-        Err(why) => Err(why),
-    };
-    let why = match asked {
-        Ok(Ok(())) => return (TEXT, "ok\n").into_response(),
-        Ok(Err(error)) => format!("ledger: {}\n", site.told(&error)),
-        Err(why) => format!("{why}\n"),
-    };
-    (StatusCode::SERVICE_UNAVAILABLE, TEXT, why).into_response()
-}
-
-/// How many may ask at a time, and who waits for that.
-struct Turns {
-    free: Arc<Semaphore>,
-    waiting: AtomicU32,
-    /// Rests while others wait.
-    rests: bool,
-}
-
-/// The right to ask; its end is another's beginning.
-struct PageTurn {
-    turns: Arc<Turns>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Turns {
-    fn new(most: usize, rests: bool) -> Turns {
-        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicU32::new(0), rests }
-    }
-
-    /// How many wait for a turn.
-    fn waiting(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// How long a turn rests after questions that took so long, as many wait now.
-    fn pause(&self, took: Duration) -> Duration {
-        (took * PAUSE).min(PAUSE_FOR_ONE * self.waiting()).min(LONGEST_PAUSE)
-    }
-
-    /// When it comes; or why not.
-    async fn turn(self: &Arc<Turns>) -> Result<PageTurn, &'static str> {
-        let permit = Arc::clone(&self.free).acquire_owned();
-        let _waits = Waits::among(&self.waiting);
-        match tokio::time::timeout(TURN, permit).await {
-            Ok(Ok(permit)) => Ok(PageTurn { turns: Arc::clone(self), _permit: permit }),
-            _ => Err("too many pages are asked for at once"),
-        }
+    match health::of(&site).await {
+        Ok(()) => (TEXT, "ok\n").into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")).into_response(),
     }
 }
 
-impl PageTurn {
-    /// Rests after questions that took so long; ends when nobody waits any more.
-    async fn rest(self, took: Duration) {
-        let began = Instant::now();
-        loop {
-            let left = self.turns.pause(took).saturating_sub(began.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            tokio::time::sleep(left.min(LOOK_UP)).await;
-        }
-    }
-}
-
-/// One of those that wait, until dropped.
-struct Waits<'a>(&'a AtomicU32);
-
-impl Waits<'_> {
-    fn among(waiting: &AtomicU32) -> Waits<'_> {
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Waits(waiting)
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Makes a page of a ledger whose schema this program knows. That a server may keep no ledger (it
-/// is a replica that reads only, say) keeps nobody from looking at one.
+/// Makes a page of a ledger that [fits](Site::fits).
 fn page_of(
     site: &Arc<Site>,
     make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown>,
 ) -> Result<Html, NotShown> {
-    match site.ledger.schema_version(site.until()) {
-        Err(LedgerError::Refused(_)) => {}
-        version => version.and_then(SchemaVersion::check)?,
-    }
+    site.fits()?;
     make(site)
 }
 
@@ -391,7 +313,7 @@ async fn asked<T: Send + 'static>(
     let ask = move || {
         let began = Instant::now();
         let answer = ask(&site);
-        if turn.turns.rests && turn.turns.waiting() > 0 {
+        if turn.must_rest(began.elapsed()) {
             Handle::current().spawn(turn.rest(began.elapsed()));
         }
         answer
@@ -399,32 +321,4 @@ async fn asked<T: Send + 'static>(
     // What panics is one page, not the server.
     let asked = tokio::task::spawn_blocking(ask).await;
     asked.map_err(|_| "an internal error; the log has it")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-
-    use tokio::time::timeout;
-
-    use super::*;
-
-    #[test]
-    fn a_turn_that_rests_ends_as_soon_as_nobody_waits() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        runtime.expect("a runtime").block_on(async {
-            let turns = Arc::new(Turns::new(1, true));
-            let turn = turns.turn().await.expect("a turn");
-            let waiting: Vec<_> = (0..100).map(|_| Waits::among(&turns.waiting)).collect();
-            // After questions that took for ever it rests for as long as a turn can.
-            let mut rest = pin!(turn.rest(Duration::from_secs(3600)));
-            assert!(timeout(Duration::ZERO, &mut rest).await.is_err(), "it does not rest");
-            assert_eq!(turns.free.available_permits(), 0);
-            drop(waiting);
-            // Whatever comes first of the two is seen first, however late this looks.
-            let ended = timeout(LONGEST_PAUSE / 2, &mut rest).await;
-            assert!(ended.is_ok(), "it rests though nobody waits");
-            assert_eq!(turns.free.available_permits(), 1);
-        });
-    }
 }

@@ -45,10 +45,7 @@ pub(super) fn run(
         Err(error) => vec![status::without_ledger(error)],
     };
     if let Some(problem) = loaded.job_problems.first() {
-        // What the configuration seems to have without them says nothing.
-        findings.retain(|finding| finding.topic != "jobs");
-        let sentence = format!("this host runs no job: {problem}");
-        findings.push(StatusFinding::attention("jobs", sentence, "onedrop check"));
+        status::unread_jobs(&mut findings, problem);
     }
     findings.extend(of_host);
     let level = status::level(&findings);

@@ -10,11 +10,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::lmtp::{listen_at, systemds_listeners};
 use crate::command_line::WebArgs;
-use crate::config::Opens;
+use crate::config::{Loaded, Opens, Problem};
 use crate::http;
+use crate::net::listener::Listener;
 use crate::pool::Limits;
 use crate::service::{Adapters, host_name};
-use crate::web::{self, AT_A_TIME, Site};
+use crate::web::{self, AT_A_TIME, ConfiguredJobs, Site};
 
 /// The permission bits of a Unix socket that is made here: for a proxy of the same group.
 const SOCKET_MODE: u32 = 0o660;
@@ -33,17 +34,39 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
         )?;
         listeners.push(listen_at(place, None, SOCKET_MODE)?);
     }
+    warn(&loaded, &listeners);
     let password = loaded.web_password()?;
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle: IDLE };
     let ledger = (adapters.reading)(&loaded, limits).map_err(|error| format!("ledger: {error}"))?;
     let site = Arc::new(Site::new(&loaded.config, ledger, password, host_name()));
+    site.know_jobs(ConfiguredJobs::of(&loaded));
     let failed = |error: std::io::Error| format!("cannot serve: {error}");
     let (stop, waker) = UnixStream::pair().map_err(failed)?;
     for signal in [SIGTERM, SIGINT] {
         let waker = waker.try_clone().map_err(failed)?;
         signal_hook::low_level::pipe::register(signal, waker).map_err(failed)?;
     }
-    web::keep_counting(&site, web::COUNTING).map_err(failed)?;
+    let read_jobs = {
+        let config = config.map(Path::to_owned);
+        move || ConfiguredJobs::read(config.as_deref())
+    };
+    web::keep_counting(&site, web::COUNTING, read_jobs).map_err(failed)?;
     tracing::info!("serves pages");
     http::run(listeners, web::router(site), web::LIMITS, AT_A_TIME, stop).map_err(failed)
+}
+
+/// Logs what is doubtful: in the configuration, and of the places that are really listened at.
+fn warn(loaded: &Loaded, listeners: &[Listener]) {
+    let is_of_place = |warning: &Problem| warning.text.starts_with("web.listen: ");
+    for warning in loaded.warnings.iter().filter(|one| !is_of_place(one)) {
+        tracing::warn!("configuration: {warning}");
+    }
+    for problem in &loaded.job_problems {
+        tracing::warn!("configuration: {problem}; until that is mended the pages judge no job");
+    }
+    for place in listeners.iter().filter_map(Listener::address) {
+        if let Some(why) = loaded.config.web.open_to_others(place) {
+            tracing::warn!("{why}");
+        }
+    }
 }

@@ -247,14 +247,10 @@ fn server(config: &Config, reading: &mut Reading) {
 
 fn pages(config: &Config, reading: &mut Reading) {
     let web = &config.web;
-    if let Some(Listen::Tcp(place)) = &web.listen
-        && !place.ip().is_loopback()
-        && web.password_file.is_none()
+    if let Some(Listen::Tcp(place)) = web.listen
+        && let Some(why) = web.open_to_others(place)
     {
-        let text = format!(
-            "web.listen: {place} is open to other hosts, and the pages say who wrote to whom: set \
-             web.password_file, or listen on 127.0.0.1 or a Unix socket behind a proxy"
-        );
+        let text = format!("web.listen: {why}");
         reading.doubtful(&["web.listen", "web.password_file"], text);
     }
     let of_pages = web.ledger_url.as_ref().map(std::mem::discriminant);

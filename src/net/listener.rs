@@ -1,7 +1,7 @@
 //! Where clients come in: a listening socket, TCP or Unix, that gives out [`Socket`]s.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -58,6 +58,14 @@ impl Listener {
     /// Whether it is a Unix socket with a file that was made here.
     pub fn is_made_here(&self) -> bool {
         matches!(self, Listener::Unix(_, Some(_)))
+    }
+
+    /// Where it listens, if that is no Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Unix(..) => None,
+        }
     }
 
     /// Accepting never waits: a client may be gone again before it is looked at.

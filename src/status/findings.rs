@@ -2,6 +2,7 @@
 //! look. The rules, each with its reason, are in docs/status.md.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use super::{HOUR, LedgerFacts, SILENT, StatusFinding, WINDOW, ago, counted};
@@ -216,13 +217,24 @@ fn doubts(facts: &LedgerFacts) -> StatusFinding {
 
 /// The command that compares and repairs what was recorded since so long ago. It still reaches
 /// that if it is typed within the hour.
-pub fn verify_command(oldest: Duration) -> String {
-    let reach = oldest.saturating_add(HOUR);
-    let since = match reach <= WINDOW {
+fn verify_command(oldest: Duration) -> String {
+    format!("onedrop verify --since {} --repair", verify_since(oldest.saturating_add(HOUR)))
+}
+
+/// For `--since` of `onedrop verify`: a window in which a message is that was recorded so long ago.
+pub fn verify_since(ago: Duration) -> String {
+    match ago < WINDOW {
         true => "48h".to_owned(),
-        false => format!("{}d", reach.as_secs().div_ceil(86_400)),
-    };
-    format!("onedrop verify --since {since} --repair")
+        false => format!("{}d", ago.as_secs() / 86_400 + 1),
+    }
+}
+
+/// Says that sections of jobs cannot be read, in place of what the configuration seems to have
+/// without them.
+pub fn unread_jobs(findings: &mut Vec<StatusFinding>, problem: &dyn Display) {
+    findings.retain(|finding| finding.topic != "jobs");
+    let sentence = format!("this host runs no job: {problem}");
+    findings.push(StatusFinding::attention("jobs", sentence, "onedrop check"));
 }
 
 fn kept(facts: &LedgerFacts) -> Option<StatusFinding> {

@@ -147,8 +147,7 @@ impl Counted {
     }
 
     fn day(&self, now: i64) -> Day {
-        let first_hour = first_minute(now);
-        let first_bar = now - now.rem_euclid(BAR) - BAR * (BARS as i64 - 1);
+        let (first_hour, first_bar) = (first_hour(now), first_bar(now));
         let slots = |first: i64, length: i64, count: usize| -> Vec<MinuteSlot> {
             let slot =
                 |at| MinuteSlot { minute: first + at as i64 * length, ..MinuteSlot::default() };
@@ -176,7 +175,7 @@ impl Counted {
         }
         reasons.sort_by(|a, b| b.total().cmp(&a.total()).then(a.reason.cmp(&b.reason)));
         let from = if self.to == 0 { now } else { self.from };
-        let is_complete = from <= first_hour;
+        let is_complete = from <= first_minute(now);
         let counted_from = (!is_complete).then(|| time_of(from));
         Day { bars, hours, reasons, last_bar: now.rem_euclid(BAR) + 1, counted_from }
     }
@@ -189,7 +188,7 @@ impl ReasonOfDay {
 }
 
 impl MinuteSlot {
-    fn add(&mut self, row: &ActivityRow) {
+    pub fn add(&mut self, row: &ActivityRow) {
         let of = match row.outcome.as_deref() {
             Some("delivered") => &mut self.delivered,
             Some("permfail") => &mut self.refused,
@@ -220,9 +219,19 @@ impl MinuteSlot {
     }
 }
 
-/// Of the first hour that is shown.
-fn first_minute(now: i64) -> i64 {
+/// Where the first hour that is shown begins.
+fn first_hour(now: i64) -> i64 {
     now - now.rem_euclid(HOUR) - HOUR * (HOURS as i64 - 1)
+}
+
+/// Where the first bar does: up to three bars earlier.
+fn first_bar(now: i64) -> i64 {
+    now - now.rem_euclid(BAR) - BAR * (BARS as i64 - 1)
+}
+
+/// From then on minutes are counted and kept.
+fn first_minute(now: i64) -> i64 {
+    first_hour(now).min(first_bar(now))
 }
 
 fn counted_between(
@@ -312,6 +321,23 @@ mod tests {
         slot.add(&row(SLOWER_MS.len(), 1000));
         assert_eq!(slot.ended_within_ms(99), Some(60_000));
         assert_eq!(slot.delivered, 1100);
+    }
+
+    #[test]
+    fn the_first_bar_is_counted_and_kept() {
+        let ledger = MemoryLedger::default();
+        let activity = Activity::default();
+        activity.fill(&ledger).expect("a day");
+        let day = activity.day(&ledger).expect("a day");
+        assert!(activity.counted().from <= day.bars[0].minute, "not counted so far back");
+        assert_eq!(day.counted_from, None);
+        let now = 28_333_333; // 13 minutes past an hour: the bars begin before the hours
+        let mut counted = Counted { from: 0, to: now - 15, ..Counted::default() };
+        let row = ActivityRow { minute: first_bar(now), attempts: 3, ..ActivityRow::default() };
+        assert!(row.minute < first_hour(now));
+        counted.keep(vec![row]);
+        counted.take(Vec::new(), now);
+        assert_eq!(counted.day(now).bars[0].open, 3, "not kept");
     }
 
     #[test]

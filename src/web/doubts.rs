@@ -9,10 +9,14 @@ use super::look::{self, Looked, PAGE, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When};
 use super::{AskedPage, Site};
 use crate::ledger::{CopyOnRecord, Numbered, Standing, first_since};
+use crate::status::verify_since;
 use crate::text;
+use crate::text::shell::word;
 
 /// Copies of messages since then are looked through; older ones are found where they want a look.
 const BACK: Duration = Duration::from_secs(48 * 3600);
+/// So long a command may stand on a page before it is pasted: its window is longer by that.
+const PASTED_WITHIN: Duration = Duration::from_secs(12 * 3600);
 /// Bytes of a Message-ID in a line.
 const ID_BYTES: usize = 200;
 
@@ -44,6 +48,8 @@ struct DoubtsPage {
     more_recent: Option<i64>,
     cut: Option<CutMessage>,
     is_first: bool,
+    /// To be pasted.
+    commands: Vec<String>,
 }
 
 pub fn head(site: &Site) -> Head {
@@ -80,6 +86,8 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
         Some(message) => cut(site, message, recent.rows.len(), until)?,
         None => None,
     };
+    let all: Vec<_> = unsettled.iter().chain(&recent.rows).collect();
+    let commands = commands(&all, ledger.time());
     let shown = |copy: &CopyOnRecord| unsettled.iter().any(|one| one.copy == copy.copy);
     let recent_rows = recent.rows.iter().filter(|copy| !shown(copy)).map(row).collect();
     Html::of(&DoubtsPage {
@@ -90,7 +98,30 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
         unsettled: unsettled.iter().map(row).collect(),
         more_unsettled,
         is_first: asked.before.is_none() && asked.after.is_none(),
+        commands,
     })
+}
+
+/// What looks at these copies, the oldest among them, and what writes those that are left to it.
+fn commands(copies: &[&CopyOnRecord], now: SystemTime) -> Vec<String> {
+    let is_left = |copy: &&&CopyOnRecord| copy.is_left_to_settle() || copy.kept.is_some();
+    let verified = copies.iter().filter(|copy| !is_left(copy)).map(|copy| copy.recorded_at);
+    let oldest = verified.min().and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
+    let mut commands = vec![verify_command(oldest, None)];
+    if copies.iter().any(|copy| is_left(&copy)) {
+        commands.push("onedrop settle".to_owned());
+    }
+    commands
+}
+
+/// Looks at copies of messages that were recorded so long ago or later, of one account or of all.
+pub fn verify_command(ago: Duration, account: Option<&str>) -> String {
+    let since = verify_since(ago.saturating_add(PASTED_WITHIN));
+    let mut command = format!("onedrop verify --since {since} --repair");
+    if let Some(account) = account {
+        command += &format!(" --account={}", word(account));
+    }
+    command
 }
 
 /// How many copies of the message are not placed, beside those that are shown.

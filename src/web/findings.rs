@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::Site;
-use crate::status::{LedgerFacts, StatusFinding, without_ledger};
+use super::{ConfiguredJobs, Site};
+use crate::status::{LedgerFacts, StatusFinding, unread_jobs, without_ledger};
 
 /// What is newer is shown as it is.
 const FRESH: Duration = Duration::from_secs(10);
@@ -49,11 +49,20 @@ pub fn of(site: &Arc<Site>) -> ReadFindings {
     kept
 }
 
+/// What there is to say of the facts; of jobs whose sections are wrong, that alone.
+fn judged(facts: &LedgerFacts, known: &ConfiguredJobs) -> Vec<StatusFinding> {
+    let mut findings = facts.findings(&known.jobs);
+    if let Some(problem) = &known.problem {
+        unread_jobs(&mut findings, problem);
+    }
+    findings
+}
+
 /// Reads them and keeps them.
 pub fn read(site: &Site) -> ReadFindings {
     let facts = LedgerFacts::read(&*site.ledger, Instant::now() + TIME);
     let findings = match facts {
-        Ok(facts) => facts.findings(&site.jobs),
+        Ok(facts) => judged(&facts, &site.jobs.known()),
         Err(error) => vec![without_ledger(&error)],
     };
     let now = ReadFindings { findings, at: SystemTime::now(), read: Instant::now() };

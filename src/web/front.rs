@@ -87,7 +87,7 @@ pub fn page(site: &Arc<Site>) -> Result<Html, NotShown> {
     })
 }
 
-/// `50 ms or less`
+/// `50 ms`, or what is more than the last bound.
 fn within(slot: &MinuteSlot, percent: u64) -> String {
     let most = SLOWER_MS[SLOWER_MS.len() - 1];
     match slot.ended_within_ms(percent) {
@@ -95,6 +95,12 @@ fn within(slot: &MinuteSlot, percent: u64) -> String {
         Some(bound) if bound == most => format!("more than {}", took(Some(20_000))),
         Some(bound) => took(i64::try_from(bound).ok()),
     }
+}
+
+/// The same within a sentence: `50 ms or less`.
+fn within_told(slot: &MinuteSlot, percent: u64) -> String {
+    let is_bounded = slot.ended_within_ms(percent) != SLOWER_MS.last().copied();
+    within(slot, percent) + if is_bounded { " or less" } else { "" }
 }
 
 fn deliveries(day: &Day) -> Chart {
@@ -144,10 +150,35 @@ fn times(day: &Day) -> Chart {
     let title = match now {
         None => "Time that attempts took: none ended in the last day.".to_owned(),
         Some(bar) => format!(
-            "Time that attempts took. Lately half of them: {} or less; 99\u{a0}%: {} or less.",
-            within(bar, 50),
-            within(bar, 99)
+            "Time that attempts took. Lately half of them: {}; 99\u{a0}%: {}.",
+            within_told(bar, 50),
+            within_told(bar, 99)
         ),
     };
     Chart::of("times", title, &columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::ActivityRow;
+
+    #[test]
+    fn a_time_without_a_bound_is_told_as_more() {
+        let last = SLOWER_MS.len() - 1;
+        for (slowness, says) in [
+            (1, "half of them: 2 ms or less; 99\u{a0}%: 2 ms or less."),
+            (last, "half of them: more than 20.0 s; 99\u{a0}%: more than 20.0 s."),
+            (last + 1, "half of them: more than 20.0 s; 99\u{a0}%: more than 20.0 s."),
+        ] {
+            let mut slot = MinuteSlot::default();
+            slot.add(&ActivityRow {
+                slowness: Some(slowness),
+                attempts: 1,
+                ..ActivityRow::default()
+            });
+            let title = times(&Day { bars: vec![slot], ..Day::default() }).title;
+            assert!(title.ends_with(says), "{title}");
+        }
+    }
 }

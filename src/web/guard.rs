@@ -1,9 +1,11 @@
 //! What every request passes and every answer carries: GET and HEAD alone; a Host that is ours, so
 //! that no page of elsewhere reaches us under its own name (DNS rebinding); the password, if there
-//! is one; and the fields that keep browsers from running, framing, storing or passing on anything.
+//! is one, where a wrong one is answered late; and the fields that keep browsers from running,
+//! framing, storing or passing on anything.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderName};
@@ -32,19 +34,62 @@ const FIELDS: [(HeaderName, &str); 7] = [
 
 const TEXT: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
 
+/// How late the answer to a wrong password comes. The places of clients bound how many wait so.
+const LATE: Duration = Duration::from_secs(1);
+
+/// How often the log has wrong passwords at most.
+const TELLING: Duration = Duration::from_secs(60);
+
+/// What a client gives for a password.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GivenPassword {
+    Right,
+    Missing,
+    Wrong,
+}
+
+/// Wrong passwords that the log does not have yet.
+#[derive(Default)]
+struct WrongPasswords {
+    count: u64,
+    told: Option<Instant>,
+}
+
+impl WrongPasswords {
+    /// How many the log gets now.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        let is_soon = self.told.is_some_and(|told| now.duration_since(told) < TELLING);
+        if self.count == 0 || is_soon {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
 /// Who may ask.
 pub struct PageGuard {
     /// In lower case.
     hosts: Vec<String>,
     /// Of the password.
     digest: Option<[u8; 32]>,
+    wrong: Mutex<WrongPasswords>,
 }
 
 impl PageGuard {
     pub fn new(hosts: &[String], password: Option<SecretString>) -> PageGuard {
         let digest = |password: SecretString| Sha256::digest(password.expose_secret()).into();
         let hosts = hosts.iter().map(|host| host.to_lowercase()).collect();
-        PageGuard { hosts, digest: password.map(digest) }
+        PageGuard { hosts, digest: password.map(digest), wrong: Mutex::default() }
+    }
+
+    /// Logs how many gave a wrong password, once a minute at most.
+    pub fn tell_of_wrong_passwords(&self, more: u64) {
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        wrong.count += more;
+        if let Some(count) = wrong.due(Instant::now()) {
+            tracing::warn!(count, "a wrong password was given");
+        }
     }
 
     fn knows(&self, headers: &HeaderMap) -> bool {
@@ -56,19 +101,21 @@ impl PageGuard {
         })
     }
 
-    fn lets_in(&self, headers: &HeaderMap) -> bool {
-        let Some(digest) = &self.digest else { return true };
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| {
-            let (scheme, value) = value.to_str().ok()?.split_once(' ')?;
+    fn given(&self, headers: &HeaderMap) -> GivenPassword {
+        let Some(digest) = &self.digest else { return GivenPassword::Right };
+        let Some(value) = headers.get(header::AUTHORIZATION) else { return GivenPassword::Missing };
+        let given = value.to_str().ok().and_then(|value| {
+            let (scheme, value) = value.split_once(' ')?;
             let value = STANDARD.decode(value.trim()).ok()?;
             let colon = value.iter().position(|byte| *byte == b':')?;
             scheme.eq_ignore_ascii_case("basic").then(|| Sha256::digest(&value[colon + 1..]))
         });
         // All bytes of the digests are compared, whichever differs: how long it takes says nothing.
-        given.is_some_and(|given| {
+        let is_right = given.is_some_and(|given| {
             let differing = given.iter().zip(digest).fold(0, |all, (a, b)| all | (a ^ b));
             std::hint::black_box(differing) == 0
-        })
+        });
+        if is_right { GivenPassword::Right } else { GivenPassword::Wrong }
     }
 }
 
@@ -107,16 +154,26 @@ pub async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) 
     } else if !site.guard.knows(headers) {
         let why = "not a name of these pages: web.hosts has those that are\n";
         (StatusCode::MISDIRECTED_REQUEST, TEXT, why).into_response()
-    } else if !site.guard.lets_in(headers) {
-        let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"onedrop\", charset=\"UTF-8\"")];
-        (StatusCode::UNAUTHORIZED, ask, TEXT, "a password is needed\n").into_response()
     } else {
-        next.run(request).await
+        match site.guard.given(headers) {
+            GivenPassword::Right => next.run(request).await,
+            GivenPassword::Missing => asks_for_a_password(),
+            GivenPassword::Wrong => {
+                site.guard.tell_of_wrong_passwords(1);
+                tokio::time::sleep(LATE).await;
+                asks_for_a_password()
+            }
+        }
     };
     for (name, value) in FIELDS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+fn asks_for_a_password() -> Response {
+    let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"onedrop\", charset=\"UTF-8\"")];
+    (StatusCode::UNAUTHORIZED, ask, TEXT, "a password is needed\n").into_response()
 }
 
 #[cfg(test)]
@@ -169,11 +226,25 @@ mod tests {
             ("s3cret", false),
         ] {
             let basic = format!("Basic {}", STANDARD.encode(value));
-            let given = headers(header::AUTHORIZATION, &basic);
-            assert_eq!(guard.lets_in(&given), gets_in, "{value}");
+            let given = guard.given(&headers(header::AUTHORIZATION, &basic));
+            let expected = if gets_in { GivenPassword::Right } else { GivenPassword::Wrong };
+            assert_eq!(given, expected, "{value}");
         }
-        assert!(!guard.lets_in(&HeaderMap::new()));
-        assert!(!guard.lets_in(&headers(header::AUTHORIZATION, "Bearer s3cret:with colon")));
-        assert!(PageGuard::new(&[], None).lets_in(&HeaderMap::new()));
+        assert_eq!(guard.given(&HeaderMap::new()), GivenPassword::Missing);
+        let bearer = headers(header::AUTHORIZATION, "Bearer s3cret:with colon");
+        assert_eq!(guard.given(&bearer), GivenPassword::Wrong);
+        assert_eq!(PageGuard::new(&[], None).given(&HeaderMap::new()), GivenPassword::Right);
+    }
+
+    #[test]
+    fn wrong_passwords_are_told_once_a_minute_and_none_is_left_out() {
+        let (mut wrong, began) = (WrongPasswords::default(), Instant::now());
+        assert_eq!(wrong.due(began), None);
+        wrong.count += 1;
+        assert_eq!(wrong.due(began), Some(1));
+        wrong.count += 7;
+        assert_eq!(wrong.due(began + TELLING / 2), None);
+        assert_eq!(wrong.due(began + TELLING), Some(7));
+        assert_eq!(wrong.due(began + TELLING * 3), None);
     }
 }

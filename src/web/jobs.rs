@@ -41,31 +41,41 @@ struct JobRunRow {
 #[template(path = "jobs.html")]
 struct JobsPage {
     head: Head,
+    /// What is wrong with the configuration's jobs.
+    problem: Option<String>,
     jobs: Vec<JobPart>,
 }
 
 pub fn page(site: &Site) -> Result<Html, NotShown> {
     let until = site.until();
     let seen = JobsSeen::read(&*site.ledger, until)?;
+    let known = site.jobs.known();
     let mut jobs = Vec::new();
-    for job in &site.jobs {
-        let standing = JobStanding::of(job, &site.jobs, &seen);
+    for job in &known.jobs {
+        let standing = JobStanding::of(job, &known.jobs, &seen);
         let mut part = part(&job.name, standing.state, standing.row, standing.holder);
         part.schedule = job.schedule.to_string();
         part.next = standing.next.map(When::of);
         part.waits_for = standing.waits_for.join(", ");
         jobs.push(part);
     }
-    let ghosts = seen.rows.iter().filter(|row| site.jobs.iter().all(|job| job.name != row.name));
-    for row in ghosts {
-        jobs.push(part(&row.name, JobState::Ghost, Some(row), seen.holders.get(&row.name)));
+    let others = seen.rows.iter().filter(|row| known.jobs.iter().all(|job| job.name != row.name));
+    for row in others {
+        let mut part = part(&row.name, JobState::Ghost, Some(row), seen.holders.get(&row.name));
+        if known.problem.is_some() {
+            // It may well be in the configuration.
+            part.mark = StateMark::waits("on record");
+            part.command = String::new();
+        }
+        jobs.push(part);
     }
     for job in &mut jobs {
         let runs = site.ledger.job_runs(&job.name, RUNS + 1, until)?;
         job.is_cut = runs.len() > RUNS as usize;
         job.runs = runs.into_iter().take(RUNS as usize).map(run).collect();
     }
-    Html::of(&JobsPage { head: site.head("Jobs", "/jobs"), jobs })
+    let problem = known.problem.clone();
+    Html::of(&JobsPage { head: site.head("Jobs", "/jobs"), problem, jobs })
 }
 
 fn part(name: &str, state: JobState, row: Option<&JobRow>, holder: Option<&LockRow>) -> JobPart {

@@ -33,15 +33,18 @@ pub struct Head {
     pub q: String,
     pub by: String,
     pub now: When,
-    /// In which times are.
+    /// In which times are that say no other.
     pub zone: String,
 }
 
 /// A time, for people and for machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct When {
+    /// By the clock of this host; a time whose offset is not today's has it at its end.
     pub text: String,
     pub iso: String,
+    /// `None`: it is not known.
+    pub time: Option<Timestamp>,
 }
 
 /// A state as word and shape; its colour only repeats them.
@@ -89,27 +92,39 @@ impl When {
     pub fn on_record(text: &str) -> When {
         match text.parse() {
             Ok(time) => When::at(time),
-            Err(_) => When { text: one_line(text).into_owned(), iso: String::new() },
+            Err(_) => When { text: one_line(text).into_owned(), iso: String::new(), time: None },
         }
     }
 
     fn at(time: Timestamp) -> When {
-        let zoned = time.to_zoned(TimeZone::system());
+        When::within(time, &TimeZone::system(), Timestamp::now())
+    }
+
+    fn within(time: Timestamp, zone: &TimeZone, now: Timestamp) -> When {
+        let zoned = time.to_zoned(zone.clone());
         let form = match time.subsec_millisecond() {
             0 => "%Y-%m-%d %H:%M:%S",
             _ => "%Y-%m-%d %H:%M:%S%.3f",
         };
-        When { text: zoned.strftime(form).to_string(), iso: time.to_string() }
+        let mut text = zoned.strftime(form).to_string();
+        // In the hour that an autumn has twice, the same digits are two times.
+        if zone.to_offset(now) != zoned.offset() {
+            text += &zoned.strftime(" %:z").to_string();
+        }
+        When { text, iso: time.to_string(), time: Some(time) }
     }
 
     fn unknown() -> When {
-        When { text: "?".to_owned(), iso: String::new() }
+        When { text: "?".to_owned(), iso: String::new(), time: None }
     }
 
     /// Without seconds and the year.
     pub fn hour(time: SystemTime) -> When {
-        let When { text, iso } = When::of(time);
-        When { text: text.get(5..16).unwrap_or(&text).to_owned(), iso }
+        let mut when = When::of(time);
+        if let (Some(hour), Some(offset)) = (when.text.get(5..16), when.text.get(19..)) {
+            when.text = format!("{hour}{offset}");
+        }
+        when
     }
 
     /// The hour and minute alone.
@@ -279,5 +294,27 @@ impl From<LedgerError> for NotShown {
     fn from(error: LedgerError) -> NotShown {
         let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "The ledger does not answer");
         NotShown { error: Some(error), ..NotShown::new(status, title, String::new()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_with_another_offset_than_todays_says_so() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a zone");
+        let time = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let (summer, winter) = (time("2026-10-25T00:50:00Z"), time("2026-10-25T01:10:00Z"));
+        for (at, now, says) in [
+            (summer, winter, "2026-10-25 02:50:00 +02:00"),
+            (winter, winter, "2026-10-25 02:10:00"),
+            (summer, summer, "2026-10-25 02:50:00"),
+            (winter, summer, "2026-10-25 02:10:00 +01:00"),
+        ] {
+            let when = When::within(at, &zone, now);
+            assert_eq!(when.text, says);
+            assert_eq!(when.clock(), &says[11..16]);
+        }
     }
 }

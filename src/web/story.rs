@@ -1,11 +1,21 @@
 //! One message's story: what happened to it in one line of time, its copies, attempts and hosts.
+//! Of very many copies those that are not placed come first, and a bounded number is shown.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
 
 use askama::Template;
 
 use super::Site;
+use super::doubts::verify_command;
 use super::page::{Head, Html, NotShown, StateMark, When, took};
 use crate::ledger::{Trace, TraceAttempt, TraceCopy};
-use crate::text::shell::{operand, word};
+use crate::text::shell::operand;
+
+/// Copies that are shown.
+const COPIES: usize = 200;
+/// Accounts whose copies `onedrop verify` is told to look at alone; for more it looks at all.
+const ACCOUNTS: usize = 3;
 
 /// A step of the story.
 struct StoryEvent {
@@ -26,6 +36,12 @@ struct CopyPart {
     next: &'static str,
 }
 
+/// How many are not shown, and what shows them.
+struct MoreCopies {
+    count: usize,
+    command: Option<String>,
+}
+
 #[derive(Template)]
 #[template(path = "story.html")]
 struct StoryPage {
@@ -36,6 +52,7 @@ struct StoryPage {
     subject: Option<String>,
     events: Vec<StoryEvent>,
     copies: Vec<CopyPart>,
+    more_copies: Option<MoreCopies>,
     hosts: Vec<String>,
     /// To be pasted.
     commands: Vec<String>,
@@ -43,7 +60,12 @@ struct StoryPage {
 
 pub fn page(site: &Site, number: &str) -> Result<Html, NotShown> {
     let number: i64 = number.parse().map_err(|_| NotShown::nowhere())?;
-    let trace = site.ledger.story(number, site.until())?.ok_or_else(NotShown::nowhere)?;
+    let mut trace = site.ledger.story(number, site.until())?.ok_or_else(NotShown::nowhere)?;
+    let commands = commands(&trace, age(site, &trace));
+    // In their order but for that.
+    trace.copies.sort_by_key(|copy| !is_open(copy));
+    let more = trace.copies.len().saturating_sub(COPIES);
+    trace.copies.truncate(COPIES);
     let mut hosts: Vec<String> = trace.attempts.iter().map(|one| one.host.clone()).collect();
     hosts.sort();
     hosts.dedup();
@@ -55,13 +77,14 @@ pub fn page(site: &Site, number: &str) -> Result<Html, NotShown> {
         subject: trace.subject.clone().filter(|_| site.shows_subjects),
         events: events(&trace),
         copies: trace.copies.iter().map(copy).collect(),
+        more_copies: (more > 0).then(|| MoreCopies { count: more, command: trace_command(&trace) }),
         hosts,
-        commands: commands(&trace),
+        commands,
         trace,
     })
 }
 
-/// In their order; times of one form sort as text.
+/// In the order in which they were, whatever a clock showed meanwhile.
 fn events(trace: &Trace) -> Vec<StoryEvent> {
     let mut events = vec![(
         When::on_record(&trace.recorded_at),
@@ -81,7 +104,7 @@ fn events(trace: &Trace) -> Vec<StoryEvent> {
             events.push((event.at.clone(), event));
         }
     }
-    events.sort_by(|(a, _), (b, _)| a.text.cmp(&b.text));
+    events.sort_by_key(|(at, _)| at.time);
     events.into_iter().map(|(_, event)| event).collect()
 }
 
@@ -174,17 +197,43 @@ fn copy(copy: &TraceCopy) -> CopyPart {
     }
 }
 
-fn commands(trace: &Trace) -> Vec<String> {
+fn is_open(copy: &TraceCopy) -> bool {
+    copy.state != "placed" && copy.state != "elsewhere"
+}
+
+/// How long ago the message was recorded, by the ledger's clock.
+fn age(site: &Site, trace: &Trace) -> Duration {
+    let recorded = When::on_record(&trace.recorded_at).time.map(SystemTime::from);
+    recorded.and_then(|at| site.ledger.time().duration_since(at).ok()).unwrap_or_default()
+}
+
+/// By its Message-ID, or the queue id of an attempt.
+fn trace_command(trace: &Trace) -> Option<String> {
+    let mut queue_ids = trace.attempts.iter().map(|one| &one.queue_id);
+    let name = trace.message_id.as_ref().or_else(|| queue_ids.find(|id| !id.is_empty()))?;
+    Some(format!("onedrop trace {}", operand(name)))
+}
+
+/// `onedrop settle` alone writes what is due, or kept because a Sent did not take it.
+fn is_left_to_settle(copy: &TraceCopy) -> bool {
+    copy.by_sender || copy.due_at.is_some() || copy.kept.is_some()
+}
+
+fn commands(trace: &Trace, age: Duration) -> Vec<String> {
     let mut commands = Vec::new();
-    if let Some(id) = &trace.message_id {
-        commands.push(format!("onedrop trace {}", operand(id)));
-    }
-    let is_open = |copy: &&TraceCopy| copy.state != "placed" && copy.state != "elsewhere";
-    for copy in trace.copies.iter().filter(is_open) {
-        let command = format!("onedrop verify --repair --account={}", word(&copy.account));
-        if !commands.contains(&command) {
-            commands.push(command);
+    commands.extend(trace.message_id.as_ref().and_then(|_| trace_command(trace)));
+    let (left, open): (Vec<_>, Vec<_>) =
+        trace.copies.iter().filter(|copy| is_open(copy)).partition(|copy| is_left_to_settle(copy));
+    let accounts: BTreeSet<&str> = open.iter().map(|copy| &*copy.account).collect();
+    match accounts.len() {
+        0 => {}
+        1..=ACCOUNTS => {
+            commands.extend(accounts.into_iter().map(|one| verify_command(age, Some(one))));
         }
+        _ => commands.push(verify_command(age, None)),
+    }
+    if !left.is_empty() {
+        commands.push("onedrop settle".to_owned());
     }
     commands
 }

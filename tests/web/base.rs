@@ -8,8 +8,9 @@ use std::process::Command;
 use crate::served::Served;
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::{Postgres, bin};
-use crate::support::run;
 use crate::support::site::{Files, Site};
+use crate::support::{run, wait_until};
+use crate::wire::LONG;
 
 /// Each page, and what it has of the ten messages that are there.
 const PAGES: [(&str, &[&str]); 9] = [
@@ -51,9 +52,12 @@ fn all_is_shown(site: &Site<Files>, ledger: &str, sql: impl Fn(&str)) {
         (13, "has schema version 13, which takes programs of version 13 and later"),
     ] {
         sql(&format!("UPDATE onedrop_ledger SET version = {version}, oldest_program = {version}"));
-        let health = served.get("/healthz");
-        assert_eq!(health.status, 503, "{health:?}");
-        assert!(health.body.starts_with(&format!("ledger: {says}")), "{health:?}");
+        // An answer is kept for a while.
+        let is_told = || {
+            let health = served.get("/healthz");
+            health.status == 503 && health.body.starts_with(&format!("ledger: {says}"))
+        };
+        assert!(wait_until(LONG, is_told), "{:?}", served.get("/healthz"));
         for (path, _) in &PAGES[1..] {
             let page = served.get(path);
             let is_begun = page.field("transfer-encoding").is_some();

@@ -275,6 +275,46 @@ fn on_mariadb_a_role_that_reads_has_all_pages_by_indexes() {
     }
 }
 
+/// All pages are shown, the findings among them, and probes agree.
+#[track_caller]
+fn a_replica_is_shown(served: &Served) {
+    all_pages_answer(served);
+    assert_eq!(served.page("/healthz"), "ok\n");
+    let front = served.page("/");
+    assert!(!front.contains("</span> failed</span>"), "{front}");
+}
+
+#[test]
+fn a_replica_of_mariadb_is_shown() {
+    let (site, mariadb) = (Site::embedded(), Mariadb::start());
+    let ledger = mariadb.toml();
+    crate::support::site::run(&site.config("writer", &ledger), &["migrate"]);
+    mariadb.remember_for_ever();
+    let pages = format!("{ledger}[web]\nshow_subjects = true\n");
+    drop(served(&site, &ledger, &pages));
+    // A server that keeps no ledger: nothing is written there, or not as it was given.
+    for unfit in ["SET GLOBAL read_only = 1", "ALTER DATABASE onedrop CHARACTER SET latin1"] {
+        mariadb.sql(unfit);
+        let writer = site.config("writer", &ledger);
+        let refused = crate::support::site::run(&writer, &["migrate", "--dry-run"]);
+        assert!(!refused.status.success(), "{unfit}: {refused:?}");
+        a_replica_is_shown(&Served::start(&site.config("reader", &pages), &[]));
+        mariadb.sql("SET GLOBAL read_only = 0");
+    }
+}
+
+#[test]
+fn a_server_of_postgres_that_only_reads_is_shown() {
+    let (site, postgres) = (Site::embedded(), Postgres::start());
+    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    crate::support::site::run(&site.config("writer", &ledger), &["migrate"]);
+    postgres.remember_for_ever();
+    let pages = format!("{ledger}[web]\nshow_subjects = true\n");
+    drop(served(&site, &ledger, &pages));
+    postgres.psql("ALTER DATABASE onedrop SET default_transaction_read_only = on");
+    a_replica_is_shown(&Served::start(&site.config("reader", &pages), &[]));
+}
+
 /// A table of hosts that is read without an end.
 const ENDLESS: &str = "
 DROP TABLE onedrop_host;

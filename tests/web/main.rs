@@ -4,6 +4,7 @@
 mod base;
 mod browser;
 mod engines;
+mod jobs;
 mod lists;
 mod pages;
 mod proxies;
@@ -12,6 +13,8 @@ mod refused;
 mod seen;
 mod served;
 mod sessions;
+mod story;
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
 mod wire;

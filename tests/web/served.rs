@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -55,14 +55,29 @@ impl Answer {
 impl Served {
     /// Listens on a port of this host, with further arguments, until it answers.
     pub fn start(config: &Path, args: &[&str]) -> Served {
+        Served::start_with(config, args, |_| ())
+    }
+
+    /// The same with a command that is changed before it is run.
+    pub fn start_with(config: &Path, args: &[&str], change: impl FnOnce(&mut Command)) -> Served {
         let port = free_port();
         let place = format!("127.0.0.1:{port}");
-        let mut served = Served::begin(config, &[&["--listen", &place], args].concat(), port);
+        let args = [&["--listen", &place], args].concat();
+        let mut served = Served::begin_with(config, &args, port, change);
         served.server.wait_ready(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
         served
     }
 
     pub fn begin(config: &Path, args: &[&str], port: u16) -> Served {
+        Served::begin_with(config, args, port, |_| ())
+    }
+
+    fn begin_with(
+        config: &Path,
+        args: &[&str],
+        port: u16,
+        change: impl FnOnce(&mut Command),
+    ) -> Served {
         let log = config.with_file_name("web.log");
         let mut command = guarded(onedrop_path(), None, Signal::SIGKILL);
         command.arg("web").arg("--config").arg(config).args(args);
@@ -71,6 +86,7 @@ impl Served {
                 command.env_remove(name);
             }
         }
+        change(&mut command);
         let file = OpenOptions::new().create(true).append(true).open(&log).expect("log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let server = Server::start("onedrop web", command, Signal::SIGTERM, &log);

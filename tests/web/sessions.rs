@@ -8,7 +8,7 @@ use onedrop::config::{Config, LedgerUrl};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::{AnyLedger, Numbered, Program};
 use onedrop::pool::Limits;
-use onedrop::web::{self, AT_A_TIME, Site as Pages};
+use onedrop::web::{self, AT_A_TIME, ConfiguredJobs, Site as Pages};
 
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, run};
@@ -51,7 +51,7 @@ fn those_that_nobody_uses_are_closed() {
     };
     assert!((0..5).any(|_| ask_at_once()), "{:?}", ledger.count());
     let pages = Arc::new(Pages::new(&Config::default(), ledger.clone(), None, "mx1".to_owned()));
-    web::keep_counting(&pages, idle / 20).expect("a thread");
+    web::keep_counting(&pages, idle / 20, || Ok(ConfiguredJobs::default())).expect("a thread");
     // Counting itself goes on in one.
     assert!(wait_until(LONG, || ledger.count().1 <= 1 && open() <= 1), "{:?}", ledger.count());
 }

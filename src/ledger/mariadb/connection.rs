@@ -246,11 +246,12 @@ impl MariadbSession {
         &self.target.program
     }
 
-    /// Time that is left.
-    fn only_reads(&self) -> bool {
+    /// It is for questions alone.
+    pub fn only_reads(&self) -> bool {
         self.target.purpose == Purpose::Questions
     }
 
+    /// Time that is left.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }

@@ -68,6 +68,26 @@ ORDER BY table_name LIMIT 1";
 
 /// [`Session::schema_version`](crate::ledger::session::Session::schema_version).
 pub(super) fn version(connection: &mut MariadbSession) -> Result<SchemaVersion, LedgerError> {
+    // A replica may be read by whoever only asks.
+    if !connection.only_reads() {
+        keeps_a_ledger(connection)?;
+    }
+    match connection.read(SqlBatch::of(VERSION, &[])) {
+        Err(error) if is_refused_with(&error, NO_TABLE) => {
+            // A ledger of before the base version, or none.
+            let sql = "SELECT MAX(version) FROM onedrop_schema";
+            let found = match connection.read(SqlBatch::of(sql, &[])) {
+                Err(error) if is_refused_with(&error, NO_TABLE) => None,
+                answers => first::<Option<i64>>(rows_at(&answers?, 0))?.flatten(),
+            };
+            Ok(connection.program().sees_bare(found.unwrap_or(0)))
+        }
+        answers => seen(connection, &answers?),
+    }
+}
+
+/// Whether what is written there is kept, and as it was given.
+fn keeps_a_ledger(connection: &mut MariadbSession) -> Result<(), LedgerError> {
     let mut batch = SqlBatch::of(OTHER_ENGINE, &[]);
     batch.add("SELECT @@read_only", &[]);
     // Views read JSON in it, whatever the tables have.
@@ -87,18 +107,7 @@ pub(super) fn version(connection: &mut MariadbSession) -> Result<SchemaVersion, 
             "the database's character set is {set}: ALTER DATABASE `{name}` CHARACTER SET utf8mb4"
         )));
     }
-    match connection.read(SqlBatch::of(VERSION, &[])) {
-        Err(error) if is_refused_with(&error, NO_TABLE) => {
-            // A ledger of before the base version, or none.
-            let sql = "SELECT MAX(version) FROM onedrop_schema";
-            let found = match connection.read(SqlBatch::of(sql, &[])) {
-                Err(error) if is_refused_with(&error, NO_TABLE) => None,
-                answers => first::<Option<i64>>(rows_at(&answers?, 0))?.flatten(),
-            };
-            Ok(connection.program().sees_bare(found.unwrap_or(0)))
-        }
-        answers => seen(connection, &answers?),
-    }
+    Ok(())
 }
 
 /// The first answer is that to [`VERSION`].

@@ -1,0 +1,55 @@
+//! What `/healthz` says. The ledger is asked for one client at a time, and the answer serves all
+//! who ask within half a second: however many do, it costs two questions a second.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::turns::Turns;
+use super::{Site, asked};
+
+/// For so long an answer serves.
+const KEPT: Duration = Duration::from_millis(500);
+
+/// Fit, or why not.
+type Health = Result<(), String>;
+
+/// See the module.
+pub struct KeptHealth {
+    turns: Arc<Turns>,
+    kept: Mutex<Option<(Instant, Health)>>,
+}
+
+impl Default for KeptHealth {
+    fn default() -> KeptHealth {
+        KeptHealth { turns: Arc::new(Turns::new(1)), kept: Mutex::default() }
+    }
+}
+
+impl KeptHealth {
+    fn kept(&self) -> Option<Health> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.as_ref().filter(|(at, _)| at.elapsed() < KEPT).map(|(_, health)| health.clone())
+    }
+
+    fn keep(&self, health: Health) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), health));
+    }
+}
+
+/// The answer that is kept, or a new one.
+pub async fn of(site: &Arc<Site>) -> Health {
+    if let Some(kept) = site.health.kept() {
+        return kept;
+    }
+    let turn = site.health.turns.turn().await?;
+    // Another may have asked while this one waited.
+    if let Some(kept) = site.health.kept() {
+        return kept;
+    }
+    let ask = |site: &Arc<Site>| {
+        let health = site.fits().map_err(|error| format!("ledger: {}", site.told(&error)));
+        site.health.keep(health.clone());
+        health
+    };
+    asked(Arc::clone(site), turn, ask).await?
+}

@@ -1,0 +1,108 @@
+//! A message's story: the order of its events, what is shown of many copies, and commands that do
+//! what the page says.
+
+use crate::served::Served;
+use crate::support::letters;
+use crate::support::site::{Files, Site, delivered, run};
+
+const SCUBA: &str = "scuba@mail.axial.net";
+
+/// A site with one delivered message.
+fn site() -> (Site<Files>, std::path::PathBuf) {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let config = site.config("web", "");
+    delivered(&config, &["-d", SCUBA], letters::from_ann("one").as_bytes());
+    (site, config)
+}
+
+#[test]
+fn events_stand_in_their_order_across_the_end_of_summer_time() {
+    let (site, config) = site();
+    // 02:50 and, twenty minutes later, 02:10.
+    let (before, after) = (1_792_889_400, 1_792_890_600);
+    site.sqlite()
+        .execute_batch(&format!(
+            "UPDATE onedrop_message SET recorded_at = {before};
+             UPDATE onedrop_attempt SET started_at = {before};
+             UPDATE onedrop_copy SET placed_at = {after}"
+        ))
+        .expect("times");
+    let served = Served::start_with(&config, &[], |command| {
+        command.env("TZ", "Europe/Berlin");
+    });
+    let page = served.page("/m/1");
+    let story = page.split_once("<ol class=\"story\">").expect("a story").1;
+    let at = |text: &str| story.find(text).unwrap_or_else(|| panic!("{text}: {story}"));
+    assert!(at("2026-10-25 02:50:00") < at("2026-10-25 02:10:00"), "{story}");
+    assert!(at("the message is on record") < at("INBOX of scuba as "), "{story}");
+}
+
+#[test]
+fn of_many_copies_those_that_are_not_placed_are_shown_and_the_others_told_of() {
+    let (site, config) = site();
+    let (many, shown) = (500, 200);
+    let more = format!(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {many})
+         INSERT INTO onedrop_copy (value, message_id, account, mailbox, shared, epoch, owner,
+                                   in_doubt, prior_doubt, looks_back)
+         SELECT randomblob(16), 1, printf('many%03d', n), 'INBOX', 0, 1, '', 0, 0, 0 FROM n"
+    );
+    site.sqlite().execute_batch(&more).expect("copies");
+    let page = Served::start(&config, &[]).page("/m/1");
+    assert_eq!(page.matches("</strong> of <a ").count(), shown, "{page}");
+    assert!(!page.contains("<strong>INBOX</strong> of <a href=\"/search?q=scuba\">"), "{page}");
+    let told = format!("{} more copies: <code>onedrop trace ", many + 1 - shown);
+    assert!(page.contains(&told), "{told}: {page}");
+    let verify: Vec<_> = page.lines().filter(|line| line.contains("onedrop verify")).collect();
+    assert_eq!(verify.len(), 1, "one for all accounts: {verify:?}");
+    assert!(!verify[0].contains("--account"), "{verify:?}");
+}
+
+/// The commands on a page that begin so, without what marks them there.
+fn commands(page: &str, name: &str) -> Vec<String> {
+    let commands = page.split("<code>").skip(1).filter_map(|rest| rest.split("</code>").next());
+    commands.filter(|one| one.starts_with(name)).map(|one| one.replace("&#39;", "'")).collect()
+}
+
+#[test]
+fn the_commands_for_an_old_doubt_look_at_it() {
+    for path in ["/m/1", "/doubts"] {
+        let (site, config) = site();
+        site.sqlite()
+            .execute_batch(
+                "UPDATE onedrop_message SET recorded_at = recorded_at - 3 * 86400;
+                 UPDATE onedrop_copy SET in_doubt = 1, owner = 'mx9:77', placed_at = NULL,
+                        leased_until = NULL;
+                 INSERT INTO onedrop_unsettled (copy_id, look_at) VALUES (1, 0)",
+            )
+            .expect("a doubt");
+        let page = Served::start(&config, &[]).page(path);
+        assert!(page.contains("in doubt"), "{path}: {page}");
+        assert_eq!(commands(&page, "onedrop settle"), Vec::<String>::new(), "{path}");
+        let verify = commands(&page, "onedrop verify");
+        let [command] = &verify[..] else { panic!("{path}: {verify:?}") };
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let ran = run(&config, &words);
+        let looked = String::from_utf8_lossy(&ran.stderr).contains("1 copy compared");
+        assert!(looked, "{path}: {command}: {ran:?}");
+    }
+}
+
+#[test]
+fn what_is_left_to_settle_is_not_for_verify() {
+    let (site, config) = site();
+    site.sqlite()
+        .execute_batch(
+            "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, owner = '',
+                    due_at = unixepoch() + 3600;
+             INSERT INTO onedrop_unsettled (copy_id, look_at) VALUES (1, unixepoch() + 3600)",
+        )
+        .expect("a copy that is due");
+    let served = Served::start(&config, &[]);
+    let story = served.page("/m/1");
+    assert_eq!(commands(&story, "onedrop settle").len(), 1, "{story}");
+    assert_eq!(commands(&story, "onedrop verify"), Vec::<String>::new(), "{story}");
+    let doubts = served.page("/doubts");
+    assert_eq!(commands(&doubts, "onedrop settle").len(), 1, "{doubts}");
+}
