@@ -358,7 +358,7 @@ fn a_mailbox_that_is_broken_does_not_stop_an_archive() {
 
     // Where nothing at all is delivered, it may be the store.
     for number in 0..3 {
-        fs::remove_file(sources.join(&format!("folder/b{number}"))).expect("removed");
+        fs::remove_file(sources.join(format!("folder/b{number}"))).expect("removed");
     }
     let out = run(&config, &["replay", &folder]);
     let told = text(&out.stderr);
