@@ -52,7 +52,7 @@ mod search;
 mod story;
 mod turns;
 
-pub use configured::ConfiguredJobs;
+pub use configured::{ConfiguredJobs, NOT_JUDGED};
 
 /// What clients may take.
 pub const LIMITS: HttpLimits =

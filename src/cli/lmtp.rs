@@ -39,7 +39,7 @@ pub(super) fn run(
     let mut listeners = systemds_listeners()?;
     let _log = crate::telemetry::start_for_a_server();
     let config = config.map(Path::to_owned);
-    let program = OwnProgram { config: config.clone(), umask };
+    let (program, of_look) = (OwnProgram { config: config.clone(), umask }, config.clone());
     let (args, has_listeners) = (args.clone(), !listeners.is_empty());
     let read = move || load(&args, has_listeners, config.as_deref());
     let loaded = read()?;
@@ -51,7 +51,7 @@ pub(super) fn run(
     let (control, ticker) =
         catch_signals(program).map_err(|error| format!("cannot start: {error}"))?;
     let current: CurrentConfig = Arc::new(Mutex::new(Arc::clone(&loaded)));
-    begin_to_look(Arc::clone(&current), adapters, control.gauges.clone());
+    begin_to_look(Arc::clone(&current), of_look, adapters, control.gauges.clone());
     let ticker = Arc::new(ticker);
     tick_if_wanted(&ticker, &loaded);
     let reloading = Arc::clone(&ticker);

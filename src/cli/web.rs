@@ -62,7 +62,7 @@ fn warn(loaded: &Loaded, listeners: &[Listener]) {
         tracing::warn!("configuration: {warning}");
     }
     for problem in &loaded.job_problems {
-        tracing::warn!("configuration: {problem}; until that is mended the pages judge no job");
+        tracing::warn!("configuration: {problem}; {}", web::NOT_JUDGED);
     }
     for place in listeners.iter().filter_map(Listener::address) {
         if let Some(why) = loaded.config.web.open_to_others(place) {

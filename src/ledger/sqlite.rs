@@ -8,6 +8,7 @@
 //! Closing keeps the WAL: otherwise each process with one delivery would run a checkpoint.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -167,9 +168,20 @@ impl SqliteSession {
             std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
         }
         let lock_path = beside(path, "-locks");
-        let locks = owner::open_or_make(&lock_path, OpenOptions::new().read(true).write(true))
+        if (!lock_path.exists() || !path.exists())
+            && let Some(why) = owner::keeps_root_out(path)
+        {
+            let text = format!("{} is not there: {why}", path.display());
+            return Err(LedgerError::Unavailable(text));
+        }
+        let locks = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
             .map_err(|error| at(error, &lock_path))?;
-        file::make_for_its_owner(path).map_err(|error| at(error, path))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -51,8 +51,8 @@ pub enum ReplayedEnd {
     Left,
 }
 
-/// Replays all there is, and tells each copy. Returns false if it ended before that, or
-/// all that it tried failed for now.
+/// Replays all there is, and tells each copy. Returns why it ended before that; or that
+/// all it tried failed for now.
 ///
 /// # Errors
 /// The ledger cannot be read, or takes nothing from this host. What stands in the way of a copy is
@@ -62,7 +62,7 @@ pub fn from_ledger(
     ledger: &dyn AnyLedger,
     store: &dyn Store,
     tell: &mut dyn FnMut(&Replayed<'_>),
-) -> Result<bool, LedgerError> {
+) -> Result<Option<&'static str>, LedgerError> {
     ledger.check_program(plan.clock.now() + LEDGER_TIME)?;
     let (mut after, mut failed) = (0, FailedForNow::new(false));
     while let Some(raw) = ledger.next_raw(plan.since, after, plan.clock.now() + LEDGER_TIME)? {
@@ -83,11 +83,14 @@ pub fn from_ledger(
             };
             tell(&Replayed { message: &raw, destination, end });
             if failed.ends(why, account, &destination.account) {
-                return Ok(false);
+                return Ok(Some(match why {
+                    EndMeaning::NoLedger => "the ledger is out of reach",
+                    _ => "ten copies in a row fail for now",
+                }));
             }
         }
     }
-    Ok(!failed.is_in_vain())
+    Ok(failed.is_in_vain().then_some("none could be delivered"))
 }
 
 /// Whether a copy is not placed, or is to stand elsewhere and is not on record there: its delivery

@@ -303,7 +303,7 @@ impl Walk<'_> {
         if is_done == IsDone::Changed {
             steps.tell(WalkStep::Changed { path: file.path() });
         }
-        let mut offset = 0;
+        let (mut offset, mut unquoted_until) = (0, 0);
         while offset < size && !steps.ended {
             if let Some((end, count)) = runs.get(&offset) {
                 offset = *end;
@@ -327,15 +327,15 @@ impl Walk<'_> {
                 };
                 doubtful.tell(&path, std::mem::take(&mut reader.doubtful), &mut steps);
                 let place = SourcePlace { file: file.clone(), in_mbox: Some((quoting, offset)) };
-                if let Some(end) = mbox::end_of_unquoted(&opened, &message, size).map_err(told)? {
-                    let why = format!("{UNQUOTED} (to byte {end})");
-                    steps.tell(WalkStep::Unreadable { place: place.to_string(), why });
-                    // What follows the line is none of another's.
-                    offset = end;
-                    steps.tell(WalkStep::At { units: offset });
-                    break;
+                let unquoted = mbox::end_of_unquoted(&opened, &message, size).map_err(told)?;
+                if let Some(end) = unquoted {
+                    unquoted_until = unquoted_until.max(end);
                 }
                 match message.bytes {
+                    _ if offset < unquoted_until => {
+                        let (place, why) = (place.to_string(), UNQUOTED.to_owned());
+                        steps.tell(WalkStep::Unreadable { place, why });
+                    }
                     Some(bytes) if offset == 0 && is_internal(&bytes) => {
                         let note = format!("{place}: a mail server's own data, left out");
                         steps.tell(WalkStep::Note(note));
@@ -370,8 +370,8 @@ impl Steps<'_, '_> {
     }
 }
 
-const UNQUOTED: &str = "a line in it looks like the begin of a message, and by its Content-Length \
-                        it goes on: this mbox is not quoted (mboxcl2), replay a copy that is";
+const UNQUOTED: &str = "may be a part of a message: by a Content-Length a message goes on beyond a \
+                        line that looks like the begin of another; replay a copy that is quoted";
 const MBOX_CHANGED: &str = "changed while it was read: what follows is left, replay it again";
 const BEHIND_TEXT: &str =
     "looks like the begin of a message, but no empty line stands before it, so it is text";

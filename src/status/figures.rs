@@ -232,7 +232,9 @@ impl StatusGauges {
         self.leases.set(number(figures.leases_without_end));
         self.oldest.set(number(figures.oldest_doubt_secs.unwrap_or(0)));
         self.kept.set(number(figures.sent_waiting));
-        self.unverified.set(number(figures.unverified_secs.unwrap_or(0)));
+        // Without its jobs a host does not know which of them verifies.
+        let unverified = figures.unverified_secs.filter(|_| seen.jobs_config_ok);
+        self.unverified.set(number(unverified.unwrap_or(0)));
         // A job that is gone from the configuration is shown no more.
         self.last_success.clear();
         self.errors.clear();

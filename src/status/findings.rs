@@ -230,9 +230,9 @@ pub fn verify_since(ago: Duration) -> String {
 }
 
 /// Says that sections of jobs cannot be read, in place of what the configuration seems to have
-/// without them.
+/// without them; which of them verifies is not known either.
 pub fn unread_jobs(findings: &mut Vec<StatusFinding>, problem: &dyn Display) {
-    findings.retain(|finding| finding.topic != "jobs");
+    findings.retain(|finding| finding.topic != "jobs" && finding.topic != "verify");
     let sentence = format!("this host runs no job: {problem}");
     findings.push(StatusFinding::attention("jobs", sentence, "onedrop check"));
 }
@@ -282,8 +282,8 @@ fn verify_jobs<'a>(facts: &'a LedgerFacts, jobs: &[JobSettings]) -> Vec<&'a JobR
     facts.jobs.rows.iter().filter(|row| names.contains(&&*row.name)).collect()
 }
 
-/// For how long no job has run `onedrop verify` with success; if none ever has, the age of the
-/// ledger. `None`: no message is on record, or the ledger does not know its age.
+/// For how long no job has run `onedrop verify` with success; if none ever has, how far back the
+/// ledger remembers. `None`: no message is on record, or the ledger does not know that.
 pub(super) fn unverified(facts: &LedgerFacts, jobs: &[JobSettings]) -> Option<Duration> {
     if !facts.has_messages {
         return None;
@@ -300,7 +300,7 @@ fn verify(facts: &LedgerFacts, jobs: &[JobSettings]) -> StatusFinding {
     let ended = verify_jobs(facts, jobs).into_iter().filter(|row| row.last_end.is_some());
     let Some(row) = ended.max_by_key(|row| row.last_end) else {
         let Some(age) = overdue else { return StatusFinding::ok("verify", "no job has run it") };
-        let sentence = format!("no job has run it, and the ledger is {} old", brief(age));
+        let sentence = format!("no job has run it, and the ledger remembers for {}", brief(age));
         return StatusFinding::attention("verify", sentence, verify_command(age));
     };
     let when = row.last_end.map(|end| ago(since(end, now))).unwrap_or_default();

@@ -9,10 +9,13 @@
 //! file system has no unnamed files, a name under `tmp/` is used and a crash may leave it there
 //! (Maildir readers remove such files after 36 hours).
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use nix::libc;
 
 use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
@@ -112,15 +115,13 @@ impl MaildirStore {
             return Err(StoreError::Refused(text));
         }
         for sub in ["tmp", "cur", "new"] {
-            let made = owner::make_folder(&folder.join(sub));
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub));
             made.map_err(|error| not_stored(folder, &error))?;
         }
         if let Some(inbox) = folder.parent().filter(|_| !is_inbox) {
             self.ensure(inbox, &Destination::inbox(&destination.account))?;
             subscribe(inbox, name_of(destination)).map_err(|error| at(inbox, &error))?;
-            let mark = folder.join(FOLDER_MARK);
-            owner::open_or_make(&mark, OpenOptions::new().write(true))
-                .map_err(|error| at(&mark, &error))?;
+            File::create(folder.join(FOLDER_MARK)).map_err(|error| at(folder, &error))?;
         }
         // The names of all that was made must be as durable as the mail in it.
         sync_way_to(folder).map_err(|error| at(folder, &error))
@@ -204,6 +205,10 @@ impl MaildirStore {
         let stand_in = destination.stand_in();
         let keeper = stand_in.as_ref().unwrap_or(destination);
         let locks = self.folder(keeper)?;
+        let others = owner::keeps_root_out(&locks).or_else(|| owner::keeps_root_out(&folder));
+        if let Some(why) = others {
+            return Err(StoreError::Setup(why));
+        }
         self.ensure(&locks, keeper)?;
         let lock = CopyLock::try_take(&locks, copy.key)
             .map_err(|error| not_stored(&locks.join(LOCKS), &error))?;
@@ -426,7 +431,10 @@ fn subscribe(inbox: &Path, mailbox: &str) -> io::Result<()> {
     if known.lines().any(|line| line == mailbox) {
         return Ok(());
     }
-    let mut file = owner::open_or_make(&path, OpenOptions::new().append(true))?;
+    // The folder may be its owner's: no link to elsewhere is followed.
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut file = options.open(path)?;
     file.write_all(format!("{mailbox}\n").as_bytes())
 }
 

@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::{Config, JobSettings, Loaded, Opens};
 
+/// What a mistake in the sections of jobs means here.
+pub const NOT_JUDGED: &str = "until that is mended the pages judge no job";
+
 /// What the configuration says of jobs.
 #[derive(Debug, Clone, Default)]
 pub struct ConfiguredJobs {
@@ -51,12 +54,17 @@ impl KeptJobs {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(jobs);
     }
 
-    /// Keeps those that were read. Where they could not be, those before stay, and the log says so
-    /// once.
+    /// Keeps those that were read; the log has a mistake in them, if it is another one than before.
+    /// Where they could not be read, those before stay, and the log says so once.
     pub(super) fn take(&self, read: Result<ConfiguredJobs, String>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
             Ok(jobs) => {
+                if let Some(problem) = &jobs.problem
+                    && self.known().problem.as_ref() != Some(problem)
+                {
+                    tracing::warn!("configuration: {problem}; {NOT_JUDGED}");
+                }
                 *told = None;
                 self.keep(jobs);
             }

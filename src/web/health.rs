@@ -1,5 +1,6 @@
 //! What `/healthz` says. The ledger is asked for one client at a time, and the answer serves all
-//! who ask within half a second: however many do, it costs two questions a second.
+//! who ask within half a second: however many do, it costs two questions a second. So its turn
+//! never rests: a probe must not be told that the ledger is away because others probe.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ pub struct KeptHealth {
 
 impl Default for KeptHealth {
     fn default() -> KeptHealth {
-        KeptHealth { turns: Arc::new(Turns::new(1)), kept: Mutex::default() }
+        KeptHealth { turns: Arc::new(Turns::without_rests(1)), kept: Mutex::default() }
     }
 }
 

@@ -214,7 +214,8 @@ fn trace_command(trace: &Trace) -> Option<String> {
     Some(format!("onedrop trace {}", operand(name)))
 }
 
-/// `onedrop settle` alone writes what is due, or kept because a Sent did not take it.
+/// What is due is for `onedrop settle` alone; what is kept because a Sent did not take it, it
+/// writes as soon as that does.
 fn is_left_to_settle(copy: &TraceCopy) -> bool {
     copy.by_sender || copy.due_at.is_some() || copy.kept.is_some()
 }

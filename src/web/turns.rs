@@ -32,6 +32,7 @@ pub struct Turns {
     /// Gives places in the order in which they are asked for.
     free: Arc<Semaphore>,
     waiting: AtomicU32,
+    rests: bool,
 }
 
 /// The right to ask; its end is another's beginning.
@@ -42,7 +43,12 @@ pub struct PageTurn {
 
 impl Turns {
     pub fn new(most: usize) -> Turns {
-        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicU32::new(0) }
+        Turns { free: Arc::new(Semaphore::new(most)), waiting: AtomicU32::new(0), rests: true }
+    }
+
+    /// Without rests, for what costs little however many ask.
+    pub fn without_rests(most: usize) -> Turns {
+        Turns { rests: false, ..Turns::new(most) }
     }
 
     /// How many wait for a turn.
@@ -52,6 +58,9 @@ impl Turns {
 
     /// How long a turn rests after questions that took so long, as many wait now.
     fn pause(&self, took: Duration) -> Duration {
+        if !self.rests {
+            return Duration::ZERO;
+        }
         let beyond = self.waiting().saturating_sub(FEW);
         (took * PAUSE).min(PAUSE_FOR_ONE * beyond).min(LONGEST_PAUSE)
     }

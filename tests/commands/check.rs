@@ -362,6 +362,8 @@ impl CheckSite {
     fn deliver_once(&self) {
         let config = self.folder.join("onedrop.toml");
         let message = fixture("fixtures/mail/welcome.eml");
+        // Root delivers into no folder of another's.
+        chown_recursive(&self.folder, "root");
         delivered(&config, &["-d", "lisa@gmail.com", "-f", ""], &message);
         chown_recursive(&self.folder, USER);
     }

@@ -205,7 +205,9 @@ fn each_line_that_is_not_well_names_the_next_command_and_all_fit_a_screen() {
     has("1 copy for Sent waits for more than a day  -> onedrop settle");
     has("a is not on record yet (does onedrop jobs tick run?)  -> onedrop jobs show a");
     has("2 more are not well  -> onedrop jobs list");
-    has("no job has run it, and the ledger is 5d old  -> onedrop verify --since 6d --repair");
+    has(
+        "no job has run it, and the ledger remembers for 5d  -> onedrop verify --since 6d --repair",
+    );
     has("never ended, and the ledger is 5d old  -> onedrop purge");
     has(
         "2 for us in Postfix' queue, 1 deferred, 1 message on hold, the oldest 4Old for 2h 30m  -> \

@@ -1,7 +1,6 @@
 //! What SQLite promises besides: a file that many open at once, a writer that never ends.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use onedrop::ledger::Schema;
@@ -26,21 +25,21 @@ fn a_file_that_many_open_at_once_becomes_a_ledger() {
     }
 }
 
+/// Those whose folder it is could not open it.
 #[test]
-fn a_ledger_that_root_makes_belongs_to_its_folders_owner() {
-    let (folder, owner) = (tempfile::tempdir().expect("a folder"), 65534);
-    std::os::unix::fs::chown(folder.path(), Some(owner), Some(owner)).expect("chown");
+fn root_makes_no_ledger_in_anothers_folder_and_uses_one_that_is_there() {
+    let (folder, owner) = (tempfile::tempdir().expect("a folder"), Some(65534));
     let path = folder.path().join("ledger.db");
-    let host = Host(Arc::new(SqliteLedger::new(path, limits(1))));
-    assert!(host.record(&mail("first"), &[inbox()]).is_new);
-    let entries = fs::read_dir(folder.path()).expect("a folder");
-    let owners: Vec<_> = entries
-        .map(|entry| entry.expect("an entry"))
-        .map(|entry| (entry.file_name(), entry.metadata().expect("facts").uid()))
-        .collect();
-    // The file, its locks, its WAL, and the WAL's index.
-    assert_eq!(owners.len(), 4, "{owners:?}");
-    assert!(owners.iter().all(|(_, uid)| *uid == owner), "{owners:?}");
+    let host = || Host(Arc::new(SqliteLedger::new(path.clone(), limits(1))));
+    std::os::unix::fs::chown(folder.path(), owner, owner).expect("chown");
+    let refused = host().try_record(&mail("early"), &[inbox()], LEASE).expect_err("root");
+    let told = format!("{} is not there: {} belongs", path.display(), folder.path().display());
+    assert!(refused.to_string().contains(&told), "{refused}");
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    std::os::unix::fs::chown(folder.path(), Some(0), Some(0)).expect("chown");
+    assert!(host().record(&mail("first"), &[inbox()]).is_new);
+    std::os::unix::fs::chown(folder.path(), owner, owner).expect("chown");
+    assert!(host().record(&mail("second"), &[inbox()]).is_new);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! lead nowhere else.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
@@ -197,46 +196,56 @@ fn the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
     assert!(is_free(rig.store().as_ref(), &inbox(), &mail("held")), "as soon as it is gone");
 }
 
-#[test]
-fn the_file_of_its_locks_is_its_owners_though_root_made_it() {
-    let rig = MaildirRig::new();
-    append(rig.store().as_ref(), &inbox(), &mail("there"));
-    let (folder, owner) = (rig.folder("doug", "INBOX"), 65534);
-    let _ = fs::remove_file(folder.join(LOCKS));
-    std::os::unix::fs::chown(&folder, Some(owner), Some(owner)).expect("chown");
-    assert!(is_free(rig.store().as_ref(), &inbox(), &mail("held")));
-    let made = fs::metadata(folder.join(LOCKS)).expect("a file");
-    assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (owner, owner, 0o600));
-}
-
-/// Every file and folder below, with its owner.
-fn owners_below(folder: &Path) -> Vec<(PathBuf, u32, u32)> {
+/// Every file and folder below, with its size and its last change.
+fn all_below(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     let mut all = Vec::new();
     for path in list(folder) {
         let made = fs::symlink_metadata(&path).expect("facts");
-        all.push((path.clone(), made.uid(), made.gid()));
+        all.push((path.clone(), made.len(), made.modified().expect("a date")));
         if made.is_dir() {
-            all.extend(owners_below(&path));
+            all.extend(all_below(&path));
         }
     }
     all
 }
 
+/// What root made there would shut its owner out, and a link could lead it elsewhere.
 #[test]
-fn what_root_writes_belongs_to_the_mailboxs_owner() {
-    let rig = MaildirRig::new();
-    let (root, owner) = (rig.root(), 65534);
-    std::os::unix::fs::chown(&root, Some(owner), Some(owner)).expect("chown");
+fn root_writes_nothing_into_anothers_mailbox() {
+    let (rig, outside) = (MaildirRig::new(), TempRoot::new());
     let store = rig.store();
-    // A mailbox that is made, one that is there, and a folder with its subscription.
-    append(store.as_ref(), &inbox(), &mail("first"));
-    append(store.as_ref(), &inbox(), &mail("second"));
-    append(store.as_ref(), &sent(), &mail("sent"));
-    let all = owners_below(&root);
-    assert!(all.len() > 15, "{all:?}");
-    let strange: Vec<_> =
-        all.iter().filter(|(_, uid, gid)| (*uid, *gid) != (owner, owner)).collect();
-    assert!(strange.is_empty(), "{strange:?}");
+    append(store.as_ref(), &Destination::inbox("lisa"), &mail("there"));
+    let maildir = rig.folder("lisa", "INBOX");
+    let above = maildir.parent().expect("a folder").to_owned();
+    fs::create_dir(outside.join("victim")).expect("a folder");
+    let (owner, victim) = (Some(65534), outside.join("victim"));
+    // Its own folder; the one above; and a link of its owner's to a folder of root's.
+    for of_another in [&maildir, &above, &rig.folder("zoe", "INBOX")] {
+        if of_another.exists() {
+            std::os::unix::fs::chown(of_another, owner, owner).expect("chown");
+        } else {
+            fs::create_dir_all(of_another.parent().expect("a folder")).expect("a folder");
+            std::os::unix::fs::symlink(&victim, of_another).expect("a link");
+            std::os::unix::fs::lchown(of_another, owner, owner).expect("chown");
+        }
+        let (account, place) = match of_another.starts_with(&above) {
+            true => ("lisa", above.clone()),
+            false => ("zoe", victim.clone()),
+        };
+        let before = all_below(&place);
+        for destination in [Destination::inbox(account), Destination::sent(account, "Sent")] {
+            let refused = try_append(store.as_ref(), &destination, &mail("refused"));
+            let refused = refused.expect_err("root");
+            assert!(matches!(refused, StoreError::Setup(_)), "{refused}");
+            let told = format!("{} belongs to nobody, and root", of_another.display());
+            assert!(refused.to_string().contains(&told), "{refused}");
+        }
+        assert_eq!(all_below(&place), before);
+        if of_another.is_dir() && !of_another.is_symlink() {
+            std::os::unix::fs::chown(of_another, Some(0), Some(0)).expect("chown");
+        }
+    }
+    append(store.as_ref(), &Destination::inbox("lisa"), &mail("own"));
 }
 
 #[test]

@@ -121,6 +121,17 @@ fn however_many_probe_the_ledger_is_asked_twice_a_second() {
     served.end();
 }
 
+/// No probe is told that the ledger is away because others probe, however slow its answer is.
+#[test]
+fn probes_at_once_of_a_slow_ledger_are_all_answered() {
+    let slow = TakesAWhile("schema_version", Duration::from_millis(30));
+    let served = InProcess::start(Arc::new(slow));
+    let probes: Vec<_> = (0..30).map(|_| served.ask("/healthz")).collect();
+    let answers: Vec<_> = probes.into_iter().map(answer_of).collect();
+    assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+    served.end();
+}
+
 #[test]
 fn an_answer_to_probes_is_not_kept_for_long() {
     let waits = WaitsAt::failing("schema_version");

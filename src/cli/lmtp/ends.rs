@@ -2,11 +2,12 @@
 //! and each minute, for the row that says that this host is there and for the gauges. It has a
 //! ledger of its own for the moment: no delivery waits for it, and no session of theirs is used.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::config::Loaded;
+use crate::config::{Config, Loaded, Opens};
 use crate::ledger::{AnyLedger, LedgerError};
 use crate::service::{Adapters, ONE, host_name};
 use crate::status::{self, LedgerFacts, SeenByHost, StatusFigures, StatusGauges};
@@ -21,12 +22,17 @@ pub(super) type CurrentConfig = Arc<Mutex<Arc<Loaded>>>;
 
 /// Looks until the process ends. A server whose ends are away serves all the same: what it cannot
 /// deliver stays in Postfix' queue.
-pub(super) fn begin_to_look(current: CurrentConfig, adapters: Adapters, gauges: StatusGauges) {
+pub(super) fn begin_to_look(
+    current: CurrentConfig,
+    config: Option<PathBuf>,
+    adapters: Adapters,
+    gauges: StatusGauges,
+) {
     let work = move || {
         let mut is_first = true;
         loop {
             let loaded = Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner));
-            look(&loaded, adapters, &gauges, is_first);
+            look(&loaded, config.as_deref(), adapters, &gauges, is_first);
             is_first = false;
             thread::sleep(MINUTE);
         }
@@ -36,7 +42,13 @@ pub(super) fn begin_to_look(current: CurrentConfig, adapters: Adapters, gauges: 
     }
 }
 
-fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bool) {
+fn look(
+    loaded: &Loaded,
+    config: Option<&Path>,
+    adapters: Adapters,
+    gauges: &StatusGauges,
+    is_first: bool,
+) {
     const UNTIL: &str = "until that is mended all mail is deferred";
     let until = Instant::now() + LOOK;
     let ledger = (adapters.ledger)(loaded, ONE);
@@ -60,8 +72,10 @@ fn look(loaded: &Loaded, adapters: Adapters, gauges: &StatusGauges, is_first: bo
     {
         tracing::error!("store: {why}; {UNTIL}");
     }
-    let (store_up, jobs_config_ok) = (answers.is_ok(), loaded.job_problems.is_empty());
-    let seen = SeenByHost { ledger_up, store_up, jobs_config_ok };
+    // The next tick reads the file as it is now, whatever this server has begun with.
+    let jobs_config_ok = Config::load_despite_jobs(config, Opens::Ledger)
+        .is_ok_and(|now| now.job_problems.is_empty());
+    let seen = SeenByHost { ledger_up, store_up: answers.is_ok(), jobs_config_ok };
     gauges.set(seen, figures.as_ref(), SystemTime::now());
 }
 

@@ -84,10 +84,10 @@ pub(super) fn run(
         err.push_str(&format!(", {failed} failed"));
     }
     let verdict = match ended {
-        Ok(true) if failed == 0 => Verdict::Done,
-        Ok(true) => Verdict::No,
-        Ok(false) => {
-            err.push_str("\nstopped: copies of several accounts in a row, or all, fail for now");
+        Ok(None) if failed == 0 => Verdict::Done,
+        Ok(None) => Verdict::No,
+        Ok(Some(why)) => {
+            err.push_str(&format!("\nstopped: {why}"));
             Verdict::Failed
         }
         Err(error) => {

@@ -1,18 +1,15 @@
 //! The ledger's file and those beside it: in WAL mode, and under names that are durable.
 
-use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use nix::unistd::geteuid;
 use rusqlite::{Connection, ErrorCode};
 
 use super::SqliteSession;
 use crate::durable;
 use crate::ledger::LedgerError;
-use crate::owner;
 
 impl SqliteSession {
     /// Syncs the folder and those above it, unless a process has done so since the WAL was created.
@@ -33,21 +30,6 @@ impl SqliteSession {
         }
         Ok(())
     }
-}
-
-/// Makes the file, if it is not there and root makes it for another user, whose the folder is:
-/// SQLite gives away what it makes beside it, and not the file itself. Elsewhere it is left to
-/// SQLite: where one descriptor of a file is closed, all locks of the process on it end (fcntl(2)).
-pub fn make_for_its_owner(path: &Path) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let is_roots = || {
-        let found = folder.unwrap_or(Path::new(".")).metadata();
-        found.is_ok_and(|found| found.uid() == 0)
-    };
-    if !geteuid().is_root() || path.exists() || is_roots() {
-        return Ok(());
-    }
-    owner::open_or_make(path, OpenOptions::new().write(true)).map(drop)
 }
 
 /// The name of a file beside the ledger's.

@@ -226,7 +226,8 @@ mod tests {
             did.push(next_step(&mut one, last).expect("a step"));
             did.push(next_step(&mut other, last).expect("a step"));
         }
-        assert_eq!(did, [Progress::Step, Progress::Whole, Progress::Over, Progress::Over]);
+        let ended = did.iter().filter(|did| **did == Progress::Whole).count();
+        assert!(ended == 1 && did.contains(&Progress::Over), "{did:?}");
         assert!(migrate(&mut one).expect("migrate").is_empty());
     }
 }

@@ -20,7 +20,6 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::linkat;
 
 use super::sync;
-use crate::owner;
 use crate::store::Copy;
 
 /// Where this process' open files have names to link them by (proc(5)).
@@ -43,7 +42,7 @@ impl Unlinked {
         let mut options = OpenOptions::new();
         options.write(true).mode(0o600).custom_flags(libc::O_TMPFILE);
         match HAVE_NAMES.then(|| options.open(folder.join("tmp"))) {
-            Some(Ok(file)) => Unlinked::of(file, None).given_away(folder)?.filled(copy),
+            Some(Ok(file)) => Unlinked::of(file, None).filled(copy),
             Some(Err(error)) if !lacks_unnamed_files(&error) => Err(error),
             Some(Err(_)) | None => Unlinked::write_named(folder, name, copy),
         }
@@ -60,7 +59,7 @@ impl Unlinked {
         let (number, now) = (NEXT.fetch_add(1, Ordering::Relaxed), SystemTime::now());
         let nanos = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let unique = format!("{name}.{}.{nanos}.{number}", std::process::id());
-        Unlinked::create(folder.join("tmp").join(unique))?.given_away(folder)?.filled(copy)
+        Unlinked::create(folder.join("tmp").join(unique))?.filled(copy)
     }
 
     fn create(path: PathBuf) -> io::Result<Unlinked> {
@@ -73,11 +72,6 @@ impl Unlinked {
             _ => error,
         })?;
         Ok(Unlinked::of(file, Some(path)))
-    }
-
-    /// Whoever owns the mailbox reads it, also where root has written it.
-    fn given_away(self, folder: &Path) -> io::Result<Unlinked> {
-        owner::give_away(&self.file, folder).map(|()| self)
     }
 
     fn filled(self, copy: &Copy<'_>) -> io::Result<Unlinked> {

@@ -10,7 +10,6 @@ use nix::libc;
 
 use crate::byte_lock;
 use crate::lock_key::{self, Hash};
-use crate::owner;
 
 /// The file in a mailbox' folder. No Maildir reader minds it.
 pub const LOCKS: &str = "onedrop.lock";
@@ -27,7 +26,10 @@ impl CopyLock {
     pub fn try_take(folder: &Path, key: &Hash) -> io::Result<Option<CopyLock>> {
         let path = folder.join(LOCKS);
         for _ in 0..OPENINGS {
-            let file = owner::open_or_make(&path, OpenOptions::new().write(true))?;
+            let file = match options().open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => make(&path)?,
+                opened => opened?,
+            };
             if !byte_lock::try_lock(&file, lock_key::advisory_key(key))? {
                 return Ok(None);
             }
@@ -43,11 +45,7 @@ impl CopyLock {
     /// Whether locks in the mailbox at `folder` keep two openers apart, as over NFS without locking
     /// they do not. `None`: there is no file for them yet, and none is made.
     pub fn keeps_others_out(folder: &Path) -> io::Result<Option<bool>> {
-        let mut options = OpenOptions::new();
-        // The folder is its owner's: neither a link to elsewhere nor a pipe without a reader is
-        // followed.
-        options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        let open = || options.open(folder.join(LOCKS));
+        let open = || options().open(folder.join(LOCKS));
         let first = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
@@ -56,5 +54,21 @@ impl CopyLock {
         // Whether it is ours or another's: it is taken.
         byte_lock::try_lock(&first, key)?;
         Ok(Some(!byte_lock::try_lock(&open()?, key)?))
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    // The folder is its owner's: neither a link to elsewhere nor a pipe without a reader is
+    // followed.
+    options.write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+}
+
+fn make(path: &Path) -> io::Result<File> {
+    match options().create_new(true).open(path) {
+        // Another was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options().open(path),
+        made => made,
     }
 }

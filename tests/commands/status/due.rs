@@ -39,8 +39,8 @@ fn a_verify_that_nobody_runs_wants_attention() {
     let age = |secs: u64| format!("UPDATE onedrop_ledger SET remembers_since = $NOW - {secs}");
     let after = |sql: &str| verify_after(&admin, sql);
     assert_eq!(after(&age(2 * DAY - 600)), told("ok", "no job has run it", 0));
-    let never = "no job has run it, and the ledger is 40d old  -> onedrop verify --since 41d \
-                 --repair";
+    let never = "no job has run it, and the ledger remembers for 40d  -> onedrop verify --since \
+                 41d --repair";
     assert_eq!(after(&age(40 * DAY)), told("ATTENTION", never, 1));
     let figures = status(&admin, "", &["--json"]).out;
     let figures: Value = serde_json::from_str(&figures).expect("JSON");
