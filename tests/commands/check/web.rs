@@ -25,6 +25,8 @@ impl CheckSite {
     /// A command on the ledger at `url`.
     #[track_caller]
     fn on(&self, url: &str, password: Option<&str>, args: &[&str], input: &[u8]) {
+        // Root delivers into no folder of another's.
+        chown_recursive(&self.folder, "root");
         let config = self.path("onedrop.toml");
         let mut command = crate::support::onedrop();
         command.args(args).args(["--config", &config]).env("ONEDROP__LEDGER__URL", url);
