@@ -17,7 +17,7 @@ use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::{Site, delivered, finish_delivery, run};
-use crate::support::{TempRoot, onedrop, onedrop_path, wait_until};
+use crate::support::{TempRoot, chown_recursive, onedrop, onedrop_path, wait_until};
 use crate::wall_clock::WallClock;
 
 const HOUR: i64 = 3600;
@@ -49,7 +49,7 @@ impl World {
         let root = TempRoot::new();
         let clock = WallClock::start(&root, "clock");
         let postgres = Postgres::start_by(|command| clock.shown_to(command));
-        root.dir_for("db", MAIL_USER, 0o700);
+        root.dir_for("db", "root", 0o700);
         let site = Site::of(postgres, Dovecot::start_high_performance(), root);
         World { site, clock, mariadb: OnceCell::new() }
     }
@@ -219,6 +219,8 @@ fn a_delivery_that_dies_after_a_step_of_the_clock_leaves_a_second_copy_to_verify
 #[test]
 fn other_lease_times_beside_a_server_steal_nothing() {
     let world = World::new();
+    // The server makes the ledger in a file, as its user.
+    chown_recursive(&world.site.root.join("db"), MAIL_USER);
     for engine in ENGINES {
         let to = format!("{engine:?}").to_lowercase();
         let proxy = world.holding(Stage::LastBytes);
