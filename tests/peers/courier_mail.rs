@@ -9,10 +9,13 @@ use onedrop::store::{Need, Store};
 
 use crate::courier::Courier;
 use crate::imap_script;
+use crate::support::chown_recursive;
 
 #[test]
 fn what_is_delivered_into_maildirs_is_what_courier_shows() {
     let courier = Courier::start(&["lisa", "doug"]);
+    // Root writes into no mailbox of another's.
+    chown_recursive(&courier.mail_root(), "root");
     let store = MaildirStore::new(courier.mail_root(), true);
     let letter = imap_script::letter(imap_script::LETTER);
     let copy = imap_script::copy_of(&letter);
