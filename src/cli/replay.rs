@@ -1,5 +1,7 @@
 //! `onedrop replay`: delivers again, from the ledger or from files.
 
+use serde::Serialize;
+
 use super::CommandOutcome;
 use crate::command_line::ReplayArgs;
 use crate::config::Loaded;
@@ -17,4 +19,15 @@ pub(super) fn run(
         true => from_ledger::run(args, &loaded, adapters),
         false => files::run(args, loaded, adapters),
     }
+}
+
+/// An element of an array in JSON that is printed as it comes, behind so many others.
+fn json_element(before: u64, element: &impl Serialize) -> String {
+    let opening = if before == 0 { "[\n" } else { ",\n" };
+    format!("{opening}{}", serde_json::to_string(element).unwrap_or_default())
+}
+
+/// What comes behind the last of so many.
+fn json_end(elements: u64) -> &'static str {
+    if elements == 0 { "[]\n" } else { "\n]\n" }
 }

@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::{json_element, json_end};
 use crate::cli::{CommandOutcome, counted};
 use crate::command_line::ReplayArgs;
 use crate::config::Loaded;
@@ -275,10 +276,7 @@ impl ReplayPrinter {
     fn ended(&mut self, report: &FileReport) {
         self.counts.add(report.state);
         let text = match (self.json, report.state) {
-            (true, _) => {
-                let opening = if self.lines == 0 { "[\n" } else { ",\n" };
-                format!("{opening}{}", serde_json::to_string(&line(report)).unwrap_or_default())
-            }
+            (true, _) => json_element(self.lines, &line(report)),
             (false, FileState::Failed | FileState::WouldBeDelivered) => {
                 let (state, place, text) = (report.state.name(), &report.place, &report.text);
                 one_line(&format!("{state} {place}: {text}")).into_owned() + "\n"
@@ -300,7 +298,7 @@ impl ReplayPrinter {
     fn end(mut self) -> (ReplayCounts, io::Result<()>) {
         self.bar.finish_and_clear();
         if self.json {
-            self.write(if self.lines == 0 { "[]\n" } else { "\n]\n" });
+            self.write(json_end(self.lines));
         }
         (self.counts, self.written.and(io::stdout().flush()))
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::{json_element, json_end};
 use crate::cli::{CommandOutcome, since};
 use crate::clock::{Clock, SystemClock};
 use crate::command_line::ReplayArgs;
@@ -91,7 +92,8 @@ pub(super) fn run(
             Verdict::Failed
         }
         Err(error) => {
-            err.push_str(&one_line(&format!("\nstopped: ledger: {error}")));
+            let why = format!("stopped: ledger: {error}");
+            err.push_str(&format!("\n{}", one_line(&why)));
             Verdict::Failed
         }
     };
@@ -117,12 +119,12 @@ impl LinePrinter {
     fn print(&mut self, one: &Replayed<'_>) {
         let line = line(one);
         self.failed += u64::from(line.state == FileState::Failed.name());
-        let opening = if self.lines == 0 { "[\n" } else { ",\n" };
-        self.lines += 1;
-        self.write(&match self.json {
-            true => format!("{opening}{}", serde_json::to_string(&line).unwrap_or_default()),
+        let told = match self.json {
+            true => json_element(self.lines, &line),
             false => text(&line),
-        });
+        };
+        self.lines += 1;
+        self.write(&told);
     }
 
     fn write(&mut self, text: &str) {
@@ -134,7 +136,7 @@ impl LinePrinter {
     /// Whether all could be told.
     fn end(&mut self) -> io::Result<()> {
         if self.json {
-            self.write(if self.lines == 0 { "[]\n" } else { "\n]\n" });
+            self.write(json_end(self.lines));
         }
         std::mem::replace(&mut self.written, Ok(())).and(io::stdout().flush())
     }
