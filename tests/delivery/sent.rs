@@ -5,18 +5,14 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
-use std::time::Duration;
 
 use crate::support::dovecot::Dovecot;
-use crate::support::imap::Imap;
 use crate::support::letters::from_lisa;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::site::{Site, deliver, run};
-use crate::support::wait_until;
 
 const LISA: &str = "lisa@gmail.com";
-const SOON: Duration = Duration::from_secs(30);
 const KEPT: &str = "no copy yet in account=lisa mailbox=Sent, kept for later: store: ";
 
 /// Access control lists; what a test says of a mailbox stands in its `dovecot-acl`.
@@ -217,16 +213,7 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
         b"Subject: warm\n\nx\n",
     );
     assert!(warm.expect("replies")[0].is_ok());
-    let master = |password: &str| {
-        let file = host.site.dovecot.config_file().with_file_name("master-users");
-        fs::write(file, format!("{}:{{PLAIN}}{password}\n", host.site.dovecot.master_user()))
-            .expect("users");
-        host.site.dovecot.doveadm(&["reload"]);
-        let (port, user) = (host.site.dovecot.imap_port(), host.site.dovecot.master_user());
-        let holds = || Imap::login_as(port, "lisa", user, password).is_ok();
-        assert!(wait_until(SOON, holds), "the new password");
-    };
-    master("another");
+    host.site.dovecot.change_password("another");
     let mut client = lmtp.client();
     let replies = client.deliver(LISA, &BOTH, from_lisa("rotated")).expect("replies");
     assert_eq!(
@@ -236,7 +223,7 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
     );
     assert!(replies[0].text.contains(KEPT) && replies[0].text.contains("password"), "{replies:?}");
     assert!(!replies[1].text.contains("no such account"), "{replies:?}");
-    master(host.site.dovecot.password());
+    host.site.dovecot.change_password(host.site.dovecot.password());
     let again = client.deliver(LISA, &BOTH[1..], from_lisa("rotated")).expect("replies");
     assert_eq!(again[0].code, 250, "{again:?}");
     // The retry of the one who waited has placed it; nothing is left to repair.

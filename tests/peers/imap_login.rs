@@ -104,20 +104,12 @@ fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
     append(&store, &Destination::inbox("lisa")).expect("the INBOX is there");
 }
 
-/// A password file for the master user in place of the shipped one's, so that it can be changed.
-fn change_password(dovecot: &Dovecot, password: &str) {
-    let file = dovecot.config_file().with_file_name("master-users");
-    fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user()))
-        .expect("master-users");
-    dovecot.doveadm(&["reload"]);
-}
-
 #[test]
 fn a_password_that_was_changed_is_not_an_accounts_fault() {
     let dovecot = Dovecot::start();
     let store = store_with(settings(&dovecot));
     append(&store, &Destination::inbox("doug")).expect("all is well");
-    change_password(&dovecot, "another");
+    dovecot.change_password("another");
     // Doug's session is kept and works; Lisa's login is refused, and Doug would be refused as well.
     let ours = append(&store, &Destination::inbox("lisa"));
     assert!(
@@ -125,7 +117,7 @@ fn a_password_that_was_changed_is_not_an_accounts_fault() {
         "{ours:?}"
     );
     append(&store, &Destination::inbox("doug")).expect("a kept session outlives the password");
-    change_password(&dovecot, dovecot.password());
+    dovecot.change_password(dovecot.password());
     append(&store, &Destination::inbox("lisa")).expect("the password is right again");
     assert_eq!((dovecot.count("doug", "INBOX"), dovecot.count("lisa", "INBOX")), (2, 1));
 }
@@ -169,7 +161,7 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
     );
     // Doug's session is kept; but his account is gone as well, so nothing is proven.
     write_users(&folder, &["scuba"]);
-    dovecot.doveadm(&["reload"]);
+    dovecot.wait_until_unknown("doug");
     let unsure = append(&store, &Destination::inbox("zoe"));
     assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::courier::Courier;
 use crate::support::dovecot::Dovecot;
-use crate::support::imap::Imap;
 use crate::support::lmtp::Launch;
 use crate::support::site::{Files, Site};
 use crate::support::{onedrop, set_mode, wait_until};
@@ -214,17 +213,6 @@ fn a_password_changed_under_the_server_loses_no_mail() {
         "accounts = { \"lisa@gmail.com\" = \"lisa\", \"zoe@gmail.com\" = \"zoe\" }\n\
          [sent]\ntrust = \"header\"",
     );
-    let change = |password: &str| {
-        let file = dovecot.config_file().with_file_name("master-users");
-        fs::write(file, format!("{}:{{PLAIN}}{password}\n", dovecot.master_user()))
-            .expect("master-users");
-        dovecot.doveadm(&["reload"]);
-        let works = || {
-            Imap::login_as(dovecot.imap_port(), "rig-probe", dovecot.master_user(), password)
-                .is_ok()
-        };
-        assert!(wait_until(Duration::from_secs(20), works));
-    };
     let letter = |number: u32, from: &str| {
         format!(
             "From: {from}\nMessage-ID: <{number}@b>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\n\
@@ -241,7 +229,7 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     };
     let first = send(1, "lisa@gmail.com", "scuba@b.example");
     assert!(first.contains("250"), "{first}");
-    change("another");
+    dovecot.change_password("another");
     // Scuba's session is kept, Doug needs a login; so does Zoe's Sent.
     let refused = send(2, "lisa@gmail.com", "doug@b.example");
     assert!(
@@ -255,7 +243,7 @@ fn a_password_changed_under_the_server_loses_no_mail() {
     for text in [&refused, &with_sent] {
         assert!(!text.contains("can log in"), "nobody's account is closed: {text}");
     }
-    change(dovecot.password());
+    dovecot.change_password(dovecot.password());
     let again = send(2, "lisa@gmail.com", "doug@b.example");
     assert!(again.contains("250"), "{again}");
     let repaired = mail.run(&["verify", "--repair", "--since", "24h"], b"");

@@ -192,6 +192,18 @@ impl Dovecot {
         PASSWORD
     }
 
+    /// Another password for the master user, in force when this returns. Dovecot reads the file
+    /// again by itself; a reload would refuse some logins for a moment (`[UNAVAILABLE]`), as
+    /// those whom an old login process serves are unknown to the new auth process.
+    pub fn change_password(&self, password: &str) {
+        let file = self.config_file().with_file_name("master-users");
+        let new = file.with_extension("new");
+        fs::write(&new, format!("{MASTER}:{{PLAIN}}{password}\n")).expect("the master user's file");
+        fs::rename(&new, &file).expect("the master user's file");
+        let holds = || Imap::login_as(self.imap_port(), "rig-probe", MASTER, password).is_ok();
+        assert!(wait_until(Duration::from_secs(20), holds), "the new password");
+    }
+
     /// For `doveadm -c` and `dovecot-lda -c`, readable by all users.
     pub fn config_file(&self) -> PathBuf {
         self.root.join("dovecot.conf")
