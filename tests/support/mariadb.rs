@@ -51,7 +51,7 @@ impl Mariadb {
     }
 
     fn set_up(settings: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let root = TempRoot::new();
+        let root = TempRoot::for_database();
         root.dir_for("s", USER, 0o755);
         super::set_mode(&root.write("password", PASSWORD), 0o600);
         let port = free_port();

@@ -1,11 +1,12 @@
 //! The test rig: real servers (Postgres, PgBouncer, MariaDB, Dovecot, Postfix) as children of the
 //! test process.
 //!
-//! Promises: every server lives in its own folder under the system's temporary directory and on
-//! ports of its own, so tests may run in parallel; it ends on `Drop`, also when the test panics
-//! (its log is then printed), and, by the kernel's parent-death signal or a guard, when the test
-//! process is killed. It never touches the system's own instances. Relies on the Debian paths of
-//! the servers and, for other users than our own, on running as root.
+//! Promises: every server lives in its own folder under the system's temporary directory (a
+//! database: in memory, if there is room) and on ports of its own, so tests may run in parallel; it
+//! ends on `Drop`, also when the test panics (its log is then printed), and, by the kernel's
+//! parent-death signal or a guard, when the test process is killed. It never touches the system's
+//! own instances. Relies on the Debian paths of the servers and, for other users than our own, on
+//! running as root.
 
 // Each test binary uses a part. Facts that are constants today are methods so that a server may
 // choose them.
@@ -42,17 +43,37 @@ use std::process::Command;
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use nix::sys::statvfs;
+
+/// What must be free in memory before a database is put there; in bytes.
+const MEMORY_WANTED: u64 = 4 << 30;
+
 /// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may
 /// have 107 bytes) and every user may traverse it, whatever the umask.
 pub struct TempRoot(tempfile::TempDir);
 
 impl TempRoot {
     pub fn new() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("od-")
-            .rand_bytes(6)
-            .tempdir()
-            .expect("temporary folder");
+        Self::below(&std::env::temp_dir())
+    }
+
+    /// For a database server. In memory, where a test makes one: a copied data folder has a
+    /// thousand files, and none of a test's kills takes the machine's power. On the disk in a full
+    /// run, and where speed is measured.
+    pub fn for_database() -> Self {
+        let memory = Path::new("/dev/shm");
+        let has_room = || {
+            statvfs::statvfs(memory)
+                .is_ok_and(|at| at.blocks_available() * at.fragment_size() > MEMORY_WANTED)
+        };
+        let in_memory = cfg!(test) && std::env::var_os("ONEDROP_FULL").is_none() && has_room();
+        if in_memory { Self::below(memory) } else { Self::new() }
+    }
+
+    fn below(parent: &Path) -> Self {
+        let mut name = tempfile::Builder::new();
+        name.prefix("od-").rand_bytes(6);
+        let dir = name.tempdir_in(parent).expect("temporary folder");
         set_mode(dir.path(), 0o755);
         Self(dir)
     }

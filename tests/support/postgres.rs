@@ -45,7 +45,7 @@ impl Postgres {
     }
 
     fn begin(settings: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let root = TempRoot::new();
+        let root = TempRoot::for_database();
         let sockets = root.dir_for("s", USER, 0o755);
         let port = free_port();
         let data = root.join("data");
@@ -178,7 +178,7 @@ impl Postgres {
         let mut file = OpenOptions::new().append(true).open(access).expect("pg_hba.conf");
         writeln!(file, "local replication {USER} trust").expect("pg_hba.conf");
         self.psql("SELECT pg_reload_conf()");
-        let root = TempRoot::new();
+        let root = TempRoot::for_database();
         let sockets = root.dir_for("s", USER, 0o755);
         let (port, data) = (free_port(), root.dir_for("data", USER, 0o700));
         let mut copy = guarded(bin("pg_basebackup"), Some(USER), Signal::SIGKILL);
