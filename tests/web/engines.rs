@@ -12,7 +12,7 @@ use crate::served::{Answer, Served};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Files, Site, deliver, delivered};
-use crate::support::{letters, set_mode};
+use crate::support::{letters, set_mode, wait_until};
 
 const SCUBA: &str = "scuba@mail.axial.net";
 const PROJECT: &str = env!("CARGO_MANIFEST_DIR");
@@ -311,6 +311,18 @@ fn a_server_of_postgres_that_only_reads_is_shown() {
     postgres.remember_for_ever();
     let pages = format!("{ledger}[web]\nshow_subjects = true\n");
     drop(served(&site, &ledger, &pages));
+    let standby = postgres.standby();
+    let copy = pages.replace(&postgres.url_socket(), &standby.url_socket());
+    let of_copy = Served::start(&site.config("standby", &copy), &[]);
+    a_replica_is_shown(&of_copy);
+    // What is recorded from now on is seen there, too: the standby follows.
+    let letter = letters::from_ann("streamed");
+    delivered(&site.config("writer", &ledger), &["-d", SCUBA], letter.as_bytes());
+    let is_there = || of_copy.page(&format!("/search?q={SCUBA}")).contains("streamed");
+    assert!(wait_until(Duration::from_secs(10), is_there));
+    drop((of_copy, standby));
+    postgres.psql("ALTER SYSTEM RESET synchronous_standby_names");
+    postgres.psql("SELECT pg_reload_conf()");
     postgres.psql("ALTER DATABASE onedrop SET default_transaction_read_only = on");
     a_replica_is_shown(&Served::start(&site.config("reader", &pages), &[]));
 }

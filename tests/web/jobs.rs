@@ -56,6 +56,10 @@ fn a_job_that_is_added_or_taken_out_is_seen_without_a_restart() {
     assert!(ConfiguredJobs::read(Some(&config)).is_err());
     let is_gone = || !served.get("/jobs").body.contains(">late ");
     assert!(!wait_until(Duration::from_millis(300), is_gone));
+    // A mistake in a job's section: none is judged.
+    site.config("web", &format!("{}[jobs.other]\nevery = \"1h\"\n", job("late")));
+    let is_told = || served.get("/jobs").body.contains("This host runs no job");
+    assert!(wait_until(LONG, is_told), "{:?}", served.get("/jobs"));
     served.end();
 }
 
