@@ -248,15 +248,16 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
 fn what_epoch_undo_and_lock_are_for() {
     let rules =
         [Without::Epoch, Without::Undo, Without::CopyLock, Without::EpochAndCopyLock].map(Some);
+    let number = if full() { 10_000 } else { 2_000 };
     for without in [None].into_iter().chain(rules) {
-        let ran = runs(Kind::Frozen, without, 10_000);
+        let ran = runs(Kind::Frozen, without, number);
         if let Some(seed) = ran.wrong {
             panic!("{}", told(Kind::Frozen, without, seed));
         }
         let times = |what| ran.seen.get(what).copied().unwrap_or_default();
         let rule = without.map_or("every rule".to_owned(), |rule| format!("all but {rule:?}"));
         println!(
-            "10,000 runs with frozen processes, {rule}: {} times two copies at a time, {} taken \
+            "{number} runs with frozen processes, {rule}: {} times two copies at a time, {} taken \
              out again at once, {} unsettled, {} after verify",
             times("two copies at a time"),
             times("remove"),
