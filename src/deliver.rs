@@ -30,7 +30,7 @@ mod stand_in;
 mod verdict;
 mod waiting;
 
-pub use endings::fail;
+pub use endings::{fail, note_unrouted};
 use place::Placing;
 pub use verdict::Failure;
 

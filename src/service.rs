@@ -225,26 +225,53 @@ impl Service {
         for (at, recipient) in envelope.recipients.iter().enumerate() {
             match self.account_of(recipient, until) {
                 Ok(home) => homes.push(home),
-                Err(failure) if failure.is_of_one_recipient() => failed.push((at, failure)),
-                Err(failure) => return Err(failure),
+                Err(failure) if failure.is_of_one_recipient() => {
+                    failed.push((at, failure.ending(self.policy.over_quota)));
+                }
+                Err(failure) => {
+                    let ending = failure.ending(self.policy.over_quota);
+                    let all = 0..envelope.recipients.len();
+                    let all: Vec<_> = all.map(|at| (at, ending.clone())).collect();
+                    if !matches!(failure, Failure::Ledger(_)) {
+                        self.note_unrouted(message, envelope, &all, started, deadline);
+                    }
+                    return Err(failure);
+                }
             }
         }
         let mut at = 0..;
-        let mut envelope = envelope.clone();
-        envelope.recipients.retain(|_| {
+        let mut known = envelope.clone();
+        known.recipients.retain(|_| {
             let at = at.next();
             !failed.iter().any(|(failed, _)| Some(*failed) == at)
         });
-        let (envelope, homes) = (&envelope, homes.as_slice());
-        let mail = Mail { message, envelope, homes, clauses: None, started, one_ending: true };
+        let homes = homes.as_slice();
+        let mail =
+            Mail { message, envelope: &known, homes, clauses: None, started, one_ending: true };
         let mut each = match homes {
             [] => Vec::new(),
             _ => self.deliver(mail, deadline, &()),
         };
-        for (at, failure) in failed {
-            each.insert(at, failure.ending(self.policy.over_quota));
+        if !failed.is_empty() {
+            self.note_unrouted(message, envelope, &failed, started, deadline);
+        }
+        for (at, ending) in failed {
+            each.insert(at, ending);
         }
         Ok(each)
+    }
+
+    fn note_unrouted(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        ended: &[(usize, Ending)],
+        started: Instant,
+        deadline: &Deadline,
+    ) {
+        let (took, ledger) = (deadline.now() - started, &*self.ledger);
+        let until = deadline.end();
+        deliver::note_unrouted(message, envelope, &self.host, ended, took, ledger, until);
     }
 
     /// Where a delivery to the envelope's addresses would place copies, in words. Nothing is

@@ -2,13 +2,16 @@
 //! ended, and put on record as the end of its attempt. See the parent for the protocol.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::place::Placing;
 use super::{CopyResult, DeliveryRequest, Ending, Failure, Means, Phases, Placed, Policy, note};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
+use crate::envelope::Envelope;
 use crate::exit;
-use crate::ledger::{Attempt, AttemptEnd, RandomValue};
+use crate::ledger::{AnyLedger, Attempt, AttemptEnd, RandomValue};
+use crate::message::Message;
 use crate::outcome::{Outcome, Reason};
 
 impl Placing<'_> {
@@ -166,6 +169,49 @@ pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> V
     endings
 }
 
+/// Puts on record how it ended for those recipients, by their places in the envelope, of whom
+/// nobody can tell now where their mail goes.
+pub fn note_unrouted(
+    message: &Message,
+    envelope: &Envelope,
+    host: &str,
+    ended: &[(usize, Ending)],
+    took: Duration,
+    ledger: &dyn AnyLedger,
+    until: Instant,
+) {
+    let ends: Vec<_> = ended
+        .iter()
+        .map(|(at, ending)| {
+            let attempt = attempt_for(envelope, *at, host);
+            (attempt, attempt_end(&ending.outcome, ending.reason, took))
+        })
+        .collect();
+    note(ledger.finish(message.identity(), None, &ends, until));
+}
+
+/// The try to deliver to one of the envelope's recipients.
+fn attempt_for(envelope: &Envelope, recipient: usize, host: &str) -> Attempt {
+    Attempt {
+        value: RandomValue::default(),
+        recipient: envelope.recipients.get(recipient).map_or("", String::as_str).to_lowercase(),
+        sender: envelope.sender.clone(),
+        queue_id: envelope.queue_id.clone(),
+        host: host.to_owned(),
+        pid: std::process::id(),
+    }
+}
+
+fn attempt_end(outcome: &Outcome, reason: Option<Reason>, duration: Duration) -> AttemptEnd {
+    AttemptEnd {
+        outcome: outcome.name(),
+        reason,
+        status: outcome.status().to_string(),
+        text: outcome.text().to_owned(),
+        duration,
+    }
+}
+
 impl DeliveryRequest<'_> {
     /// The first recipient that has a mailbox.
     pub(super) fn first(&self) -> usize {
@@ -174,15 +220,7 @@ impl DeliveryRequest<'_> {
 
     /// The try to deliver to a recipient.
     pub(super) fn attempt(&self, recipient: usize) -> Attempt {
-        let address = self.envelope.recipients.get(recipient).map_or("", String::as_str);
-        Attempt {
-            value: RandomValue::default(),
-            recipient: address.to_lowercase(),
-            sender: self.envelope.sender.clone(),
-            queue_id: self.envelope.queue_id.clone(),
-            host: self.host.to_owned(),
-            pid: std::process::id(),
-        }
+        attempt_for(self.envelope, recipient, self.host)
     }
 
     /// How an attempt ended, until now.
@@ -192,13 +230,7 @@ impl DeliveryRequest<'_> {
         reason: Option<Reason>,
         deadline: &Deadline,
     ) -> AttemptEnd {
-        AttemptEnd {
-            outcome: outcome.name(),
-            reason,
-            status: outcome.status().to_string(),
-            text: outcome.text().to_owned(),
-            duration: deadline.now() - self.started,
-        }
+        attempt_end(outcome, reason, deadline.now() - self.started)
     }
 
     /// How the attempt for one recipient ended, and what Postfix heard where that is something

@@ -25,9 +25,6 @@ const NAMED: usize = 3;
 const DAILY: Duration = Duration::from_secs(2 * 24 * 3600);
 /// Of a hundred ends that are no quota's and no other delivery's, so many may be deferred.
 const DEFERRED: u64 = 1;
-/// So many that are refused for good want a look where fewer are delivered: what an emptied
-/// directory looks like.
-const REFUSED: u64 = 20;
 
 pub(super) fn of_ledger(facts: &LedgerFacts, jobs: &[JobSettings]) -> Vec<StatusFinding> {
     let mut found = vec![schema(facts)];
@@ -156,17 +153,16 @@ fn attempts(counts: &[AttemptCount], reach: Duration) -> Vec<StatusFinding> {
     };
     let normal: u64 = counts.iter().filter(is_normal).map(|one| one.count).sum();
     let bad = deferred - normal;
-    let look = "onedrop trace --failed --since 1h";
-    found.push(if setup > 0 {
-        let sentence = format!("{sentence}; {setup} of them are yours to mend (4.3.5)");
-        StatusFinding::attention("reasons", sentence, "onedrop check")
-    } else if refused >= REFUSED && refused > delivered {
-        let sentence = format!("{sentence}; more go back to their senders than are delivered");
-        StatusFinding::attention("reasons", sentence, look)
-    } else if bad * 100 > DEFERRED * (delivered + bad) {
-        StatusFinding::attention("reasons", sentence, look)
-    } else {
-        StatusFinding::ok("reasons", sentence)
+    let is_bad = setup > 0 || bad * 100 > DEFERRED * (delivered + bad);
+    found.push(match (setup > 0, is_bad) {
+        (true, _) => {
+            let sentence = format!("{sentence}; {setup} of them are yours to mend (4.3.5)");
+            StatusFinding::attention("reasons", sentence, "onedrop check")
+        }
+        (false, true) => {
+            StatusFinding::attention("reasons", sentence, "onedrop trace --failed --since 1h")
+        }
+        (false, false) => StatusFinding::ok("reasons", sentence),
     });
     found
 }

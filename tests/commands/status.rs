@@ -255,24 +255,6 @@ fn more_than_a_hundredth_deferred_wants_attention_but_for_full_mailboxes_and_oth
     assert_eq!(text, "delivered in 49000 ms (p50), 98000 ms (p99)");
 }
 
-/// A directory that has lost its addresses sends all mail back.
-#[test]
-fn more_refused_than_delivered_wants_attention() {
-    let admin = Admin::new();
-    let after = |sql: String| line_after(&admin, &sql, "reasons");
-    let (level, text) = after(attempts(19, "permfail", "unknown_user"));
-    assert_eq!((&*level, &*text), ("ok", "why not: unknown_user 19"));
-    let (level, text) = after(attempts(1, "permfail", "unknown_user"));
-    assert_eq!(level, "ATTENTION", "{text}");
-    assert_eq!(
-        text,
-        "why not: unknown_user 20; more go back to their senders than are delivered  -> onedrop \
-         trace --failed --since 1h"
-    );
-    let (level, text) = after(attempts(20, "delivered", "delivered"));
-    assert_eq!(level, "ok", "{text}");
-}
-
 #[test]
 fn a_doubt_of_the_last_hour_is_left_to_the_next_try() {
     let admin = Admin::new();

@@ -2,11 +2,11 @@
 //! test process.
 //!
 //! Promises: every server lives in its own folder under the system's temporary directory (a
-//! database: in memory, if there is room) and on ports of its own, so tests may run in parallel; it
-//! ends on `Drop`, also when the test panics (its log is then printed), and, by the kernel's
-//! parent-death signal or a guard, when the test process is killed. It never touches the system's
-//! own instances. Relies on the Debian paths of the servers and, for other users than our own, on
-//! running as root.
+//! database: under /dev/shm, if there is room) and on ports of its own, so tests may run in
+//! parallel; it ends on `Drop`, also when the test panics (its log is then printed), and, by the
+//! kernel's parent-death signal or a guard, when the test process is killed. It never touches the
+//! system's own instances. Relies on the Debian paths of the servers and, for other users than our
+//! own, on running as root.
 
 // Each test binary uses a part. Facts that are constants today are methods so that a server may
 // choose them.
@@ -45,8 +45,19 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statvfs;
 
+const MEMORY: &str = "/dev/shm";
 /// What must be free in memory before a database is put there; in bytes.
 const MEMORY_WANTED: u64 = 4 << 30;
+
+/// What is left of the memory and of the file system in it; in bytes.
+fn free_memory() -> u64 {
+    let disk = statvfs::statvfs(MEMORY);
+    let of_disk = disk.map_or(0, |at| at.blocks_available() * at.fragment_size());
+    let told = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    of_disk.min(kilobytes.unwrap_or(0) * 1024)
+}
 
 /// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may
 /// have 107 bytes) and every user may traverse it, whatever the umask.
@@ -54,28 +65,25 @@ pub struct TempRoot(tempfile::TempDir);
 
 impl TempRoot {
     pub fn new() -> Self {
-        Self::below(&std::env::temp_dir())
+        Self::below(&std::env::temp_dir()).expect("temporary folder")
     }
 
-    /// For a database server. In memory, where a test makes one: a copied data folder has a
-    /// thousand files, and none of a test's kills takes the machine's power. On the disk in a full
-    /// run, and where speed is measured.
+    /// For a database server. In memory, where the test runner starts a sample of the tests: a
+    /// copied data folder has a thousand files, and none of a test's kills takes the machine's
+    /// power. On the disk in a full run, and where speed is measured.
     pub fn for_database() -> Self {
-        let memory = Path::new("/dev/shm");
-        let has_room = || {
-            statvfs::statvfs(memory)
-                .is_ok_and(|at| at.blocks_available() * at.fragment_size() > MEMORY_WANTED)
-        };
-        let in_memory = cfg!(test) && std::env::var_os("ONEDROP_FULL").is_none() && has_room();
-        if in_memory { Self::below(memory) } else { Self::new() }
+        let is = |name: &str| std::env::var_os(name).is_some_and(|value| value == "1");
+        let in_memory = is("NEXTEST") && !is("ONEDROP_FULL") && free_memory() > MEMORY_WANTED;
+        let below_memory = || Self::below(Path::new(MEMORY)).ok();
+        in_memory.then(below_memory).flatten().unwrap_or_default()
     }
 
-    fn below(parent: &Path) -> Self {
+    fn below(parent: &Path) -> std::io::Result<Self> {
         let mut name = tempfile::Builder::new();
         name.prefix("od-").rand_bytes(6);
-        let dir = name.tempdir_in(parent).expect("temporary folder");
+        let dir = name.tempdir_in(parent)?;
         set_mode(dir.path(), 0o755);
-        Self(dir)
+        Ok(Self(dir))
     }
 
     /// Creates a folder below that belongs to `user` (to us when we are not root).
