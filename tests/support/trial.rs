@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::site::Site;
@@ -62,16 +62,24 @@ impl End {
 pub struct Run {
     child: Child,
     started: Instant,
-    reader: std::io::PipeReader,
+    /// What it said, and when it ended, whenever the test comes to ask.
+    told: JoinHandle<(Vec<u8>, Instant)>,
 }
 
 impl Run {
     pub fn start(mut command: Command) -> Run {
-        let (reader, writer) = std::io::pipe().expect("pipe");
+        let (mut reader, writer) = std::io::pipe().expect("pipe");
         command.stdin(Stdio::piped()).stdout(writer.try_clone().expect("pipe")).stderr(writer);
         let started = Instant::now();
         let child = command.spawn().expect("binary");
-        Run { child, started, reader }
+        // Its ends of the pipe would keep it open.
+        drop(command);
+        let told = thread::spawn(move || {
+            let mut out = Vec::new();
+            reader.read_to_end(&mut out).expect("output");
+            (out, Instant::now())
+        });
+        Run { child, started, told }
     }
 
     pub fn stdin(&mut self) -> ChildStdin {
@@ -103,14 +111,13 @@ impl Run {
             status = self.child.try_wait().expect("wait for our child");
             status.is_some()
         });
-        let took = self.started.elapsed();
         if !in_time {
             self.child.kill().expect("kill");
         }
         let status = status.unwrap_or_else(|| self.child.wait().expect("wait for our child"));
-        let mut out = Vec::new();
-        self.reader.read_to_end(&mut out).expect("output");
-        End { status, out: String::from_utf8_lossy(&out).into_owned(), took, peak_kib }
+        let (out, ended) = self.told.join().expect("output");
+        let (out, took) = (String::from_utf8_lossy(&out).into_owned(), ended - self.started);
+        End { status, out, took, peak_kib }
     }
 }
 
