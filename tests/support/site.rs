@@ -9,6 +9,8 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -19,7 +21,7 @@ use toml::{Table, Value};
 use super::dovecot::{Dovecot, MAIL_USER};
 use super::lmtp::{Launch, Lmtp};
 use super::postgres::Postgres;
-use super::{TempRoot, letters, maildir_copies, onedrop, set_mode, unix_user};
+use super::{TempRoot, letters, maildir_copies, onedrop, set_mode, unix_user, wait_until};
 
 /// What a configuration says of accounts and Sent unless it has a `[directory]` of its own: the
 /// story of Lisa, Scuba and Doug.
@@ -373,4 +375,27 @@ pub fn delivered(config: &Path, args: &[&str], message: &[u8]) -> String {
 pub fn run(config: &Path, args: &[&str]) -> Output {
     let mut command: Command = onedrop();
     command.args(args).arg("--config").arg(config).stdin(Stdio::null()).output().expect("binary")
+}
+
+/// A copy for Sent that a mail server was too busy for, after the recipients' ones, is placed by
+/// settle, as by the job. `value` asks the ledger; nothing, where there is none yet.
+pub fn settle_what_is_kept(
+    config: &Path,
+    account: &str,
+    value: impl Fn(&str) -> Option<String>,
+) -> Result<(), String> {
+    let kept = format!(
+        "SELECT CASE count(*) WHEN 0 THEN 'none' ELSE 'kept' END FROM onedrop_kept WHERE \
+         message_id IN (SELECT message_id FROM onedrop_copy WHERE account = '{account}')"
+    );
+    let mut last = None;
+    let done = wait_until(Duration::from_secs(25), || {
+        let is_kept = value(&kept).is_some_and(|kept| kept == "kept");
+        if is_kept {
+            last = Some(run(config, &["settle"]));
+            thread::sleep(Duration::from_millis(200));
+        }
+        !is_kept
+    });
+    if done { Ok(()) } else { Err(format!("{account}: still kept: {last:?}")) }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::sites::{Combination, Kind, Standing, files};
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
-use crate::support::site::{deliver, delivered, run};
+use crate::support::site::{deliver, delivered, run, settle_what_is_kept};
 use crate::support::{onedrop_path, wait_until};
 
 /// Postfix would try for days; here a lease and a few tries must do.
@@ -506,15 +506,6 @@ impl LmtpServer<'_> {
         }
         client.command("QUIT").map(drop)
     }
-
-    /// Whether the bytes of the copy for Sent wait on record for one who places it.
-    fn is_kept(&self, id: &str) -> bool {
-        let kept = format!(
-            "SELECT CAST(count(*) AS text) FROM onedrop_kept WHERE message_id IN (SELECT \
-             message_id FROM onedrop_copy WHERE account = 'from-{id}')"
-        );
-        self.0.value(id, &kept).is_none_or(|count| count != "0")
-    }
 }
 
 impl Setting for LmtpServer<'_> {
@@ -543,27 +534,20 @@ impl Setting for LmtpServer<'_> {
         let mut left: Vec<String> = left.lines().map(str::to_owned).collect();
         let lmtp = self.start(id, None);
         let (mut tries, mut last) = (0, Ok(()));
-        let mut settled = None;
         let done = wait_until(RETRY_LIMIT, || {
             if !left.is_empty() {
                 tries += 1;
                 last = Self::deliver(&lmtp.socket(), id, &mut left);
-                return false;
             }
-            // On a busy machine the mail server's answer may come too late for Sent's copy, after
-            // the recipients' ones: it is kept for the job.
-            let is_kept = self.is_kept(id);
-            if is_kept {
-                settled = Some(run(&self.0.config(id), &["settle"]));
-                thread::sleep(PACE);
-            }
-            !is_kept
+            left.is_empty()
         });
-        match (done, left.is_empty()) {
-            (true, _) => Ok(tries),
-            (_, true) => Err(format!("Sent's copy is still kept: {settled:?}")),
-            _ => Err(format!("not delivered to {left:?} after {tries} tries: {last:?}")),
+        if !done {
+            return Err(format!("not delivered to {left:?} after {tries} tries: {last:?}"));
         }
+        settle_what_is_kept(&self.0.config(id), &format!("from-{id}"), |sql| {
+            self.0.value(id, sql)
+        })?;
+        Ok(tries)
     }
 
     fn judge(&self, id: &str) -> Result<(), String> {
