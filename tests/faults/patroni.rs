@@ -8,12 +8,12 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once, settle_kept};
+use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
 use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::patroni::Cluster;
 use crate::support::postgres::Postgres;
-use crate::support::site::{Site, run};
+use crate::support::site::{Site, run, settle_kept};
 
 const MESSAGES: usize = 500;
 const AT_ONCE: usize = 8;
@@ -65,7 +65,8 @@ fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
         cluster.wait_until_whole();
         assert_ne!(cluster.leader(), before, "{fault}: another one leads");
         rounds.push(retried);
-        let kept = settle_kept(&config, |sql| cluster.psql(cluster.leader(), "onedrop", sql));
+        let ledger = |sql: &str| Some(cluster.psql(cluster.leader(), "onedrop", sql));
+        let kept = settle_kept(&config, None, ledger).expect("settled");
         writeln!(std::io::stderr(), "{kept} of Sent were kept and settled").expect("stderr");
         all_stand_once(&site, &rounds);
         assert_eq!(cluster.psql(cluster.leader(), "onedrop", PLACED), all_placed(&rounds));

@@ -12,8 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::letters;
-use crate::support::site::{Site, finish_delivery, run, start_delivery};
-use crate::support::wait_until;
+use crate::support::site::{Site, finish_delivery, start_delivery};
 
 /// One in six of what is shipped, where a minute is the deadline.
 pub const TERMS: &str = "[lock]\nwait_secs = 1\nlease_secs = 10\n\
@@ -177,23 +176,6 @@ pub fn all_stand_once(site: &Site, rounds: &[Retried]) {
         let expected = rounds.iter().flat_map(|one| (0..one.messages).map(|n| one.message(n)));
         letters::stand_in(&site.dovecot, account, mailbox, expected);
     }
-}
-
-/// A Sent that gives no answer in time keeps no mail from recipients: such copies are kept, and
-/// settled here as a job would. Returns how many there were.
-pub fn settle_kept(config: &Path, sql: impl Fn(&str) -> String) -> usize {
-    let kept =
-        || sql("SELECT count(*) FROM onedrop_kept").parse::<usize>().expect("a number of rows");
-    let count = kept();
-    let is_settled = wait_until(Duration::from_secs(60), || {
-        kept() == 0 || {
-            run(config, &["settle"]);
-            thread::sleep(AGAIN);
-            false
-        }
-    });
-    assert!(is_settled, "{} of {count} kept copies are left", kept());
-    count
 }
 
 /// How many copies are placed, of how many.

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once, settle_kept};
+use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
 use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::postgres::Postgres;
-use crate::support::site::Site;
+use crate::support::site::{Site, settle_kept};
 
 const AT_ONCE: usize = 10;
 const KILLED: usize = 3;
@@ -61,7 +61,8 @@ fn a_standby_that_is_gone_costs_time_and_neither_mail_nor_connections() {
     for full in ["too many clients", "connection slots are reserved"] {
         assert!(!primary.whole_log().contains(full), "{full}");
     }
-    let kept = settle_kept(&config, |sql| site.postgres.psql(sql));
+    let ledger = |sql: &str| Some(site.postgres.psql(sql));
+    let kept = settle_kept(&config, None, ledger).expect("settled");
     writeln!(std::io::stderr(), "{kept} of Sent were kept and settled").expect("stderr");
     all_stand_once(&site, std::slice::from_ref(&retried));
     site.postgres.stop_immediate();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::site::{Site, deliver, settle_what_is_kept, start_delivery};
+use crate::support::site::{Site, deliver, settle_kept, start_delivery};
 use crate::support::{onedrop_path, wait_until};
 
 /// Whoever is thawed after its last check has `answer_secs` to hear the answer and to take its copy
@@ -346,7 +346,8 @@ fn take_over(site: &Site, freeze: Freeze, in_doubt: bool) -> String {
     assert!(late.starts_with(start), "{name}: {late}");
 
     let ledger = |sql: &str| Some(site.postgres.psql(sql));
-    settle_what_is_kept(&second, &format!("from-{id}"), ledger).expect("a copy in Sent");
+    let kept = settle_kept(&second, Some(&format!("from-{id}")), ledger).expect("a copy in Sent");
+    eprintln!("{name}: {kept} for Sent kept");
     for (account, mailbox) in [(format!("to-{id}"), "INBOX"), (format!("from-{id}"), "Sent")] {
         let uids = site.dovecot.uids(&account, mailbox);
         let row = site.postgres.psql(&format!(

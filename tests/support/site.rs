@@ -377,25 +377,34 @@ pub fn run(config: &Path, args: &[&str]) -> Output {
     command.args(args).arg("--config").arg(config).stdin(Stdio::null()).output().expect("binary")
 }
 
-/// A copy for Sent that a mail server was too busy for, after the recipients' ones, is placed by
-/// settle, as by the job. `value` asks the ledger; nothing, where there is none yet.
-pub fn settle_what_is_kept(
+/// A mail server that gives no answer in time to a copy for Sent keeps no mail from recipients:
+/// such copies (of all messages, or of the account's) are kept, and settled here as by the job.
+/// `value` asks the ledger; nothing, where there is none yet. Returns how many there were.
+pub fn settle_kept(
     config: &Path,
-    account: &str,
+    account: Option<&str>,
     value: impl Fn(&str) -> Option<String>,
-) -> Result<(), String> {
-    let kept = format!(
-        "SELECT CASE count(*) WHEN 0 THEN 'none' ELSE 'kept' END FROM onedrop_kept WHERE \
-         message_id IN (SELECT message_id FROM onedrop_copy WHERE account = '{account}')"
-    );
-    let mut last = None;
-    let done = wait_until(Duration::from_secs(25), || {
-        let is_kept = value(&kept).is_some_and(|kept| kept == "kept");
-        if is_kept {
-            last = Some(run(config, &["settle"]));
+) -> Result<usize, String> {
+    let mut sql = "SELECT CAST(count(*) AS text) FROM onedrop_kept".to_owned();
+    if let Some(account) = account {
+        sql += " WHERE message_id IN (SELECT message_id FROM onedrop_copy WHERE account = '";
+        sql += &format!("{account}')");
+    }
+    let kept = || value(&sql).map_or(0, |count| count.parse().expect("a number of rows"));
+    let count: usize = kept();
+    let mut said = None;
+    let is_settled = wait_until(Duration::from_secs(60), || {
+        kept() == 0 || {
+            let output = run(config, &["settle"]);
+            assert!(matches!(output.status.code(), Some(0 | 75)), "{output:?}");
+            said = Some(output);
             thread::sleep(Duration::from_millis(200));
+            false
         }
-        !is_kept
     });
-    if done { Ok(()) } else { Err(format!("{account}: still kept: {last:?}")) }
+    if is_settled {
+        Ok(count)
+    } else {
+        Err(format!("{} of {count} are still kept: {said:?}", kept()))
+    }
 }

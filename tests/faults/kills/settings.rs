@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::sites::{Combination, Kind, Standing, files};
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
-use crate::support::site::{deliver, delivered, run, settle_what_is_kept};
+use crate::support::site::{deliver, delivered, run, settle_kept};
 use crate::support::{onedrop_path, wait_until};
 
 /// Postfix would try for days; here a lease and a few tries must do.
@@ -36,6 +36,10 @@ pub trait Setting: Sync {
     fn standing(&self, id: &str) -> Standing;
     /// Runs it until it has done all. Says how often it took.
     fn bring_to_an_end(&self, id: &str) -> Result<usize, String>;
+    /// Places copies for Sent that a busy mail server kept it from placing. Says how many.
+    fn settle(&self, _id: &str) -> Result<usize, String> {
+        Ok(0)
+    }
     fn judge(&self, id: &str) -> Result<(), String>;
 }
 
@@ -544,10 +548,12 @@ impl Setting for LmtpServer<'_> {
         if !done {
             return Err(format!("not delivered to {left:?} after {tries} tries: {last:?}"));
         }
-        settle_what_is_kept(&self.0.config(id), &format!("from-{id}"), |sql| {
-            self.0.value(id, sql)
-        })?;
         Ok(tries)
+    }
+
+    fn settle(&self, id: &str) -> Result<usize, String> {
+        let account = format!("from-{id}");
+        settle_kept(&self.0.config(id), Some(&account), |sql| self.0.value(id, sql))
     }
 
     fn judge(&self, id: &str) -> Result<(), String> {

@@ -92,6 +92,8 @@ pub struct Standing {
     pub placed: usize,
     pub in_doubt: usize,
     pub found_by_look: usize,
+    /// For Sent, whose bytes wait on record for one who places it.
+    pub kept: usize,
 }
 
 /// Without a Postgres or a Dovecot each delivery has a ledger or a store of its own: making them is
@@ -411,6 +413,9 @@ impl Combination {
             placed: count("placed_at IS NOT NULL"),
             in_doubt: count("placed_at IS NULL AND in_doubt"),
             found_by_look: count("found_by_look"),
+            kept: count(
+                "placed_at IS NULL AND message_id IN (SELECT message_id FROM onedrop_kept)",
+            ),
         }
     }
 
