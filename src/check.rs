@@ -31,7 +31,7 @@ mod web;
 
 pub use dovecot::of_output as of_doveconf;
 pub use finding::{Finding, Severity};
-pub use postfix::of_output as of_postconf;
+pub use postfix::{leads_to as postfix_leads_to, of_output as of_postconf};
 
 /// Calls and programs end by themselves in time; after this much more a step is given up.
 const SLACK: Duration = Duration::from_secs(1);

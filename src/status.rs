@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::config::{Config, JobSettings};
+use crate::config::{JobSettings, Loaded};
 use crate::duration::brief;
 use crate::jobs::standing::JobsSeen;
 use crate::ledger::{
@@ -167,12 +167,11 @@ pub fn without_ledger(error: &LedgerError) -> StatusFinding {
 
 /// What this host alone can tell, each within `time`: whether its mail store answers, and Postfix'
 /// queue.
-pub fn of_this_host(config: &Config, time: Duration) -> Vec<StatusFinding> {
-    let store = &config.store;
-    let directory = &config.directory.addresses;
+pub fn of_this_host(loaded: &Loaded, time: Duration) -> Vec<StatusFinding> {
+    let store = &loaded.config.store;
     std::thread::scope(|scope| {
         let until = Instant::now() + time;
-        let queue = scope.spawn(move || queue::finding(directory, until));
+        let queue = scope.spawn(move || queue::finding(loaded, until));
         let found = match store::answers(store, until) {
             Ok(()) => StatusFinding::ok("store", format!("{} answers", store.kind())),
             Err(why) => StatusFinding::attention("store", why, "onedrop check"),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::finding::{Finding, Remarks, Severity};
 use super::program;
-use crate::config::{Config, Listen, Loaded};
+use crate::config::{Config, DEFAULT_FILE, Listen, Loaded};
 
 mod access;
 mod command;
@@ -63,6 +63,11 @@ impl ExpectedPostfix {
             config_file: access::canonical(config_file),
             variables: names.filter(|name| name.starts_with("ONEDROP__")).collect(),
         }
+    }
+
+    /// Whether it is what deliveries read that name no other.
+    fn is_the_hosts(&self) -> bool {
+        self.config_file == access::canonical(Path::new(DEFAULT_FILE))
     }
 
     /// The LMTP server's possible places: the socket of onedrop-lmtp.socket, and the configured
@@ -127,6 +132,15 @@ impl Setup {
         self.services_of("pipe").filter_map(PipeTransport::read).collect()
     }
 
+    /// Whether a service or `mailbox_command` delivers by the configuration of `ours`.
+    fn leads_to(&self, ours: &ExpectedPostfix) -> bool {
+        let by_pipe = self.transports.iter().any(|one| one.reads(&ours.config_file));
+        let by_local = self.mailbox_commands.iter().any(|one| one.reads(&ours.config_file));
+        // The socket of systemd's unit is that of the host's own configuration.
+        let listens = ours.is_the_hosts() || ours.places().len() > 1;
+        by_pipe || by_local || (listens && !self.lmtp.is_empty())
+    }
+
     /// The `-o` settings of the queue manager, which sees no other service's.
     fn queue_manager(&self) -> &[(String, String)] {
         let is_one = |service: &&MasterService| matches!(&*service.command, "qmgr" | "oqmgr");
@@ -159,6 +173,16 @@ pub(super) fn findings(
         Ok(setup) => judged(&setup, ours),
         Err(why) => vec![Finding::new(unreadable, "postfix", why)],
     }
+}
+
+/// Whether the Postfix of this host delivers by this configuration. Where that cannot be told, it
+/// may.
+pub fn leads_to(loaded: &Loaded, until: Instant) -> bool {
+    let Some(file) = loaded.files.first() else { return true };
+    let ours = ExpectedPostfix::new(Some(loaded), file);
+    let Some(program) = program::find("postconf") else { return true };
+    let postconf = Postconf { program, folder: None, until };
+    Setup::gather(&postconf, &ours).map_or(true, |setup| setup.leads_to(&ours))
 }
 
 /// The findings about `setup`; no I/O.

@@ -32,14 +32,32 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// It cannot be run, fails (with the last line of its complaint) or takes longer.
 pub fn output(command: &mut Command, until: Instant) -> Result<String, String> {
-    output_of(command, "read the configuration", until)
+    output_of(command, "read the configuration", until).map_err(|error| error.text)
+}
+
+/// Why there is no output.
+pub struct ProgramError {
+    /// A sentence, with the last line of the program's complaint.
+    pub text: String,
+    /// All of that complaint.
+    pub complaint: String,
+}
+
+impl From<String> for ProgramError {
+    fn from(text: String) -> ProgramError {
+        ProgramError { text, complaint: String::new() }
+    }
 }
 
 /// The same of one that is to do something else than to read its configuration.
 ///
 /// # Errors
 /// As [`output`].
-pub fn output_of(command: &mut Command, what: &str, until: Instant) -> Result<String, String> {
+pub fn output_of(
+    command: &mut Command,
+    what: &str,
+    until: Instant,
+) -> Result<String, ProgramError> {
     let program = Path::new(command.get_program()).display().to_string();
     command.process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -52,13 +70,14 @@ pub fn output_of(command: &mut Command, what: &str, until: Instant) -> Result<St
         // It has not been waited for, so its id is still its own.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = child.wait();
-        return Err(format!("{program} did not answer in time"));
+        return Err(format!("{program} did not answer in time").into());
     };
     let status = child.wait().map_err(|error| format!("{program}: {error}"))?;
     if !status.success() {
         let said =
             errors.lines().rfind(|line| !line.is_empty()).unwrap_or("it failed without a word");
-        return Err(format!("{program} cannot {what}: {said}"));
+        let text = format!("{program} cannot {what}: {said}");
+        return Err(ProgramError { text, complaint: errors });
     }
     Ok(output)
 }

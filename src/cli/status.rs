@@ -37,7 +37,7 @@ pub(super) fn run(
     }
     let jobs = &loaded.config.jobs.jobs;
     let (facts, of_host) = thread::scope(|scope| {
-        let host = scope.spawn(|| status::of_this_host(&loaded.config, HOST));
+        let host = scope.spawn(|| status::of_this_host(loaded, HOST));
         (facts(loaded, adapters), host.join().unwrap_or_default())
     });
     let mut findings: Vec<StatusFinding> = match &facts {

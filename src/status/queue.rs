@@ -1,6 +1,7 @@
 //! Postfix' queue on this host, by `postqueue -j` (postqueue(1)): mail for those that the directory
 //! knows, and how long the oldest has waited. A host without Postfix, or where Postfix has no
-//! configuration, has no such finding.
+//! configuration, has no such finding. A Postfix that does not run matters where its own
+//! configuration leads to ours.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::Deserialize;
 
 use super::{StatusFinding, counted};
-use crate::check::program;
+use crate::check::{self, program};
+use crate::config::Loaded;
 use crate::directory::{Directory, Known};
 use crate::duration::brief;
 
@@ -32,14 +34,31 @@ struct QueuedRecipient {
     address: String,
 }
 
-pub(super) fn finding(directory: &Directory, until: Instant) -> Option<StatusFinding> {
+pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> {
     let program = program::find("postqueue")?;
     match program::output_of(Command::new(program).arg("-j"), "tell the queue", until) {
-        Ok(output) => Some(of_output(&output, directory, SystemTime::now())),
+        Ok(output) => {
+            let directory = &loaded.config.directory.addresses;
+            Some(of_output(&output, directory, SystemTime::now()))
+        }
         // Installed, perhaps for a client of the host, and never set up.
-        Err(why) if why.ends_with("main.cf: No such file or directory") => None,
-        // Postfix is stopped, this user may not ask, or the queue is too long to be told in time.
-        Err(why) => Some(StatusFinding::attention("queue", why, "postqueue -p")),
+        Err(why) if why.text.ends_with("main.cf: No such file or directory") => None,
+        // Postfix' postqueue/postqueue.c says so to root and to others in different lines.
+        Err(why) if why.complaint.to_lowercase().contains("mail system is down") => {
+            Some(match check::postfix_leads_to(loaded, until) {
+                true => {
+                    let next = "systemctl status 'postfix*'";
+                    StatusFinding::attention("queue", "Postfix is not running", next)
+                }
+                false => {
+                    let sentence = "Postfix is not running, and does not deliver by this \
+                                    configuration";
+                    StatusFinding::ok("queue", sentence)
+                }
+            })
+        }
+        // This user may not ask, or the queue is too long to be told in time.
+        Err(why) => Some(StatusFinding::attention("queue", why.text, "postqueue -p")),
     }
 }
 

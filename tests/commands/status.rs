@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::command_line::{Admin, Ended};
+use crate::support::postfix::stopped;
 use crate::support::set_mode;
 
 mod due;
@@ -79,7 +80,8 @@ fn a_host_where_all_is_well_ends_in_0() {
 fn a_queue_that_is_not_told_wants_attention_where_there_is_one() {
     let admin = Admin::new();
     for fails in [
-        "echo 'postqueue: fatal: Queue report unavailable - mail system is down' >&2; exit 69",
+        "echo 'postqueue: fatal: User scuba(1001) is not allowed to view the mail queue' >&2
+         exit 69",
         "exit 1",
         // More than is read: it cannot write the rest.
         "exec head -c 40000000 /dev/zero",
@@ -97,6 +99,50 @@ fn a_queue_that_is_not_told_wants_attention_where_there_is_one() {
     let ended = status_by(&admin, not_set_up, &[]);
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(lines(&ended.out).iter().all(|line| line.1 != "queue"), "{ended:?}");
+}
+
+/// A trial on a mail host says nothing of the host's own Postfix.
+#[test]
+fn a_postfix_that_does_not_run_wants_attention_where_it_delivers_by_this_configuration() {
+    let admin = Admin::new();
+    let config = admin.site.root.join("etc/onedrop.toml").display().to_string();
+    let pipe = |named: &str| {
+        format!(
+            "onedrop unix - n n - - pipe\n  user=nobody argv=/usr/bin/onedrop deliver \
+             {named} -d ${{recipient}}\n"
+        )
+    };
+    let (ours, others) = (pipe(&format!("--config {config}")), pipe(""));
+    let command = format!("mailbox_command = /usr/bin/onedrop deliver --config {config}\n");
+    let lmtp = "virtual_transport = lmtp:unix:/run/onedrop/lmtp.sock\n";
+    let local = "local unix - n n - - local\n";
+    let client = "lmtp unix - - n - - lmtp\n";
+    for (main_cf, master_cf, leads_to_us) in [
+        ("", ours.as_str(), true),
+        (&command, local, true),
+        ("", others.as_str(), false),
+        // The server at that socket reads the host's own configuration.
+        (lmtp, client, false),
+        ("", local, false),
+    ] {
+        let bin = stopped(&admin.site.root, main_cf, master_cf);
+        let mut command = admin.command(&["status"]);
+        command.env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+        let ended = Ended::of(&command.output().expect("onedrop"));
+        let lines = lines(&ended.out);
+        let queue = lines.iter().find(|line| line.1 == "queue").expect("a queue");
+        let (status, line) = match leads_to_us {
+            true => (1, ("ATTENTION", "Postfix is not running  -> systemctl status 'postfix*'")),
+            false => {
+                (0, ("ok", "Postfix is not running, and does not deliver by this configuration"))
+            }
+        };
+        assert_eq!(
+            (ended.status, (queue.0, queue.2)),
+            (Some(status), line),
+            "{main_cf}{master_cf}"
+        );
+    }
 }
 
 const JOBS: &str = r#"

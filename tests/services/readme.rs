@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use crate::page::Page;
 use crate::set_up::README_SET_UP;
 use crate::shown::{ShownBlock, is_as_shown, said_and_shown};
+use crate::support::postfix::{STOCK_MASTER_CF, stopped};
 use crate::support::{TempRoot, onedrop_path};
 
 const TRIAL: &str = "Try it";
@@ -21,12 +22,15 @@ fn trial() -> Vec<ShownBlock> {
     trial
 }
 
-/// Runs a command as in a checkout, with the program that the tests have built.
+/// Runs a command as in a checkout, with the program that the tests have built, on a host whose
+/// Postfix is installed, does not run, and knows nothing of it.
 fn run(command: &str, checkout: &Path) -> Output {
     assert!(command.starts_with("cargo run --release -- "), "{command}");
     let command = command.replace("cargo run --release --", &onedrop_path().display().to_string());
     let mut shell = Command::new("sh");
-    shell.args(["-c", &command]).env_clear().env("PATH", "/usr/bin:/bin").current_dir(checkout);
+    let bin = stopped(checkout, "", STOCK_MASTER_CF);
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    shell.args(["-c", &command]).env_clear().env("PATH", path).current_dir(checkout);
     shell.output().expect("sh")
 }
 

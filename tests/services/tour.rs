@@ -8,6 +8,7 @@ use std::process::Command;
 
 use crate::page::Page;
 use crate::shown::{is_as_shown, said_and_shown};
+use crate::support::postfix::{STOCK_MASTER_CF, stopped};
 use crate::support::{TempRoot, onedrop_path};
 
 /// The only thing that is not done: to build what the tests have built.
@@ -24,6 +25,8 @@ fn the_tour_shows_what_happens() {
     }
     let cargo = root.write("bin/cargo", CARGO);
     fs::set_permissions(cargo, Permissions::from_mode(0o755)).expect("a mode");
+    // As on most hosts.
+    let postfix = stopped(&root, "", STOCK_MASTER_CF);
     fs::create_dir_all(root.join("target/release")).expect("a folder");
     symlink(onedrop_path(), root.join("target/release/onedrop")).expect("a link");
 
@@ -35,7 +38,7 @@ fn the_tour_shows_what_happens() {
     let output = Command::new("sh")
         .args(["-e", "-c", &format!("exec 2>&1\n{script}")])
         .env_clear()
-        .env("PATH", format!("{}/bin:/usr/bin:/bin", root.display()))
+        .env("PATH", format!("{}/bin:{}:/usr/bin:/bin", root.display(), postfix.display()))
         .current_dir(&*root)
         .output()
         .expect("sh");

@@ -37,6 +37,30 @@ pub enum Delivery {
     Lmtp(String),
 }
 
+/// master.cf of a Postfix that nobody has set up for us, as far as we look at it.
+pub const STOCK_MASTER_CF: &str = "local unix - n n - - local\nlmtp unix - - n - - lmtp\n";
+
+/// A folder for PATH whose `postqueue` and `postconf` are those of a Postfix that has this
+/// configuration and does not run.
+pub fn stopped(root: &Path, main_cf: &str, master_cf: &str) -> PathBuf {
+    let (bin, etc) = (root.join("stopped/bin"), root.join("stopped/etc"));
+    for folder in [&bin, &etc] {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    fs::write(etc.join("main.cf"), main_cf).expect("a file");
+    fs::write(etc.join("master.cf"), master_cf).expect("a file");
+    // As it answers root (Postfix' postqueue/postqueue.c).
+    let postqueue = "echo 'postqueue: warning: Mail system is down -- accessing queue directly' >&2
+                     echo 'postqueue: fatal: malformed showq server response' >&2
+                     exit 69";
+    let postconf = format!("exec /usr/sbin/postconf -c {} \"$@\"", etc.display());
+    for (name, does) in [("postqueue", postqueue), ("postconf", &postconf)] {
+        fs::write(bin.join(name), format!("#!/bin/sh\n{does}\n")).expect("a program");
+        set_mode(&bin.join(name), 0o755);
+    }
+    bin
+}
+
 pub struct PostfixSpec {
     /// Stands in for /usr/bin/onedrop; linked or copied to where every user may run it.
     pub program: PathBuf,

@@ -1,10 +1,13 @@
 //! The rules for Postfix as a whole: whether anything runs onedrop, mailbox_command, queue ids.
 
+use std::path::Path;
+
 use super::command::{OnedropCommand, runs_onedrop};
 use super::postconf::Postconf;
-use super::{ExpectedPostfix, Setup, routes, seconds, time_limit};
+use super::{ExpectedPostfix, Setup, access, routes, seconds, time_limit};
 use crate::check::finding::Remarks;
 use crate::command_line::{Cli, CliCommand};
+use crate::config::DEFAULT_FILE;
 
 /// The characters of a command that local(8) runs without a shell (Postfix'
 /// src/util/exec_command.c).
@@ -20,6 +23,14 @@ pub(super) struct MailboxCommand {
     /// `local_command_shell`; if empty, a shell runs only if the text needs one.
     shell: String,
     time_limit: String,
+}
+
+impl MailboxCommand {
+    /// Whether it reads this configuration file.
+    pub(super) fn reads(&self, config_file: &Path) -> bool {
+        let named = self.command.config().unwrap_or(Path::new(DEFAULT_FILE));
+        access::canonical(named) == config_file
+    }
 }
 
 /// The `mailbox_command`s that run onedrop, everyone's first.

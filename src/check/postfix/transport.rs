@@ -105,6 +105,11 @@ impl PipeTransport {
         access::canonical(&Path::new(folder).join(file.unwrap_or(Path::new(DEFAULT_FILE))))
     }
 
+    /// Whether its deliveries read this configuration file.
+    pub(super) fn reads(&self, config_file: &Path) -> bool {
+        self.facts.config_file == config_file
+    }
+
     fn cannot_run(&self) -> Option<String> {
         let program = Path::new(self.command.program());
         if !program.is_absolute() || self.attributes.get("chroot").is_some() {
