@@ -7,8 +7,9 @@
 //! counts twice. Any other names times of a day, and each comes once on each of its days: at the
 //! end of what is left out, and the first time of what comes twice (as Debian's cron has it).
 //!
-//! croner reads the expression and matches days and hours without a time zone. The steps between
-//! two offsets are by hand: croner takes `30 2,14 * * *` for an interval and leaves 2:30 out.
+//! croner matches days and hours without a time zone. What an expression says ([`field`]) and the
+//! steps between two offsets are by hand: croner takes `30 2,14 * * *` for an interval and leaves
+//! 2:30 out.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -20,6 +21,9 @@ use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 
 use crate::duration;
+use field::CronFields;
+
+mod field;
 
 /// What a schedule may be instead of five fields.
 const NICKNAMES: [(&str, &str); 7] = [
@@ -30,15 +34,6 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("@monthly", "0 0 1 * *"),
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
-];
-
-/// The fields of an expression, and what each takes.
-const FIELDS: [(&str, &str); 5] = [
-    ("minute", "0 to 59"),
-    ("hour", "0 to 23"),
-    ("day of the month", "1 to 31"),
-    ("month", "1 to 12, or JAN to DEC"),
-    ("day of the week", "0 to 7, or SUN to SAT"),
 ];
 
 /// The last time of any schedule, a second before the year 4900; croner knows years below 5000.
@@ -54,7 +49,7 @@ pub struct Schedule {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Times {
-    Cron { cron: Box<Cron>, zone: TimeZone, each_hour: bool },
+    Cron { cron: Box<Cron>, zone: TimeZone, each_hour: bool, last_weekday: bool },
     Every(Duration),
 }
 
@@ -93,27 +88,16 @@ impl Schedule {
                 found.ok_or_else(|| format!("expected five fields or one of {}", names()))?;
             fields = stands_for.split(' ').collect();
         }
-        if fields.len() != FIELDS.len() {
-            let count = fields.len();
-            let hint = if count == 6 { " (without seconds)" } else { "" };
-            let names = FIELDS.map(|(name, _)| name).join(", ");
-            return Err(format!("expected five fields{hint}, found {count}: {names}"));
-        }
-        for (at, (name, takes)) in FIELDS.iter().enumerate() {
-            let mut alone = ["*"; FIELDS.len()];
-            alone[at] = fields[at];
-            if fields[at].contains('@') || parse(&alone).is_none() {
-                return Err(format!("the {name} is wrong (it takes {takes}, also * , - and /)"));
-            }
-        }
-        let cron = parse(&fields).ok_or("expected five fields of cron(5)")?;
+        let fields = field::read(&fields)?;
+        let cron = parse(&fields.for_croner).ok_or("expected five fields of cron(5)")?;
         let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
         cron.find_next_occurrence(&start, true)
             .map_err(|_| "this date never comes (day of the month, and month)".to_owned())?;
-        let each_hour = fields[1].starts_with(['*', '?']);
+        let CronFields { normalised, each_hour, last_weekday, .. } = fields;
         let zone_name = zone.iana_name().unwrap_or("UTC");
-        let text = format!("{} {zone_name}", normalised(&fields));
-        Ok(Schedule { text, times: Times::Cron { cron: Box::new(cron), zone, each_hour } })
+        let text = format!("{normalised} {zone_name}");
+        let cron = Box::new(cron);
+        Ok(Schedule { text, times: Times::Cron { cron, zone, each_hour, last_weekday } })
     }
 
     /// Again so long after the last start.
@@ -167,8 +151,8 @@ impl Schedule {
         let from = timestamp(time);
         let found = match &self.times {
             Times::Every(interval) => return time + *interval,
-            Times::Cron { cron, zone, each_hour: true } => next_by_time(cron, zone, from),
-            Times::Cron { cron, zone, each_hour: false } => next_by_day(cron, zone, from),
+            Times::Cron { cron, zone, each_hour: true, .. } => next_by_time(cron, zone, from),
+            Times::Cron { cron, zone, .. } => next_by_day(cron, zone, from),
         };
         found.map_or(last(), SystemTime::from).min(last())
     }
@@ -179,8 +163,8 @@ impl Schedule {
         let until = timestamp(time);
         let found = match &self.times {
             Times::Every(_) => None,
-            Times::Cron { cron, zone, each_hour: true } => newest_by_time(cron, zone, until),
-            Times::Cron { cron, zone, each_hour: false } => newest_by_day(cron, zone, until),
+            Times::Cron { cron, zone, each_hour: true, .. } => newest_by_time(cron, zone, until),
+            Times::Cron { cron, zone, .. } => newest_by_day(cron, zone, until),
         };
         let found = found.map(SystemTime::from)?;
         (SystemTime::UNIX_EPOCH..=time).contains(&found).then_some(found)
@@ -210,8 +194,14 @@ impl Schedule {
     pub fn describe(&self) -> String {
         match &self.times {
             Times::Every(time) => format!("{} after the last start", duration::shown(*time)),
-            Times::Cron { cron, zone, .. } => {
-                let words = cron.describe();
+            Times::Cron { cron, zone, last_weekday, .. } => {
+                let mut words = cron.describe();
+                if *last_weekday {
+                    // croner tells it as L.
+                    const LAST: &str = "the last day of the month";
+                    const LAST_WEEKDAY: &str = "the last weekday (Monday to Friday) of the month";
+                    words = words.replace(LAST, LAST_WEEKDAY);
+                }
                 let zone = zone.iana_name().unwrap_or("UTC");
                 format!("{} ({zone})", words.trim_end_matches('.'))
             }
@@ -225,46 +215,9 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Fields that say the same are equal: numbers without a 0 before them, names as numbers, and the
-/// parts of a list in order.
-fn normalised(fields: &[&str]) -> String {
-    let fields = fields.iter().enumerate().map(|(at, field)| {
-        let mut parts: Vec<String> =
-            field.to_ascii_uppercase().split(',').map(|part| normalised_part(part, at)).collect();
-        parts.sort();
-        parts.dedup();
-        parts.join(",")
-    });
-    fields.collect::<Vec<_>>().join(" ")
-}
-
-/// Of the field at this place.
-fn normalised_part(part: &str, at: usize) -> String {
-    const MONTHS: [&str; 12] =
-        ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
-    const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
-    let named = |word: &str| match at {
-        3 => MONTHS.iter().position(|name| *name == word).map(|month| month + 1),
-        4 => DAYS.iter().position(|name| *name == word),
-        _ => None,
-    };
-    let mut text = String::new();
-    for piece in part.split_inclusive(['-', '/', '#']) {
-        let word = piece.trim_end_matches(['-', '/', '#']);
-        let number = named(word).or_else(|| word.parse().ok());
-        text += &number.map_or_else(|| word.to_owned(), |number: usize| number.to_string());
-        text += &piece[word.len()..];
-    }
-    match (text.as_str(), at) {
-        ("?" | "*/1" | "?/1", _) => "*".to_owned(),
-        ("7", 4) => "0".to_owned(),
-        _ => text,
-    }
-}
-
-fn parse(fields: &[&str]) -> Option<Cron> {
+fn parse(fields: &str) -> Option<Cron> {
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-    parser.parse(&fields.join(" ")).ok()
+    parser.parse(fields).ok()
 }
 
 /// Times since 1970 and before the year 4900.

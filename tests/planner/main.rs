@@ -5,6 +5,7 @@
 #[path = "../simulation/chance.rs"]
 mod chance;
 mod chance_runs;
+mod crontab;
 mod crontabber;
 mod odd;
 mod rules;

@@ -180,6 +180,24 @@ fn days_months_and_leap_years() {
         utc_times("0 12 13 * FRI", "2026-02-01 00:00", "2026-02-28 00:00"),
         ["2026-02-06 12:00", "2026-02-13 12:00", "2026-02-20 12:00", "2026-02-27 12:00"]
     );
+    // Beyond crontab(5).
+    for (text, days) in [
+        ("0 0 L * *", "31 28"),
+        ("0 0 LW * *", "30 27"),
+        ("0 0 15,LW 1 *", "15 30"),
+        ("0 0 1W,31W * *", "1 30 2"),
+        ("0 0 * * 5L", "30 27"),
+        ("0 0 * * friL,SUN#1", "4 30 1 27"),
+        ("0 0 * * FRI#2", "9 13"),
+        ("0 0 * 1 SAT-SUN#1,7#2", "3 4 11"),
+        ("0 0 1-7 * +MON", "5 2"),
+        ("0 0 ? * FRI-SUN#5", "30 31"),
+        ("0 0 1 * ?", "1 1"),
+    ] {
+        let found = utc_times(text, "2025-12-31 12:00", "2026-02-28 12:00");
+        let found: Vec<_> = found.iter().map(|time| time[8..10].trim_start_matches('0')).collect();
+        assert_eq!(found.join(" "), days, "{text}");
+    }
     assert_eq!(utc_times("0 0 31 * *", "2026-01-31 00:00", "2026-05-31 00:00").len(), 2);
     assert_eq!(
         utc_times("@weekly", "2026-11-01 00:00", "2026-11-15 00:00"),
@@ -220,6 +238,25 @@ fn what_is_no_schedule_is_told_without_quoting_it() {
         ("5-1 * * * *", "the minute is wrong"),
         ("*/0 * * * *", "the minute is wrong"),
         ("H 3 * * *", "the minute is wrong"),
+        ("5; * * * *", "the minute is wrong"),
+        ("** * * * *", "the minute is wrong"),
+        ("1-5-7 * * * *", "the minute is wrong"),
+        ("*/2/3 * * * *", "the minute is wrong"),
+        ("5/15 * * * *", "before / it takes * or a range"),
+        ("5, 6 * * *", "it has an empty part"),
+        ("5, 6 * * * *", "found 6"),
+        ("5,,6 * * * *", "it has an empty part"),
+        ("? * * * *", "the minute is wrong"),
+        ("30 6 MON-FRI * *", "the day of the month is wrong (it takes 1 to 31"),
+        ("30 6 * MON *", "a name of another field"),
+        ("0 0 L,LW * *", "L or LW, and not both"),
+        ("0 0 32W * *", "the day of the month is wrong"),
+        ("0 0 L-3 * *", "the day of the month is wrong"),
+        ("0 0 * * L", "the day of the week is wrong"),
+        ("0 0 * * L", "L needs a day before it: 5L is the last Friday"),
+        ("0 0 * * 8L", "the day of the week is wrong"),
+        ("0 0 * * MON#6", "MON#2 is the second Monday"),
+        ("0 0 * * FRI-MON", "from the lower to the higher value"),
         ("hunter2 3 * * *", "the minute is wrong"),
         ("@daily@ 3 * * *", "or one of @hourly"),
         ("0 3 * * @daily", "the day of the week is wrong"),
@@ -239,6 +276,16 @@ fn a_schedule_is_shown_as_it_is_on_record_and_described() {
     for (schedule, shown, words) in [
         (cron("17  03 * * *", "europe/london"), "17 3 * * * Europe/London", "03:17"),
         (cron("@daily", "utc"), "0 0 * * * UTC", "00:00"),
+        (cron("0 0 * * FRI-SUN", "utc"), "0 0 * * 5-7 UTC", "Sunday, Friday, and Saturday"),
+        (cron("0 6 */1 * MON", "utc"), "0 6 * * 1 UTC", "06:00, on Monday (UTC)"),
+        (cron("0 6 9,*/20 * MON", "utc"), "0 6 9,*/20 * 1 UTC", "on day 1, 9, and 21 or Monday"),
+        (cron("0 6 */20,9 * MON", "utc"), "0 6 */20,9 * 1 UTC", "(if it is also Monday)"),
+        (cron("*/90 * * * *", "utc"), "*/90 * * * * UTC", "minute 0 past every hour"),
+        (cron("0-30/15,7 * * * *", "utc"), "0-30/15,7 * * * * UTC", "minute 0, 7, 15, and 30"),
+        (cron("*/15 */6 * * *", "utc"), "*/15 */6 * * * UTC", "every 15 minutes, of every 6 hours"),
+        (cron("0 0 L * *", "utc"), "0 0 L * * UTC", "on the last day of the month"),
+        (cron("0 0 lw * *", "utc"), "0 0 LW * * UTC", "the last weekday (Monday to Friday) of"),
+        (cron("0 0 * * MONL", "utc"), "0 0 * * MONL UTC", "the last Monday of the month"),
         (Schedule::every("15m").expect("a time"), "every 15m", "15m after the last start"),
     ] {
         assert_eq!(schedule.to_string(), shown);
