@@ -13,7 +13,7 @@ fn find(header: &str, sasl: &str, trust: Trust) -> Option<Author> {
 }
 
 #[test]
-fn only_our_own_topmost_dmarc_pass_for_the_from_domain_counts() {
+fn only_our_own_dmarc_pass_for_the_from_domain_counts() {
     let pass = "mail.axial.net; dmarc=pass (p=none) header.from=gmail.com";
     for (results, counts) in [
         (&[pass][..], true),
@@ -27,6 +27,9 @@ fn only_our_own_topmost_dmarc_pass_for_the_from_domain_counts() {
         (&["evil.example; dmarc=pass header.from=gmail.com"], false),
         (&["mail.axial.net.evil.example; dmarc=pass header.from=gmail.com"], false),
         (&["mail.axial.net; dmarc=fail header.from=gmail.com", pass], false),
+        (&[pass, "mail.axial.net; dmarc=fail header.from=gmail.com"], false),
+        (&[pass, "mail.axial.net; dmarc=pass header.from=evil.example"], false),
+        (&[pass, "evil.example; dmarc=fail header.from=gmail.com", pass], true),
         (&["mail.axial.net; dmarc=pass header.from=evil.example"], false),
         (&["mail.axial.net; dmarc=pass"], false),
         (&["mail.axial.net; spf=fail (; dmarc=pass header.from=gmail.com)"], false),
@@ -39,6 +42,60 @@ fn only_our_own_topmost_dmarc_pass_for_the_from_domain_counts() {
     }
     let body = format!("From: l@gmail.com\n\nAuthentication-Results: {pass}");
     assert_eq!(find(&body, "", Trust::Authenticated), None);
+}
+
+/// What our own server writes, behind its name.
+fn believes(results: &str) -> bool {
+    let header = format!("Authentication-Results: {OURS}{results}\nFrom: l@gmail.com");
+    find(&header, "", Trust::Authenticated).is_some()
+}
+
+#[test]
+fn blanks_and_comments_may_stand_around_each_sign() {
+    for blank in ["", " ", "  ", "\t", "\n\t", "(a)", " (a \\) (b) \"c\" ) \t", "\n ()\n "] {
+        for results in [
+            "_;_dmarc_=_pass _header.from_=_gmail.com_",
+            " 1_;_spf=fail smtp.mailfrom=a=b@c_;_dmarc_/_1_=_pass reason_=_\"a;b\" header_._from_=_\
+             gmail.com_;_arc=none",
+            ";dmarc=pass policy.x=\"header.from=\" header.from_=_\"gmail.com\"",
+            ";dmarc=PASS Header.From_=_l@Gmail.com",
+        ] {
+            let results = results.replace('_', blank);
+            assert!(believes(&results), "{results:?}");
+        }
+    }
+    assert!(believes("; arc=pass (i=1 dmarc=pass fromdomain=a); dmarc=pass header.from=gmail.com"));
+}
+
+#[test]
+fn a_field_that_a_sender_has_broken_open_is_no_pass() {
+    let case = include_str!("../../fixtures/mail/results-broken-open.eml");
+    let (header, _) = case.split_once("\n\n").expect("a body");
+    assert_eq!(find(header, "", Trust::Authenticated), None);
+    let pass = "dmarc=pass header.from=gmail.com";
+    for results in [
+        // Nothing else speaks of DMARC: an address with quotes ends the comment.
+        format!("; spf=pass (of \"a); {pass}; x=y(b\"@evil.example) smtp.mailfrom=\"a); x=(b\"@e"),
+        format!("; spf=pass (of \"a\\\"); {pass}; x=y(\\\"b\"@evil.example)"),
+        // Comments or quotes that do not close, or close twice.
+        format!("; {pass}; spf=pass (of a(b@evil.example)"),
+        format!("; spf=pass (of a)@evil.example); {pass}"),
+        format!("; {pass}; spf=pass smtp.mailfrom=\"a"),
+        format!("; {pass}; spf=pass smtp.mailfrom=a\\@b"),
+        format!("; {pass}; spf=pass (\\"),
+        // Two results.
+        format!("; {pass}; dmarc=fail header.from=gmail.com"),
+        format!("; dmarc=fail header.from=gmail.com; {pass}"),
+        format!("; {pass}; dmarc=pass header.from=evil.example"),
+        format!("; {pass}; dmarc/1 = none"),
+        format!("; {pass}; dmarc="),
+        format!("; {pass} header.from=evil.example"),
+        // The true one as a part of a comment, or of a quoted text.
+        format!("; spf=pass (a); {pass}; x=y(b@evil); dmarc=fail header.from=a; dkim=fail (c)"),
+        format!("; {pass}; x=\"; DMARC = fail header.from=a; y=\""),
+    ] {
+        assert!(!believes(&results), "{results}");
+    }
 }
 
 #[test]

@@ -52,23 +52,20 @@ pub fn check(input: &[u8]) {
             let field = format!("Authentication-Results: {OURS}; {results}\n");
             author_of(&[field.as_bytes(), own].concat(), "", Trust::Authenticated)
         };
-        assert_eq!(with("dmarc=fail header.from=gmail.com"), None, "the top-most says fail");
-        assert_eq!(
-            with("dmarc=pass header.from=nobody.invalid"),
-            None,
-            "the top-most names another domain"
-        );
+        assert_eq!(with("dmarc=fail header.from=gmail.com"), None, "one says fail");
+        assert_eq!(with("dmarc=pass header.from=nobody.invalid"), None, "one names another domain");
         if let Some(Author { address, .. }) = &anyone {
             let domain = address.split_once('@').expect("one @").1;
             // Characters that mean something in the field are no domain's.
-            if domain
+            let is_plain = domain
                 .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
-            {
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
+            // Another field of ours may say something else.
+            if is_plain && message.first("authentication-results").is_none() {
                 assert_eq!(
                     with(&format!("dmarc=pass header.from={domain}")),
                     anyone,
-                    "the top-most says pass"
+                    "it says pass"
                 );
             }
         }
