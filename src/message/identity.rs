@@ -47,6 +47,11 @@ const FIRST_DATE: i64 = 631_152_000;
 /// are a day off.
 const LATEST_DATE: i64 = 2 * 86_400;
 
+/// Seconds by which a Date may be earlier than the oldest Received: a first server that hides its
+/// own Received may queue for five days, and a clock be two days off. What is older comes from a
+/// clock that stands where its battery left it.
+const EARLIEST_DATE: i64 = 7 * 86_400;
+
 /// A longer Message-ID is ignored; RFC 5322 allows 998 bytes in a line.
 const LONGEST_MESSAGE_ID: usize = 4096;
 
@@ -64,8 +69,8 @@ pub enum DedupBy {
 /// The identity of a message. Equal identities are one message.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` if absent, empty or
-    /// too long.
+    /// Raw bytes of the first Message-ID field, unfolded and trimmed; `None` if absent or too long,
+    /// or if it names nothing.
     pub message_id: Option<Vec<u8>>,
     /// Hash of the Message-ID, or of the digest if there is none. Its first eight bytes are the
     /// lock key.
@@ -140,7 +145,38 @@ impl Identity {
 fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
     let mut id = fields(header).find(|field| field.is(b"message-id"))?.unfolded();
     replace_nul(&mut id);
-    (!id.is_empty() && id.len() <= LONGEST_MESSAGE_ID).then_some(id)
+    (names_something(&id) && id.len() <= LONGEST_MESSAGE_ID).then_some(id)
+}
+
+/// Whether a letter, a digit or a byte that is not ASCII stands before the first `@`, comments in
+/// front of it aside. Broken mailers write `<>`, `<@host>` or `()` into every message.
+fn names_something(id: &[u8]) -> bool {
+    let id = without_leading_comments(id);
+    let left = memchr::memchr(b'@', id).map_or(id, |at| &id[..at]);
+    left.iter().any(|byte| byte.is_ascii_alphanumeric() || !byte.is_ascii())
+}
+
+/// `id` without the comments (RFC 5322 section 3.2.2) in front of it; one that does not end stays.
+fn without_leading_comments(id: &[u8]) -> &[u8] {
+    let (mut depth, mut is_escaped) = (0usize, false);
+    let mut rest = id;
+    for (at, byte) in id.iter().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if depth > 0 => is_escaped = true,
+            b'(' => depth += 1,
+            b')' if depth > 0 => {
+                depth -= 1;
+                if depth == 0 {
+                    rest = &id[at + 1..];
+                }
+            }
+            b' ' | b'\t' => {}
+            _ if depth > 0 => {}
+            _ => break,
+        }
+    }
+    rest
 }
 
 /// The oldest (bottom-most) Received that is not ours, if the Message-ID is missing or the Date
@@ -185,13 +221,16 @@ pub fn oldest_time(message: &Message) -> Option<SystemTime> {
 }
 
 /// Whether the first Date distinguishes messages: it can be read, and is not that of a wrong clock.
-/// Without a readable date in the Received, no Date is too late.
+/// Without a readable date in the Received, no Date is too early or too late.
 fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
     let Some(field) = fields(header).find(|field| field.is(b"date")) else { return false };
     let Some(date) = date::seconds(&field.unfolded()) else { return false };
     let received = received_at(oldest);
-    date >= FIRST_DATE
-        && received.is_none_or(|received| date <= received.saturating_add(LATEST_DATE))
+    let is_near = |received: i64| {
+        date >= received.saturating_sub(EARLIEST_DATE)
+            && date <= received.saturating_add(LATEST_DATE)
+    };
+    date >= FIRST_DATE && received.is_none_or(is_near)
 }
 
 /// SHA-256 of the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2), then

@@ -52,6 +52,11 @@ fn by_message_id_the_second_content_is_not_delivered() {
     let said = give(&config, "scuba", b"Message-ID: <same@x>\n\ntwo\n");
     assert!(said.starts_with("already there"), "{said}");
     assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
+    // An id that names nothing.
+    for text in ["first", "second"] {
+        give(&config, "doug", format!("Message-ID: <>\n\n{text}\n").as_bytes());
+    }
+    assert_eq!(site.dovecot.count("doug", "INBOX"), 2);
 }
 
 #[test]

@@ -109,7 +109,21 @@ def says_something(dates, received):
         return False
     _, semicolon, behind = unfolded(received).rpartition(b";")
     received = seconds(behind) if semicolon else None
-    return received is None or date <= received + 2 * 24 * 3600
+    return received is None or received - 7 * 24 * 3600 <= date <= received + 2 * 24 * 3600
+
+
+def names_something(message_id):
+    """A letter, a digit or a byte above 127 before the first @; comments in front do not count."""
+    rest = message_id
+    while match := re.match(rb"[ \t]*\(", rest):
+        depth, at = 1, match.end()
+        while depth and at < len(rest):
+            depth += {b"(": 1, b")": -1}.get(rest[at:at + 1], 0)
+            at += 2 if rest[at:at + 1] == b"\\" else 1
+        if depth:
+            break
+        rest = rest[at:]
+    return re.search(rb"[0-9A-Za-z\x80-\xff]", rest.partition(b"@")[0]) is not None
 
 
 def is_authored(name):
@@ -122,7 +136,7 @@ def identity(data):
     """Message-ID (or None), id hash, digest."""
     fields, rest = header_and_rest(data)
     ids = [unfolded(value).replace(b"\0", b"\x80") for name, value in fields if name == b"message-id"]
-    message_id = ids[0] if ids and 0 < len(ids[0]) <= 4096 else None
+    message_id = ids[0] if ids and len(ids[0]) <= 4096 and names_something(ids[0]) else None
 
     text = b""
     counted = [field for field in fields if is_authored(field[0])]

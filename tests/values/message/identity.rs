@@ -119,11 +119,11 @@ fn an_alarm_without_a_usable_id_or_date_is_new_each_time_it_arrives() {
 fn the_date_of_a_wrong_clock_does_not_count() {
     for (date, says_nothing) in [
         ("1 Jan 1970 00:00:00 +0000", true),
-        ("31 Dec 1989 23:59:59 +0000", true),
-        ("1 Jan 1990 00:00:00 +0000", false),
-        ("31 Dec 1989 23:00:00 -0100", false),
-        ("1 Jan 1990 00:59:59 +0100", true),
-        ("1 Mar 2025 10:00:00 +0000", false),
+        // What chips begin with when their battery was flat.
+        ("1 Jan 2000 00:00:12 +0000", true),
+        ("1 Jan 2018 00:00:00 +0000", true),
+        ("22 Feb 2026 09:59:59 +0000", true),
+        ("22 Feb 2026 10:05:00 +0000", false),
         ("3 Mar 2026 10:00:00 +0000", false),
         ("3 Mar 2026 10:05:01 +0000", true),
         ("3 Mar 2026 05:05:01 EST", true),
@@ -131,7 +131,7 @@ fn the_date_of_a_wrong_clock_does_not_count() {
     ] {
         assert_eq!(is_new_each_time(&format!("{ID}Date: {date}\n")), says_nothing, "{date}");
     }
-    // The limit is exact to the second.
+    // The limits are exact to the second.
     let with = |date: &str, received: &str| {
         identity(format!("Received: by x; {received}\n{ID}Date: {date}\n\nbody\n"))
     };
@@ -140,7 +140,14 @@ fn the_date_of_a_wrong_clock_does_not_count() {
         ("3 Mar 2026 10:00:00 +0000", "1 Mar 2026 10:00:00 +0000", false),
         ("3 Mar 2026 10:00:01 +0000", "1 Mar 2026 10:00:00 +0000", true),
         ("3 Mar 2026 10:00:01 +0000", "1 Mar 2026 10:00:01 +0000 (a comment)", false),
-        // Without a readable date in the Received no Date is too late.
+        ("22 Feb 2026 10:00:00 +0000", "1 Mar 2026 10:00:00 +0000", false),
+        ("22 Feb 2026 09:59:59 +0000", "1 Mar 2026 10:00:00 +0000", true),
+        ("31 Dec 1989 23:59:59 +0000", "1 Jan 1990 10:00:00 +0000", true),
+        ("1 Jan 1990 00:00:00 +0000", "1 Jan 1990 10:00:00 +0000", false),
+        ("31 Dec 1989 23:00:00 -0100", "1 Jan 1990 10:00:00 +0000", false),
+        ("1 Jan 1990 00:59:59 +0100", "1 Jan 1990 10:00:00 +0000", true),
+        // Without a readable date in the Received no Date is too early or too late.
+        ("3 Mar 2006 10:00:00 +0000", "some day", false),
         ("3 Mar 2036 10:00:00 +0000", "some day", false),
         ("3 Mar 2036 10:00:00 +0000", "", false),
     ] {
@@ -158,6 +165,54 @@ fn the_date_of_a_received_follows_its_last_semicolon() {
     assert!(counts("; 1 Mar 2026 10:00:00 +0000"));
     assert!(!counts("by x 1 Mar 2026 10:00:00 +0000"));
     assert!(!counts("by x; 1 Mar 2026 10:00:00 +0000; y"));
+}
+
+/// What names nothing is the same in every message of a broken mailer: by Message-ID alone the
+/// second one would be lost.
+#[test]
+fn an_id_that_names_nothing_is_none() {
+    let by_id = |id: &str, text: &str| {
+        let bytes = format!("Message-ID: {id}\nSubject: {text}\n\nbody\n");
+        Identity::of(bytes.as_bytes(), DedupBy::MessageId)
+    };
+    for id in [
+        "",
+        "<>",
+        "< >",
+        "<\t>",
+        "<@>",
+        "<@localhost>",
+        "@",
+        "()",
+        "(a)",
+        "(a (b) \\) c)",
+        "(a) <>",
+        "(a) (b)\n\t<@c>",
+        "<..@x>",
+        "<\"\"@x>",
+        "\"<>\"",
+        "<-@x>",
+    ] {
+        assert_eq!(by_id(id, "one").message_id, None, "{id}");
+        assert_ne!(by_id(id, "one"), by_id(id, "two"), "{id}");
+    }
+    for id in [
+        "<a@x>",
+        "a",
+        "1",
+        "<a>",
+        "(a) <b@x>",
+        "<(a)@x>",
+        "(a@x",
+        "((a) b@x",
+        "(a\\",
+        "<\u{20ac}@x>",
+        "<\"a\"@>",
+        "<$a@x>",
+    ] {
+        assert_eq!(by_id(id, "one").message_id.as_deref(), Some(id.as_bytes()));
+        assert_eq!(by_id(id, "one"), by_id(id, "two"), "{id}");
+    }
 }
 
 /// Copies for two recipients, a retry and a forwarded copy have the same oldest Received.
