@@ -7,12 +7,14 @@
 //!
 //! On failure the output begins with `x.y.z text`, which overrides the exit status in Postfix; on
 //! success it is one line, of which Postfix logs 100 characters. A full or closed pipe neither
-//! changes the status nor blocks the process.
+//! changes the status nor blocks the process. The main thread, the watchdog and a signal may all
+//! come to the end: the first one says its line and ends the process with its own status.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,10 +57,43 @@ pub fn line(outcome: &Outcome) -> String {
     text::within(&text, LONGEST_LINE).into_owned() + "\n"
 }
 
+/// The right to end the process, and to write its last words. There is one.
+struct TheEnd(());
+
+/// Whether it is taken.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+impl TheEnd {
+    /// Whoever comes second waits until the first one has ended the process.
+    fn of_all() -> TheEnd {
+        loop {
+            match TheEnd::if_first() {
+                Some(end) => return end,
+                // It may wake up for no reason.
+                None => thread::park(),
+            }
+        }
+    }
+
+    /// `None` for whoever comes second. Async-signal-safe.
+    fn if_first() -> Option<TheEnd> {
+        (!ENDING.swap(true, Ordering::SeqCst)).then_some(TheEnd(()))
+    }
+
+    fn with(self, status: i32) -> ! {
+        std::process::exit(status)
+    }
+
+    /// Writes the line, which a full or closed pipe keeps from nothing else.
+    fn with_line(self, outcome: &Outcome) -> ! {
+        say(std::io::stdout().as_fd(), line(outcome).as_bytes());
+        self.with(status(outcome) as i32)
+    }
+}
+
 /// Writes the line and ends the process.
 pub fn end(outcome: &Outcome) -> ! {
-    say(std::io::stdout().as_fd(), line(outcome).as_bytes());
-    std::process::exit(status(outcome) as i32)
+    TheEnd::of_all().with_line(outcome)
 }
 
 /// The result of a command that delivers nothing.
@@ -91,6 +126,7 @@ pub enum PluginStatus {
 /// error. If `out` cannot be written, the command has failed; it prints no error for a reader that
 /// has closed the pipe (`| head`).
 pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
+    let end = TheEnd::of_all();
     let mut stdout = std::io::stdout();
     let written = match out {
         "" => Ok(()),
@@ -107,7 +143,7 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
     if !err.is_empty() {
         let _ = writeln!(errors, "{}", err.trim_end());
     }
-    std::process::exit(match verdict {
+    end.with(match verdict {
         Verdict::Done if written.is_ok() => ExitCode::Ok as i32,
         Verdict::No if written.is_ok() => 1,
         Verdict::Lost => LOST,
@@ -183,7 +219,7 @@ pub struct LockCodes {
 /// Ends `with-lock`.
 pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
     let (status, text) = match ending {
-        LockEnding::Exited(status) => std::process::exit(*status),
+        LockEnding::Exited(status) => TheEnd::of_all().with(*status),
         LockEnding::Killed(signal) => {
             let name = Signal::try_from(*signal).map_or("a signal", Signal::as_str);
             (BY_SIGNAL + signal, Some(format!("ended by {name}")).filter(|_| codes.mail))
@@ -196,16 +232,17 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
         LockEnding::Lost(text) => (LOST, Some(text.clone())),
         LockEnding::NothingToDo(text) => end_command(text, "", Verdict::Done),
     };
+    let end = TheEnd::of_all();
     if codes.mail {
         // Also a lock that is held: nothing was done with the mail.
-        end(&Outcome::TempFail(Status::TEMPORARY, text.unwrap_or_default()));
+        end.with_line(&Outcome::TempFail(Status::TEMPORARY, text.unwrap_or_default()));
     }
     if matches!(ending, LockEnding::Busy(_)) && codes.quiet {
         tracing::info!("{}", text.unwrap_or_default());
     } else if let Some(text) = text {
         tell(&text);
     }
-    std::process::exit(status)
+    end.with(status)
 }
 
 /// Tells somebody on standard error what happens, in a line, unless that would block.
@@ -239,10 +276,10 @@ impl RunStatus {
 pub fn end_run_of_tick(ending: &LockEnding) -> ! {
     let codes = LockCodes { mail: false, busy: BUSY, quiet: true };
     match ending {
-        LockEnding::Exited(status) if *status != 0 => std::process::exit(1),
+        LockEnding::Exited(status) if *status != 0 => TheEnd::of_all().with(1),
         LockEnding::NothingToDo(text) => {
             tracing::info!("{text}");
-            std::process::exit(0)
+            TheEnd::of_all().with(0)
         }
         ending => end_with_lock(ending, codes),
     }
@@ -262,7 +299,7 @@ pub fn log_panics() {
 
 /// Ends the process that guards the command of `with-lock`; nobody asks for its status.
 pub fn end_guardian() -> ! {
-    std::process::exit(0)
+    TheEnd::of_all().with(0)
 }
 
 /// Runs `f` and turns a panic into a temporary failure.
@@ -297,14 +334,17 @@ pub fn end_at_signals() {
     ];
     for (signal, text) in texts {
         let end = move || {
+            // The process ends already, perhaps by the very thread that this signal interrupts.
+            let Some(TheEnd(())) = TheEnd::if_first() else { return };
             // SAFETY: standard output is open for the life of the process (Rust opens the standard
             // descriptors that are closed at its start).
             let out = unsafe { BorrowedFd::borrow_raw(nix::libc::STDOUT_FILENO) };
             say(out, text.as_bytes());
             signal_hook::low_level::exit(ExitCode::TempFail as i32);
         };
-        // SAFETY: in the signal's context `end` calls only poll(2), write(2) and _exit(2), which
-        // are async-signal-safe (signal-safety(7)), allocate nothing and take no lock.
+        // SAFETY: in the signal's context `end` swaps an atomic and calls only poll(2), write(2)
+        // and _exit(2), which are async-signal-safe (signal-safety(7)), allocate nothing and take
+        // no lock.
         if let Err(error) = unsafe { signal_hook::low_level::register(signal as i32, end) } {
             tracing::warn!(%error, "no handler for {signal}: it would kill the delivery");
         }

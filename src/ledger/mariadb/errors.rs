@@ -6,6 +6,7 @@ use std::time::Duration;
 use mysql_async::{DriverError, Error, IoError, ServerError};
 
 use crate::ledger::LedgerError;
+use crate::ledger::given_up::{no_answer_text, says_no_answer};
 use crate::text;
 
 /// A login is refused.
@@ -66,17 +67,10 @@ pub(super) fn no_answer(after: Duration) -> LedgerError {
     LedgerError::Unavailable(no_answer_text(after))
 }
 
-const NO_ANSWER: &str = "no answer within ";
-
-pub(super) fn no_answer_text(after: Duration) -> String {
-    format!("{NO_ANSWER}{:.1} s", after.as_secs_f64())
-}
-
 /// Whether an answer did not come in time: by our own clock, or by the server's
 /// `max_statement_time`, which we set.
 pub(super) fn is_late(error: &LedgerError) -> bool {
-    let is_late =
-        |text: &str| text.starts_with(&TOO_LATE.to_string()) || text.starts_with(NO_ANSWER);
+    let is_late = |text: &str| text.starts_with(&TOO_LATE.to_string()) || says_no_answer(text);
     matches!(error, LedgerError::Unavailable(text) if is_late(text))
 }
 

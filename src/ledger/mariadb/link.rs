@@ -9,9 +9,10 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Opts, Row};
 use tokio::time::timeout_at;
 
-use super::errors::{ACCESS_DENIED, meaning_of, no_answer_text, text_of};
+use super::errors::{ACCESS_DENIED, meaning_of, text_of};
 use super::target::{MariadbTarget, Purpose};
 use crate::ledger::LedgerError;
+use crate::ledger::given_up::no_answer_text;
 use crate::ledger::rows::SqlRow;
 use crate::net::runtime::PrivateRuntime;
 use crate::text;

@@ -7,6 +7,7 @@ use postgres::Error;
 use postgres::error::SqlState;
 
 use crate::ledger::LedgerError;
+use crate::ledger::given_up::{no_answer_text, says_no_answer};
 use crate::text;
 
 pub(super) fn meaning_of(error: &Error) -> LedgerError {
@@ -47,14 +48,8 @@ pub(super) fn refuses_login(error: &Error) -> bool {
 /// Whether an answer did not come in time: by our own clock, or by the `statement_timeout` that we
 /// set (57014, query_canceled).
 pub(super) fn is_late(error: &LedgerError) -> bool {
-    let is_late = |text: &str| text.starts_with("57014") || text.starts_with(NO_ANSWER);
+    let is_late = |text: &str| text.starts_with("57014") || says_no_answer(text);
     matches!(error, LedgerError::Unavailable(text) if is_late(text))
-}
-
-const NO_ANSWER: &str = "no answer within ";
-
-pub(super) fn no_answer_text(after: Duration) -> String {
-    format!("{NO_ANSWER}{:.1} s", after.as_secs_f64())
 }
 
 /// SQLSTATE and message, or the chain of causes; one line, bounded.

@@ -15,10 +15,11 @@ use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::cancel::cancel;
-use super::errors::{no_answer_text, refuses_login, text_of};
+use super::errors::{refuses_login, text_of};
 use super::metered::{Budget, MeteredTls, with_meter};
 use super::target::{HostTarget, Target};
 use crate::ledger::LedgerError;
+use crate::ledger::given_up::no_answer_text;
 use crate::net::runtime::PrivateRuntime;
 
 /// A connection and its runtime.
