@@ -43,8 +43,8 @@ complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "with-lock" -d 'Run 
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "lock" -d 'Show who holds locks, assert one, make one free'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "jobs" -d 'Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -s d -d 'Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To field]' -r
-complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -s f -d 'Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path field]' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -s d -d 'Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To field above the first Received field]' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -s f -d 'Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path field there]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l size -d 'Size of the message as Postfix states it (${size}); a much shorter message is refused as cut' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l queue-id -d 'Postfix queue id (${queue_id}), for the record' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l sasl-username -d 'Login of the client that submitted the message (${sasl_username}), empty for none' -r

@@ -73,11 +73,11 @@ pub enum CliCommand {
 #[derive(Debug, Args)]
 pub struct DeliverArgs {
     /// Envelope recipient; may be repeated [default: $RECIPIENT, else the top-most Delivered-To
-    /// field]
+    /// field above the first Received field]
     #[arg(short = 'd', value_name = "RECIPIENT", allow_hyphen_values = true, value_parser = text())]
     pub recipients: Vec<String>,
     /// Envelope sender, empty for the null sender [default: $SENDER, else the top-most Return-Path
-    /// field]
+    /// field there]
     #[arg(short = 'f', value_name = "SENDER", allow_hyphen_values = true, value_parser = text())]
     pub sender: Option<String>,
     /// Size of the message as Postfix states it (${size}); a much shorter message is refused as cut

@@ -138,6 +138,17 @@ impl Message {
         self.fields().find(|field| field.is(name.as_bytes())).map(|field| field.unfolded())
     }
 
+    /// The address in the top-most field called `name` (lower case) above the first Received. There
+    /// only the server that delivered the message writes. What stands below, or in a message that
+    /// no server has received, anybody can have written: mail would go into mailboxes, and answers
+    /// of filters to addresses, that its sender chose.
+    pub fn prepended_address(&self, name: &[u8]) -> Option<String> {
+        let above = self.fields().position(|field| field.is(b"received")).unwrap_or(0);
+        let field = self.fields().take(above).find(|field| field.is(name))?;
+        let value = String::from_utf8_lossy(&field.unfolded()).into_owned();
+        Some(value.trim_matches(['<', '>']).to_owned()).filter(|address| !address.is_empty())
+    }
+
     /// What the ledger records besides the identity: addresses, subject, date, MIME parts. Parses
     /// the header block and scans for MIME boundaries.
     pub fn facts(&self) -> Facts {

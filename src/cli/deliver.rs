@@ -208,19 +208,15 @@ impl DeliverCommand<'_> {
         let config = &self.loaded.config;
         let (limit, by) = (config.limits.message_bytes, config.dedup.by);
         let message = input::read(writer, self.request.stated_size, limit, by)?;
-        let first = |name: &str| {
-            message.first(name).map(|value| String::from_utf8_lossy(&value).into_owned())
-        };
         let envelope = &mut self.request.envelope;
         if self.request.by_environment
-            && let Some(exact) = first("delivered-to").filter(|recipient| !recipient.is_empty())
+            && let Some(exact) = message.prepended_address(b"delivered-to")
             && envelope.recipients.iter().all(|recipient| as_local_exports(&exact) == *recipient)
         {
             envelope.recipients = vec![exact];
         }
         if !self.request.sender_known {
-            let path = first("return-path").unwrap_or_default();
-            envelope.sender = path.trim_matches(['<', '>']).to_owned();
+            envelope.sender = message.prepended_address(b"return-path").unwrap_or_default();
         }
         Ok(message)
     }

@@ -20,7 +20,10 @@ pub enum Failure {
     UnknownRecipient(String),
     #[error("message is larger than limits.message_bytes = {limit}")]
     TooLarge { limit: u64 },
-    #[error("no recipient: give -d, or RECIPIENT in the environment, or a Delivered-To field")]
+    #[error(
+        "no recipient: give -d, or RECIPIENT in the environment, or a Delivered-To field above the \
+         first Received field"
+    )]
     NoRecipient,
     #[error("message was cut short: {0}")]
     Cut(String),

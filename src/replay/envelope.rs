@@ -1,8 +1,6 @@
-//! For whom a message in a file is. Without `--to` the message itself must say: the top-most
-//! Delivered-To, or else X-Original-To, above the first Received field. There only the server that
-//! delivered it writes; so does it with Return-Path. What stands below, or in To and Cc, or in a
-//! message that no server has received, anybody can have written: mail would go into mailboxes, and
-//! answers of filters to addresses, that its sender chose.
+//! For whom a message in a file is, and from whom. Without `--to` the message itself must say: by
+//! what the server prepended that delivered it, Delivered-To, or else X-Original-To; and
+//! Return-Path.
 
 use crate::envelope::Envelope;
 use crate::message::Message;
@@ -12,18 +10,15 @@ const RECIPIENT_FIELDS: [&[u8]; 2] = [b"delivered-to", b"x-original-to"];
 
 /// The envelope; without a recipient where the message does not say for whom it is.
 pub fn of(message: &Message, to: &[String]) -> Envelope {
-    // A draft, say, has never been through a server: nothing in it counts.
-    let above = message.fields().position(|field| field.is(b"received")).unwrap_or(0);
-    let said = |name: &[u8]| {
-        let field = message.fields().take(above).find(|field| field.is(name))?;
-        let value = String::from_utf8_lossy(&field.unfolded()).into_owned();
-        Some(value.trim_matches(['<', '>']).to_owned()).filter(|address| !address.is_empty())
-    };
     let recipients = match to {
-        [] => RECIPIENT_FIELDS.into_iter().find_map(said).into_iter().collect(),
+        [] => RECIPIENT_FIELDS
+            .into_iter()
+            .find_map(|name| message.prepended_address(name))
+            .into_iter()
+            .collect(),
         to => to.to_vec(),
     };
-    let sender = said(b"return-path").unwrap_or_default();
+    let sender = message.prepended_address(b"return-path").unwrap_or_default();
     Envelope { sender, recipients, ..Envelope::default() }
 }
 

@@ -143,6 +143,34 @@ fn the_recipient_comes_from_the_argument_the_environment_or_the_topmost_delivere
     }
 }
 
+/// What stands below the first Received, or in a message without one, its sender may have written.
+#[test]
+fn a_recipient_that_the_sender_wrote_is_none() {
+    let table = Table::new();
+    let forged = "Return-Path: <boss@mail.axial.net>\nDelivered-To: doug@mail.axial.net\n";
+    let body = "Subject: forged\n\nbody\n";
+    for head in [
+        format!("Received: from far\n{forged}"),
+        forged.to_owned(),
+        format!("Delivered-To:\nReceived: from far\n{forged}"),
+        format!("Subject: none\n\n{forged}Received: from far\n"),
+    ] {
+        let message = format!("{head}{body}");
+        table.deliver(&[], message.as_bytes()).is(75, "4.3.5 no recipient");
+    }
+    // Nor is what the environment cannot say taken from there.
+    let message = format!("Received: from far\nDelivered-To: o'brien@mail.axial.net\n{body}");
+    let mut command = table.command(&["deliver"]);
+    command.env("RECIPIENT", "o_brien@mail.axial.net");
+    feed(command, message.as_bytes()).is(0, "stored account=o_brien ");
+    // Nor the sender.
+    let message = format!("Received: from far\nReturn-Path: <boss@mail.axial.net>\n{body}");
+    table.deliver(&["-d", SCUBA], message.as_bytes()).is(0, "stored account=scuba ");
+    let senders = "SELECT DISTINCT coalesce(a.sender, m.sender) FROM onedrop_attempt a JOIN \
+                   onedrop_message m ON m.id = a.message_id";
+    assert_eq!(table.site.ledger(senders), [""]);
+}
+
 #[test]
 fn unknown_recipients_are_67() {
     let table = Table::new();

@@ -200,8 +200,9 @@ fn the_envelope_is_what_the_process_was_told() {
         .is(0, "stored account=scuba ")
         .says("account=doug mailbox=Sent");
     // From the fields that pipe(8) prepended; the environment; odd addresses.
-    let piped = b"Return-Path: <lisa@gmail.com>\nDelivered-To: o'brien@mail.axial.net\nSubject: \
-                  fields\n\nbody\n";
+    let piped =
+        b"Return-Path: <lisa@gmail.com>\nDelivered-To: o'brien@mail.axial.net\nReceived: from \
+                  far\nSubject: fields\n\nbody\n";
     let mut command = site.helpless("").command(&[]);
     command.env("RECIPIENT", "o_brien@mail.axial.net");
     site.helpless("").of(piped).feed(command).is(0, "stored account=o'brien ");
