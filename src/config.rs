@@ -240,6 +240,8 @@ pub struct SentSettings {
 pub struct DedupSettings {
     /// What makes two messages the same.
     pub by: DedupBy,
+    /// Further names by which the site's Postfix calls itself in Received.
+    pub received_by: Vec<String>,
 }
 
 /// `[lock]`: waiting for and holding a copy.

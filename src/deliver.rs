@@ -69,6 +69,8 @@ pub struct DeliveryRequest<'a> {
     /// This host's name.
     pub host: &'a str,
     pub started: Instant,
+    /// As in [`Entry`].
+    pub oldest: Option<SystemTime>,
     /// All recipients share one ending, the process' exit status; else each has its own.
     pub one_ending: bool,
 }
@@ -318,7 +320,7 @@ fn record(
         raw: policy.keep_raw.then(|| job.message.received()),
         nul_runs: nul_runs.as_deref(),
         at: early.as_ref().map(|(at, _)| *at),
-        oldest: message::oldest_time(job.message),
+        oldest: job.oldest,
     };
     let mut patience = Patience::new(policy.wait, deadline);
     loop {

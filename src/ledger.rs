@@ -146,7 +146,8 @@ pub struct Entry<'a> {
     /// When it was received, by the caller's clock in whole seconds. Put on record as the time of a
     /// new message where the ledger's own clock says the same, give or take [`CLOCKS_DIFFER_BY`].
     pub at: Option<SystemTime>,
-    /// The oldest time that the message tells ([`oldest_time`](crate::message::oldest_time)). If
+    /// The oldest time at which it may have been recorded before, by clocks of hosts that nobody
+    /// here knows ([`oldest_time`](crate::message::oldest_time)), or as [`taken_by_us`] says. If
     /// the ledger may have forgotten what was recorded then, the copies of a new message are
     /// claimed in doubt, and [look back](Claim::looks_back).
     pub oldest: Option<SystemTime>,
@@ -154,6 +155,16 @@ pub struct Entry<'a> {
 
 /// By how much a message may seem younger than it is: clocks of hosts that it came by differ.
 pub const MEMORY_MARGIN: Duration = Duration::from_secs(3600);
+
+/// By how much clocks of the site's own hosts may differ, of which one is the ledger's.
+const OWN_CLOCKS_DIFFER_BY: Duration = Duration::from_secs(300);
+
+/// [`Entry::oldest`] of a message that the site's own Postfix took at that time, by what is known
+/// of the ledger's time `now`: no delivery of this message can have begun before. `None`, any time,
+/// where it lies ahead: then that clock tells nothing.
+pub fn taken_by_us(at: SystemTime, now: SystemTime) -> Option<SystemTime> {
+    (at <= now + CLOCKS_DIFFER_BY).then(|| at + (MEMORY_MARGIN - OWN_CLOCKS_DIFFER_BY))
+}
 
 /// Whether a message may have been recorded before the time since which a ledger remembers all
 /// (`None`: it remembers for ever). One that tells no time may be of any age.

@@ -61,6 +61,7 @@ pub mod schedule;
 pub mod sender;
 pub mod service;
 pub mod shared_config;
+pub mod site_names;
 pub mod status;
 pub mod store;
 pub mod telemetry;

@@ -18,6 +18,7 @@ mod head;
 mod identity;
 mod nul;
 mod parts;
+mod received;
 mod wrapped;
 
 pub use bytes::Bytes;
@@ -27,6 +28,7 @@ pub use head::{ReceivedClauses, trace_head};
 pub use identity::{DedupBy, Identity, oldest_time, sent_at};
 pub use nul::{NulError, restore_nul};
 pub use parts::PartFact;
+pub use received::taken_at;
 pub use wrapped::{handed_inner, inner, is_damaged, may_be_wrapper, wrapper};
 
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Zoned;
 
@@ -14,11 +14,12 @@ use crate::deadline::Deadline;
 use crate::deliver::{self, DeliveryRequest, Ending, Failure, Means, Policy, Watch};
 use crate::directory::{Destination, Home, Known};
 use crate::envelope::Envelope;
-use crate::ledger::{AccountServer, AnyLedger, LedgerError};
-use crate::message::{DedupBy, Message, ReceivedClauses, trace_head};
+use crate::ledger::{self, AccountServer, AnyLedger, LedgerError};
+use crate::message::{self, DedupBy, Message, ReceivedClauses, trace_head};
 use crate::outcome::UnknownAccount;
 use crate::pool::{Connections, Limits};
 use crate::routing::Routing;
+use crate::site_names::{self, SiteNames};
 use crate::store::{AnyStore, StoreError, WitnessNames};
 use crate::way::{self, Unproven, WayProof};
 
@@ -69,6 +70,16 @@ pub struct Service {
     pub by: DedupBy,
     /// This host's name.
     pub host: String,
+    age: Age,
+}
+
+/// What tells how old a message is.
+enum Age {
+    /// What the site's own Postfix has written, and none of what its sender wrote: else whoever
+    /// writes an old Date has a whole mailbox searched.
+    OwnPostfix(SiteNames),
+    /// Any field: it may have been in the mailbox for years.
+    AllFields,
 }
 
 /// A message with its envelope, as a door has taken it.
@@ -119,7 +130,8 @@ impl Service {
     ) -> Result<Service, Failure> {
         let limits = Limits { kept: at_a_time, ..ONE };
         let per_key = loaded.config.pool.per_account;
-        Service::with(loaded, adapters, limits, Limits { per_key, ..limits })
+        let service = Service::with(loaded, adapters, limits, Limits { per_key, ..limits })?;
+        Ok(Service { age: Age::AllFields, ..service })
     }
 
     fn with(
@@ -141,6 +153,8 @@ impl Service {
         if config.directory.unknown_account == UnknownAccount::Reject {
             store.name_witnesses(witnesses(&loaded, &ledger));
         }
+        let host = host_name();
+        let names = site_names::of(config, &host);
         Ok(Service {
             ledger,
             store,
@@ -148,7 +162,8 @@ impl Service {
             gate: Arc::default(),
             policy: Policy::of(config),
             by: config.dedup.by,
-            host: host_name(),
+            host,
+            age: Age::OwnPostfix(names),
             loaded,
         })
     }
@@ -190,6 +205,7 @@ impl Service {
             heads: &[],
             host: &self.host,
             started: mail.started,
+            oldest: self.oldest(mail.message),
             one_ending: mail.one_ending,
         };
         let destinations = match own.iter().any(Option::is_some) {
@@ -204,6 +220,17 @@ impl Service {
                 deliver::deliver(&DeliveryRequest { destinations, heads, ..request }, means)
             }
             Err(failure) => deliver::fail(&request, &failure, means),
+        }
+    }
+
+    /// See [`Entry::oldest`](crate::ledger::Entry::oldest).
+    fn oldest(&self, message: &Message) -> Option<SystemTime> {
+        match &self.age {
+            Age::AllFields => message::oldest_time(message),
+            Age::OwnPostfix(names) => {
+                let at = message::taken_at(message, |by| names.has(by))?;
+                ledger::taken_by_us(at, self.ledger.time())
+            }
         }
     }
 

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use super::finding::{Finding, Remarks, Severity};
 use super::program;
 use crate::config::{Config, DEFAULT_FILE, Listen, Loaded};
+use crate::service::host_name;
+use crate::site_names::{self, SiteNames};
 
 mod access;
 mod command;
@@ -33,13 +35,14 @@ use transport::PipeTransport;
 const SOCKET: &str = "/run/onedrop/lmtp.sock";
 
 /// Further parameters of main.cf.
-const MAIN: [&str; 8] = [
+const MAIN: [&str; 9] = [
     "config_directory",
     "enable_long_queue_ids",
     "export_environment",
     "mail_owner",
     "maximal_queue_lifetime",
     "message_size_limit",
+    "myhostname",
     "queue_directory",
     "soft_bounce",
 ];
@@ -95,6 +98,8 @@ struct Setup {
     lmtp: Vec<LmtpTransport>,
     /// The `mailbox_command`s that run onedrop.
     mailbox_commands: Vec<MailboxCommand>,
+    /// What Onedrop takes for the site's own names.
+    names: SiteNames,
 }
 
 impl Setup {
@@ -113,6 +118,10 @@ impl Setup {
             transport.add_facts(postconf, &setup, ours)?;
         }
         setup.transports = pipes;
+        if let Some(config) = &ours.config {
+            let folder = Path::new(setup.value("config_directory"));
+            setup.names = site_names::in_folder(config, &host_name(), folder);
+        }
         setup.lmtp = lmtp::transports(&setup, postconf, &ours.places())?;
         Ok(setup)
     }

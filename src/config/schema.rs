@@ -91,6 +91,7 @@ pub(super) const KEYS: &[Key] = &[
     key("sent.after", "0s", Text(after)),
     key("sent.mailbox", "Sent", Text(mailbox)),
     key("dedup.by", "content", Choice(&["content", "message-id"])),
+    key("dedup.received_by", "", List(host)),
     key("lock.wait_secs", "5", Count(0..=DAY)),
     key("lock.lease_secs", "90", Count(1..=DAY)),
     key("limits.deadline_secs", "60", Count(1..=DAY)),

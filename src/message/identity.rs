@@ -201,14 +201,15 @@ pub fn sent_at(message: &Message) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_secs(secs))
 }
 
-fn received_at(received: &Field<'_>) -> Option<i64> {
+pub(super) fn received_at(received: &Field<'_>) -> Option<i64> {
     let value = received.unfolded();
     // RFC 5322 section 3.6.7: the date follows the last semicolon.
     memchr::memrchr(b';', &value).and_then(|at| date::seconds(&value[at + 1..]))
 }
 
 /// The oldest time that the message tells: the earliest of its Date and Received fields that can be
-/// read, ours too. `None`: it tells none. Unlike the identity this is no part of the frozen format.
+/// read, ours too; whoever sent it wrote most of them. `None`: it tells none. Unlike the identity
+/// this is no part of the frozen format.
 pub fn oldest_time(message: &Message) -> Option<SystemTime> {
     let time = |field: Field<'_>| match () {
         () if field.is(b"date") => date::seconds(&field.unfolded()),

@@ -141,6 +141,7 @@ fn place(
         heads: &[],
         host: &by.host,
         started: deadline.now(),
+        oldest: None,
         one_ending: false,
     };
     let means = Means { policy: plan.policy, ledger, store, deadline: &deadline, watch: &() };

@@ -128,6 +128,7 @@ impl Verification<'_, '_> {
             heads: &[],
             host: &by.host,
             started: deadline.now(),
+            oldest: None,
             one_ending: false,
         };
         deliver::place(&job, means, by, &recorded)

@@ -14,7 +14,7 @@ use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     Audit, Entry, LeaseTerms, Ledger, Recorded, Records, Trace, TraceCopy, TraceFilter, Window,
 };
-use onedrop::message::Message;
+use onedrop::message::{self, Message};
 use onedrop::outcome::{Outcome, OverQuota, UnknownAccount};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Store, StoreError};
@@ -419,6 +419,7 @@ impl Delivery {
             heads: &[],
             host: "mx1",
             started: self.deadline.now(),
+            oldest: message::oldest_time(mail),
             one_ending: true,
         };
         let over_quota = self.over_quota;

@@ -18,7 +18,7 @@ use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     AnyLedger, Attempt, Audit, Entry, LeaseTerms, Ledger, LedgerError, Proofs, Window,
 };
-use onedrop::message::{DedupBy, Facts, Message};
+use onedrop::message::{self, DedupBy, Facts, Message};
 use onedrop::outcome::{Outcome, OverQuota, UnknownAccount};
 use onedrop::store::memory::{MemoryStore, Stored};
 use onedrop::store::{AnyStore, Receipt, StoreError};
@@ -611,6 +611,7 @@ impl Seat {
             heads: &heads,
             host: &format!("mx{}", self.process as u64 % plan.hosts),
             started: deadline.now(),
+            oldest: message::oldest_time(message),
             one_ending: is_alone,
         };
         let policy = Policy {

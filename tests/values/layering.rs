@@ -85,6 +85,7 @@ const LAYERS: [Layer; 8] = [
             "retention",
             "routing",
             "service",
+            "site_names",
             "status",
             "telemetry",
             "verify",

@@ -9,6 +9,7 @@ mod fields;
 mod head;
 mod identity;
 mod nul;
+mod received;
 
 fn message(bytes: &[u8]) -> Message {
     Message::new(bytes.to_vec(), DedupBy::Content)

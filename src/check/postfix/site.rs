@@ -89,6 +89,7 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
         );
     }
     memory(setup, ours, remarks);
+    received_by(setup, ours, remarks);
     if setup.value("enable_long_queue_ids") == "no" {
         remarks.ok("enable_long_queue_ids = no: Postfix uses queue ids again, so \"onedrop trace \
              QUEUE-ID\" may show several messages");
@@ -121,6 +122,24 @@ fn memory(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
              costs a look into its whole mailbox; set retention.days to {least} or more"
         ));
     }
+}
+
+/// What Postfix writes of itself in Received tells how old a message is.
+fn received_by(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
+    let own = setup.value("myhostname").to_owned();
+    let overridden = setup.services.iter().filter_map(|service| service.own("myhostname"));
+    let mut missing: Vec<&str> = std::iter::once(own.as_str()).chain(overridden).collect();
+    missing.retain(|name| !name.is_empty() && !name.contains('$') && !setup.names.has(name));
+    missing.dedup();
+    if ours.config.is_none() || missing.is_empty() {
+        return;
+    }
+    let names = missing.join(", ");
+    remarks.warning(format!(
+        "Postfix writes itself as {names} in Received, which is no name that Onedrop knows as the \
+         site's own: how old a message is cannot be told, and each one is looked for in its whole \
+         mailbox; add it to dedup.received_by"
+    ));
 }
 
 fn mailbox_command(command: &MailboxCommand, ours: &ExpectedPostfix, remarks: &mut Remarks) {
