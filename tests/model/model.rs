@@ -26,8 +26,8 @@ use std::time::Instant;
 
 use stateright::{Checker, Expectation, Model};
 use world::{
-    AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK,
-    RECEIPT, REMOVED, RESTARTED, SETTLED, SETTLES, TRUTH, UNDONE, UNREAD, WAITS, ZOMBIE,
+    AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, LOOKED_BACK, ONE_AT_END, ONE_EVER, OUTLIVES,
+    PUT_BACK, RECEIPT, REMOVED, RESTARTED, SETTLED, SETTLES, TRUTH, UNDONE, UNREAD, WAITS, ZOMBIE,
 };
 
 /// A protocol and its environment. Large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
@@ -57,6 +57,9 @@ pub struct Protocol {
     pub long: bool,
     /// The copies are shared ones (Sent): if the store refuses one, the ledger keeps its bytes.
     pub shared: bool,
+    /// Copies in doubt may be older than their rows: what was in the mailbox before the turn is
+    /// read outside of it.
+    pub looks_back: bool,
     /// A copy that verify does not find has been missing for a week.
     pub after_a_week: bool,
     /// Processes are interchangeable: for one copy, which all of them place.
@@ -125,6 +128,8 @@ pub enum BrokenRule {
     LookThenMark,
     /// A lease is judged by the length that the claimer is configured with, not by its own.
     LeaseByClaimer,
+    /// What came into the mailbox since the look back is not looked at in the turn.
+    LookBackIsEnough,
     /// After a restart of the host the leases of the boot before are over.
     BootEndsLeases,
     /// If the boot's id cannot be read, leases count as those of another boot, which are over.
@@ -203,6 +208,7 @@ fn two() -> Protocol {
         boot_clock: false,
         long: false,
         shared: false,
+        looks_back: false,
         after_a_week: false,
         symmetric: false,
         only: None,
@@ -489,6 +495,25 @@ fn a_late_process_confirms_no_other_message() {
     let by_number = Protocol { wrong: Some(BrokenRule::RowsByNumber), ..two_rows };
     let lost = [TRUTH, RECEIPT, SETTLED, KEPT];
     check("two messages, numbers used again", &by_number, &lost, &[UNDONE]);
+}
+
+#[test]
+fn a_look_back_outside_of_the_turn_is_completed_in_it() {
+    let seen = [FOUND, LOOKED_BACK, WAITS, ZOMBIE];
+    let one = Start::InDoubt { copies: 1 };
+    let back = Protocol { looks_back: true, start: Start::InDoubt { copies: 0 }, ..two() };
+    check("looks back, server late", &Protocol { lag: 1, ..back.clone() }, &[], &seen);
+    check("the same, one copy there", &Protocol { start: one, ..back.clone() }, &[], &seen[..1]);
+    let clock = Protocol { faults: CLOCK, start: one, ..back.clone() };
+    check("looks back, clock steps", &clock, &[], &seen[..1]);
+    let forgotten = Faults { forgets: 1, ..CRASH };
+    let forgotten = Protocol { faults: forgotten, tries: 1, ..back.clone() };
+    check("looks back, forgotten", &forgotten, &[], &seen[..2]);
+    let verified = Protocol { verifiers: vec![1], start: one, tries: 1, ..back.clone() };
+    check("looks back, verify", &verified, &[], &[FOUND, SETTLES]);
+    let enough = Protocol { wrong: Some(BrokenRule::LookBackIsEnough), ..back };
+    let broken = [ONE_EVER, ONE_AT_END];
+    check("the same, what came since is not looked at", &enough, &broken, &[LOOKED_BACK]);
 }
 
 #[test]

@@ -67,12 +67,22 @@ pub struct Copy {
     /// In the order of UIDs.
     pub mailbox: Vec<Stored>,
     pub on_the_way: Vec<Append>,
+    /// What a look back has come to, in the memory of a server that all processes share.
+    pub looked: Option<LookedBack>,
     /// A shared copy's bytes are in the ledger until its receipt is.
     pub kept: bool,
     /// The mailbox's owner has moved or deleted a copy.
     pub taken: bool,
     /// Verify has removed a copy, and none was left.
     pub bared: bool,
+}
+
+/// How far a look back has read a mailbox, and what it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LookedBack {
+    /// The highest UID that was given when it began.
+    pub above: u8,
+    pub found: Option<u8>,
 }
 
 /// A copy in its mailbox.
@@ -318,6 +328,10 @@ impl State {
         let mut names: Vec<&mut u8> =
             copy.mailbox.iter_mut().map(|stored| &mut stored.name).collect();
         names.extend(&mut copy.receipt);
+        if let Some(looked) = &mut copy.looked {
+            names.push(&mut looked.above);
+            names.extend(&mut looked.found);
+        }
         for (process, job) in self.processes.iter_mut().zip(jobs) {
             if job.get(usize::from(process.place)) == Some(&number) {
                 names.extend(&mut process.receipt);

@@ -4,8 +4,8 @@
 
 use crate::ledger::Confirmed;
 use crate::state::{
-    ANSWER, Append, At, Call, Copy, DEADLINE, LONG_DEADLINE, Mark, Process, State, Step, Stored,
-    UNNAMED, Verify,
+    ANSWER, Append, At, Call, Copy, DEADLINE, LONG_DEADLINE, LookedBack, Mark, Process, State,
+    Step, Stored, UNNAMED, Verify,
 };
 use crate::{BrokenRule, Protocol};
 
@@ -44,6 +44,11 @@ pub enum Action {
     Forgets {
         copy: u8,
     },
+    /// A server reads all that is in the mailbox, for copies in doubt; it needs no lease and no
+    /// turn.
+    LooksBack {
+        copy: u8,
+    },
     /// The owner acts on the first copy's mailbox.
     Owner(Owner),
     Verify(u8, Verify),
@@ -73,6 +78,8 @@ pub enum Doing {
     RecordUnread,
     /// The record is sent, and the session is lost before the answer.
     RecordUnanswered,
+    /// The mailbox was not read yet: not this time.
+    ComesAgain,
     TakeTurn,
     Look,
     Check,
@@ -130,6 +137,11 @@ impl Protocol {
                 }
             }
             At::RecordAgain => may(Doing::Record),
+            At::TakeTurn if self.is_to_be_read(state, index) => {
+                if noisy {
+                    may(Doing::ComesAgain);
+                }
+            }
             At::TakeTurn => may(Doing::TakeTurn),
             At::Look => may(Doing::Look),
             At::Check => {
@@ -226,9 +238,20 @@ impl Protocol {
         let found = process.at == At::Confirm { found: true };
         match doing {
             Doing::TakeTurn => self.take_turn(state, index),
+            Doing::ComesAgain => self.give_back(state, index),
             Doing::Look => {
-                // The newest, as `Store::look` of the adapters.
-                process.receipt = copy.mailbox.last().map(|stored| stored.name);
+                // The newest, as `Store::look` of the adapters; of one that looks back, among what
+                // came since.
+                let looked = copy.looked.filter(|_| self.looks_back);
+                let is_new = |stored: &&Stored| match looked {
+                    Some(looked) => {
+                        stored.name > looked.above
+                            && self.wrong != Some(BrokenRule::LookBackIsEnough)
+                    }
+                    None => true,
+                };
+                let newest = copy.mailbox.iter().rfind(is_new).map(|stored| stored.name);
+                process.receipt = newest.or(looked.and_then(|looked| looked.found));
                 process.at =
                     if process.receipt.is_some() { At::Confirm { found: true } } else { At::Check };
             }
@@ -310,6 +333,23 @@ impl Protocol {
             }
             _ => {}
         }
+    }
+
+    /// Whether the copy that a process places looks back, and its mailbox was not read yet.
+    fn is_to_be_read(&self, state: &State, index: u8) -> bool {
+        let process = &state.processes[usize::from(index)];
+        let place = usize::from(process.place);
+        let copy = &state.copies[usize::from(self.jobs[usize::from(index)][place])];
+        let is_in_doubt = matches!(process.steps[place], Step::Claimed(claim) if claim.in_doubt);
+        self.looks_back && is_in_doubt && copy.looked.is_none()
+    }
+
+    /// Reads the mailbox of a copy that is not placed.
+    pub fn look_back(&self, state: &mut State, number: u8) {
+        let above = state.next_name(number, &self.jobs) - 1;
+        let copy = &mut state.copies[usize::from(number)];
+        let found = copy.mailbox.last().map(|stored| stored.name);
+        copy.looked = Some(LookedBack { above, found });
     }
 
     /// One transaction: leases every free copy of the job. If the answer was lost, the call is

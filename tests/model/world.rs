@@ -19,6 +19,8 @@ pub const KEPT: &str = "one copy stays unless its owner takes it";
 pub const LAST: &str = "verify takes out none that is the last to stand";
 pub const DELIVERED: &str = "always delivered in the end";
 // These must happen, or the other properties would hold only because nothing was tried.
+/// A copy came into the mailbox after it was read for a look back.
+pub const LOOKED_BACK: &str = "a copy comes after the look back";
 pub const FOUND: &str = "a look finds a copy";
 pub const UNDONE: &str = "a late copy is taken out again";
 pub const WAITS: &str = "a process waits for another";
@@ -91,6 +93,10 @@ impl Model for Protocol {
             if self.join && copy.mailbox.iter().any(|stored| !stored.moved) {
                 actions.push(Action::Moves { copy: number });
             }
+            let may_be_older = copy.row != GONE && copy.receipt.is_none() && copy.in_doubt;
+            if self.looks_back && copy.looked.is_none() && may_be_older {
+                actions.push(Action::LooksBack { copy: number });
+            }
         }
         if state.calm {
             let running = state.processes.iter().position(Process::is_running);
@@ -162,6 +168,7 @@ impl Model for Protocol {
             }
             Action::Restart => self.restart(&mut state),
             Action::Forgets { copy } => self.forget(&mut state, copy),
+            Action::LooksBack { copy } => self.look_back(&mut state, copy),
             Action::Owner(owner) => {
                 state.owner -= 1;
                 acts(&mut state.copies[0], owner);
@@ -238,6 +245,13 @@ impl Model for Protocol {
             Property::eventually(DELIVERED, |_, state: &State| state.calm && state.is_delivered()),
             Property::sometimes(FOUND, |_, state: &State| {
                 is_at(state, At::Confirm { found: true })
+            }),
+            Property::sometimes(LOOKED_BACK, |_, state: &State| {
+                let is_late = |copy: &Copy| {
+                    let above = copy.looked.map(|looked| looked.above);
+                    copy.mailbox.iter().any(|stored| above.is_some_and(|above| stored.name > above))
+                };
+                state.copies.iter().any(is_late)
             }),
             Property::sometimes(UNDONE, |_, state: &State| is_at(state, At::Undo)),
             Property::sometimes(WAITS, |_, state: &State| is_at(state, At::Wait)),
@@ -404,6 +418,7 @@ pub fn words(action: Action) -> String {
         Action::ClockStepsBack => "THE LEDGER'S CLOCK STEPS BACK".to_owned(),
         Action::Restart => "THE HOST RESTARTS".to_owned(),
         Action::Forgets { copy } => format!("THE LEDGER FORGETS copy {copy}"),
+        Action::LooksBack { copy } => format!("server: looks back for copy {copy}"),
         Action::Owner(owner) => format!("owner: {owner:?}"),
         Action::Verify(index, step) => format!("verify {index}: {step:?}"),
         Action::VerifyDies(index) => format!("verify {index}: CRASHES"),
@@ -414,6 +429,7 @@ pub fn words(action: Action) -> String {
                 Doing::Record => "record",
                 Doing::RecordUnread => "record, WITHOUT THE BOOT'S ID",
                 Doing::RecordUnanswered => "record, UNANSWERED",
+                Doing::ComesAgain => "comes again",
                 Doing::TakeTurn => "take_turn",
                 Doing::Look => "look",
                 Doing::Check => "check",
