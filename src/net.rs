@@ -11,6 +11,7 @@ pub mod postgres_url;
 pub mod runtime;
 pub mod socket;
 pub mod tls;
+mod url_options;
 pub mod xtext;
 
 use std::net::IpAddr;

@@ -167,7 +167,7 @@ fn local_path(scheme: &str, rest: &str) -> Result<PathBuf, String> {
     if path.trim_end_matches('/').is_empty() {
         return Err(format!("names no path (expected {scheme}:///PATH)"));
     }
-    ensure(!path.contains('?'), "takes no options after \"?\"")?;
+    ensure(!path.contains('?'), "takes no options after \"?\" (leave them out)")?;
     // SQLite gives names such as ":memory:" and "file:..." a meaning of their own.
     let is_plain = path.starts_with('/') || !path.contains(':');
     ensure(is_plain, "a relative path must not hold \":\"")?;

@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
+use super::url_options::{decoded, unknown};
+
 /// `mysql://user@host:port/database?socket=/path&sslmode=disable`; a socket is a Unix socket of
 /// this host, and then the URL needs no host.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -50,9 +52,9 @@ impl MysqlUrl {
         let (mut socket, mut tls) = (None, None);
         for (name, value) in query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (name, decoded(value))
+            (decoded(name), decoded(value))
         }) {
-            match (name, value?.as_str()) {
+            match (name?.as_str(), value?.as_str()) {
                 ("socket", path) if path.starts_with('/') => socket = Some(PathBuf::from(path)),
                 ("socket", _) => return Err("socket must be an absolute path".to_owned()),
                 ("sslmode", "disable") => tls = Some(false),
@@ -60,7 +62,12 @@ impl MysqlUrl {
                 ("sslmode", _) => {
                     return Err("sslmode must be disable or verify-full".to_owned());
                 }
-                _ => return Err("it has options other than socket and sslmode".to_owned()),
+                ("user" | "password" | "host" | "port" | "database", _) => {
+                    return Err("write mysql://USER@HOST:PORT/DATABASE, and the password into \
+                                password_file"
+                        .to_owned());
+                }
+                (name, _) => return Err(unknown(name, &["socket", "sslmode"])),
             }
         }
         let (host, port) = host_and_port(host)?;
@@ -124,26 +131,6 @@ fn host_and_port(place: &str) -> Result<(String, u16), String> {
     }
 }
 
-/// `text` without its percent-encoding; `None`: it is not one, or not UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        rest = behind;
-        bytes.push(match first {
-            b'%' => {
-                let (digits, behind) = rest.split_at_checked(2)?;
-                rest = behind;
-                let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
-                let digits = std::str::from_utf8(digits).ok().filter(|_| is_hex)?;
-                u8::from_str_radix(digits, 16).ok()?
-            }
-            other => *other,
-        });
-    }
-    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,8 +181,15 @@ mod tests {
             ("mysql://u@h:+1/x", "port"),
             ("mysql://u@a,b/x", "one host"),
             ("mysql://u@[::g]/x", "IPv6"),
-            ("mysql://u@h/x?ssl=1", "options"),
-            ("mysql://u@h/x?sslmode=prefer", "sslmode"),
+            ("mysql://u@h/x?ssl=1", "not known: ssl (write sslmode=verify-full"),
+            ("mysql://u@h/x?ssl-mode=REQUIRED", "not known: ssl-mode (write sslmode)"),
+            ("mysql://u@h/x?sslmode=verify-full&ssl-ca=/ca.pem", "not known: ssl-ca (name the"),
+            ("mysql://u@h/x?ssl_cert=/c.pem", "not known: ssl_cert (there are no client"),
+            ("mysql://u@h/x?unix_socket=/run/s", "not known: unix_socket (write host=/FOLDER"),
+            ("mysql://u@h/x?charset=utf8mb4", "not known: charset (texts are UTF-8 always)"),
+            ("mysql://u@h/x?a%62c=1", "not known (it takes socket, sslmode)"),
+            ("mysql://u@h/x?password=x", "the password into password_file"),
+            ("mysql://u@h/x?sslmode=prefer", "sslmode must be"),
             ("mysql://u@/x?socket=run", "absolute"),
             ("mysql://u@/x?socket=/run/s&sslmode=verify-full", "no TLS"),
             ("mysql://%zz@h/x", "percent-encode"),

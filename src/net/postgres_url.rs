@@ -5,7 +5,33 @@
 use std::fmt;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, SslMode};
+
+use super::url_options::{decoded, unknown};
+use super::{is_loopback, is_loopback_address};
+
+/// The options that tokio-postgres takes.
+const OPTIONS: [&str; 19] = [
+    "host",
+    "hostaddr",
+    "port",
+    "user",
+    "password",
+    "dbname",
+    "sslmode",
+    "sslnegotiation",
+    "channel_binding",
+    "application_name",
+    "options",
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "target_session_attrs",
+    "load_balance_hosts",
+];
 
 /// A URL that was read: `postgres://user@host1:port,host2/database?option=value`, or
 /// `postgres:///database?host=/socket/directory`.
@@ -29,15 +55,34 @@ impl PostgresUrl {
         // first @.
         let rest = rest.split_once('@').map_or(rest, |(_, rest)| rest);
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let options = query.split('&').filter_map(|pair| pair.split_once('='));
-        // libpq's word for what this program always does with TLS.
-        let url = match options.clone().any(|option| option == ("sslmode", "verify-full")) {
-            true => url.replace("sslmode=verify-full", "sslmode=require"),
-            false => url.to_owned(),
+        let mut options = Vec::new();
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').ok_or("an option lacks its \"=\"")?;
+            let name = decoded(name).ok_or(NOT_ENCODED)?;
+            if !OPTIONS.contains(&name.as_str()) {
+                return Err(unknown(&name, &OPTIONS));
+            }
+            options.push((name, value));
+        }
+        let mode = options.iter().find(|(name, _)| name == "sslmode").map(|(_, value)| *value);
+        // In tokio-postgres' words: what is encrypted is always verified here, and the server
+        // decides about TLS at either of the two that leave it open.
+        let url = match mode {
+            Some("verify-full") => url.replace("sslmode=verify-full", "sslmode=require"),
+            Some("allow") => url.replace("sslmode=allow", "sslmode=prefer"),
+            None | Some("disable" | "prefer" | "require") => url.to_owned(),
+            Some(_) => return Err("sslmode must be verify-full or disable".to_owned()),
         };
+        let config: Config = url.parse().map_err(|error| why(&error))?;
+        if mode.is_some() && config.get_ssl_mode() == SslMode::Prefer && !stays_here(&config) {
+            return Err("to another host this sslmode gives anyone between the hosts the \
+                        password: write sslmode=verify-full, or disable in a network that you \
+                        trust"
+                .to_owned());
+        }
         Ok(PostgresUrl {
-            config: Box::new(url.parse().map_err(|error| why(&error))?),
-            options: options.map(|(name, _)| name.to_owned()).collect(),
+            config: Box::new(config),
+            options: options.into_iter().map(|(name, _)| name).collect(),
             place: place.to_owned(),
         })
     }
@@ -71,14 +116,27 @@ impl fmt::Display for PostgresUrl {
     }
 }
 
+/// Whether every host is this one; its address counts where there is one.
+fn stays_here(config: &Config) -> bool {
+    let addresses = config.get_hostaddrs();
+    let is_here = |host: &Host| match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => is_loopback(name),
+    };
+    match addresses {
+        [] => config.get_hosts().iter().all(is_here),
+        _ => addresses.iter().all(|address| is_loopback_address(*address)),
+    }
+}
+
+const NOT_ENCODED: &str =
+    "percent-encode what is not a letter or a digit in the user's name and the password";
+
 fn why(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     // The only cause that cannot quote a part of the URL, and with it a piece of a password.
     match cause.starts_with("invalid value for option") {
         true => cause,
-        false => {
-            "percent-encode what is not a letter or a digit in the user's name and the password"
-                .to_owned()
-        }
+        false => NOT_ENCODED.to_owned(),
     }
 }

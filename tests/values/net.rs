@@ -124,10 +124,75 @@ fn a_broken_url_is_refused_without_showing_it() {
         "postgres://u:secret@db:port/x",
         "postgres://u:secret@db/x?sslmode=verify-ca",
         "postgres://u:secret@db/x?secret=1",
-        "postgres://u@db/x?sslpassword=secret",
+        "postgres://u@db/x?sslrootcert=secret",
     ] {
         let why = PostgresUrl::parse(url).err().unwrap_or_default();
         assert!(!why.is_empty() && !why.contains("sec"), "{url}: {why}");
+    }
+}
+
+#[test]
+fn an_option_that_is_not_taken_is_named_with_what_serves_instead() {
+    for (options, said) in [
+        ("sslmode=verify-full&sslrootcert=/ca", "known: sslrootcert (name the authority's"),
+        ("ssl%72ootcert=/ca", "known: sslrootcert (name the authority's certificate in ca_file"),
+        ("sslcert=/c", "known: sslcert (there are no client certificates"),
+        ("sslpassword=secret", "known: sslpassword (there are no client certificates"),
+        ("passfile=/p", "known: passfile (the password is in password_file)"),
+        ("ssl=true", "known: ssl (write sslmode=verify-full, or sslmode=disable)"),
+        ("ssl-mode=require", "known: ssl-mode (write sslmode)"),
+        ("ApplicationName=x", "known: ApplicationName (write application_name)"),
+        ("socket=/run/s", "known: socket (write host=/FOLDER for Postgres"),
+        ("gssencmode=disable", "known: gssencmode (the login is"),
+        ("client_encoding=UTF8", "known: client_encoding (texts are UTF-8 always)"),
+        ("currentSchema=mail", "known: currentSchema (for Postgres write options="),
+        ("keepalives_count=3", "known: keepalives_count (write keepalives_retries)"),
+        ("connection_limit=5", "known: connection_limit (pool.ledger says"),
+        // It may be a piece of a password.
+        ("hunter2=1", "it has an option that is not known (it takes host, hostaddr,"),
+        ("sslmode", "an option lacks its \"=\""),
+        ("sslmode=verify-ca", "sslmode must be verify-full or disable"),
+        ("sslmode=on", "sslmode must be verify-full or disable"),
+        ("connect_timeout=soon", "invalid value for option `connect_timeout`"),
+        ("application_name=%ff", "percent-encode"),
+    ] {
+        let why = PostgresUrl::parse(&format!("postgres://u@db/x?{options}")).err();
+        let why = why.unwrap_or_default();
+        assert!(why.contains(said) && !why.contains("hunter2"), "{options}: {why}");
+    }
+    for options in ["application_name=x&keepalives_retries=3", "options=-csearch_path%3Dmail", ""] {
+        read(&format!("postgres://u@db/x?{options}"));
+    }
+}
+
+/// What the server may decide about TLS, whoever is between the hosts decides.
+#[test]
+fn tls_that_the_server_may_refuse_stays_on_this_host() {
+    for here in
+        ["u@localhost", "u@127.0.0.1", "u@[::1]", "u@%2Frun%2Fpg", "u@db?hostaddr=127.0.0.1"]
+    {
+        for mode in ["prefer", "allow"] {
+            let more = if here.contains('?') { '&' } else { '?' };
+            let url = read(&format!("postgres://{here}{more}sslmode={mode}"));
+            assert_eq!(url.config().get_ssl_mode(), SslMode::Prefer, "{here}");
+        }
+    }
+    for there in [
+        "u@db.example",
+        "u@localhost,db.example",
+        "u@10.0.0.1",
+        "u@localhost?hostaddr=10.0.0.1",
+        "?host=db.example",
+    ] {
+        let more = if there.contains('?') { '&' } else { '?' };
+        for mode in ["prefer", "allow", "pre%66er"] {
+            let url = format!("postgres://{there}{more}sslmode={mode}");
+            let why = PostgresUrl::parse(&url).err().unwrap_or_default();
+            assert!(why.contains("sslmode"), "{url}: {why}");
+        }
+        for mode in ["verify-full", "require", "disable"] {
+            read(&format!("postgres://{there}{more}sslmode={mode}"));
+        }
     }
 }
 

@@ -184,7 +184,8 @@ fn unfit(version: &str, row: &Row) -> Result<Option<String>, LedgerError> {
     let why = if is_too_old(version) {
         format!("MariaDB {} is older than 10.6", text::within(version, 60))
     } else if is_galera {
-        "it is a node of a Galera cluster (wsrep_on), whose nodes grant locks each for itself"
+        "it is a node of a Galera cluster (wsrep_on): it may answer OK to a commit that was rolled \
+         back, and grants locks for itself alone"
             .to_owned()
     } else if is_read_only {
         "it is read only (innodb_read_only)".to_owned()
