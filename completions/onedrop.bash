@@ -19,6 +19,9 @@ _onedrop() {
             onedrop,check)
                 cmd="onedrop__subcmd__check"
                 ;;
+            onedrop,completions)
+                cmd="onedrop__subcmd__completions"
+                ;;
             onedrop,deliver)
                 cmd="onedrop__subcmd__deliver"
                 ;;
@@ -36,6 +39,9 @@ _onedrop() {
                 ;;
             onedrop,lock)
                 cmd="onedrop__subcmd__lock"
+                ;;
+            onedrop,man)
+                cmd="onedrop__subcmd__man"
                 ;;
             onedrop,migrate)
                 cmd="onedrop__subcmd__migrate"
@@ -67,6 +73,9 @@ _onedrop() {
             onedrop__subcmd__help,check)
                 cmd="onedrop__subcmd__help__subcmd__check"
                 ;;
+            onedrop__subcmd__help,completions)
+                cmd="onedrop__subcmd__help__subcmd__completions"
+                ;;
             onedrop__subcmd__help,deliver)
                 cmd="onedrop__subcmd__help__subcmd__deliver"
                 ;;
@@ -84,6 +93,9 @@ _onedrop() {
                 ;;
             onedrop__subcmd__help,lock)
                 cmd="onedrop__subcmd__help__subcmd__lock"
+                ;;
+            onedrop__subcmd__help,man)
+                cmd="onedrop__subcmd__help__subcmd__man"
                 ;;
             onedrop__subcmd__help,migrate)
                 cmd="onedrop__subcmd__help__subcmd__migrate"
@@ -266,7 +278,7 @@ _onedrop() {
 
     case "${cmd}" in
         onedrop)
-            opts="-h -V --config --help --version deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs help"
+            opts="-h -V --config --help --version deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -302,6 +314,24 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__completions)
+            opts="-h --config --help bash zsh fish"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -378,7 +408,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help)
-            opts="deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs help"
+            opts="deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -392,6 +422,20 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__help__subcmd__completions)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -699,6 +743,20 @@ _onedrop() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        onedrop__subcmd__help__subcmd__man)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         onedrop__subcmd__help__subcmd__migrate)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -862,7 +920,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__check)
-            opts="-h --config --help"
+            opts="-h --json --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1455,8 +1513,26 @@ _onedrop() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        onedrop__subcmd__man)
+            opts="-h --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         onedrop__subcmd__migrate)
-            opts="-h --dry-run --accept-config --config --help"
+            opts="-h --dry-run --json --accept-config --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

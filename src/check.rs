@@ -79,9 +79,8 @@ pub fn run(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if nix::unistd::geteuid().is_root() {
-        let text = "this check runs as root, and Postfix never runs a delivery agent as root: what \
-                    root may read and write says nothing about the transport's user; check as that \
-                    user (runuser -u USER -- onedrop check)";
+        let text = "root may read what the delivery user may not: check as that user (runuser -u \
+                    onedrop -- onedrop check)";
         findings.push(Finding::new(Severity::Warning, "configuration", text));
     }
     let named = config.map(Path::to_owned);
@@ -183,7 +182,7 @@ fn bounded<T: Send + 'static>(
 
 /// An error of the system in words, without its number.
 fn shown(error: &io::Error) -> String {
-    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
+    text::without_number(&error.to_string()).to_owned()
 }
 
 /// Whether a server listens at a Unix socket.

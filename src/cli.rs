@@ -16,6 +16,7 @@ use crate::command_line::{Cli, CliCommand, manual, usage_problem};
 use crate::config::{Config, Loaded, Opens};
 use crate::deliver::Failure;
 use crate::exit::{self, Verdict};
+use crate::ledger::{CANNOT_BE_REACHED, REFUSES_OUR_LOGIN};
 use crate::outcome::{Outcome, OverQuota};
 use crate::service::Adapters;
 use crate::text::one_line;
@@ -28,7 +29,9 @@ mod input;
 mod jobs;
 mod lmtp;
 mod lock;
+
 mod migrate;
+mod pages;
 mod purge;
 mod replay;
 mod resume;
@@ -93,8 +96,13 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Lock(args) => {
             read(Opens::Ledger).and_then(|loaded| lock::run(args, &loaded, adapters))
         }
+        CliCommand::Completions(args) => Ok(pages::completions(&args)),
+        CliCommand::Man(args) => pages::man(&args),
     };
-    let failed = |err| CommandOutcome { out: String::new(), err, verdict: Verdict::Failed };
+    let failed = |err| {
+        let err = with_next_step(err, config);
+        CommandOutcome { out: String::new(), err, verdict: Verdict::Failed }
+    };
     let CommandOutcome { out, err, verdict } = outcome.unwrap_or_else(failed);
     exit::end_command(&out, &err, verdict)
 }
@@ -127,6 +135,20 @@ fn load(config: Option<&Path>) -> Result<Loaded, String> {
 /// For what runs no jobs.
 fn load_despite_jobs(config: Option<&Path>, opens: Opens) -> Result<Loaded, String> {
     Config::load_despite_jobs(config, opens).map_err(|errors| errors.to_string())
+}
+
+/// A ledger that is away: where it is named, and what comes next.
+fn with_next_step(err: String, config: Option<&Path>) -> String {
+    let is_away = [CANNOT_BE_REACHED, REFUSES_OUR_LOGIN]
+        .iter()
+        .any(|why| err.starts_with(&format!("ledger: {why}")));
+    match load_despite_jobs(config, Opens::Ledger) {
+        Ok(loaded) if is_away => {
+            let place = loaded.ledger_set_in;
+            format!("{err}\nledger.url: {place}; what is wrong with it: onedrop check")
+        }
+        _ => err,
+    }
 }
 
 /// The time that `--since` names.
@@ -166,7 +188,8 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
             with_lock::refuse(&format!("usage: {}", usage_problem(error)), argv, by_postfix)
         }
         (false, false) if jobs::is_check(argv) => {
-            let CommandOutcome { out, err, verdict } = jobs::refuse(&usage_problem(error));
+            let json = argv.iter().any(|word| word == "--json");
+            let CommandOutcome { out, err, verdict } = jobs::refuse(&usage_problem(error), json);
             exit::end_command(&out, &err, verdict)
         }
         (false, by_postfix) if by_postfix || argv.iter().any(|word| word == "deliver") => {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Listen;
 
@@ -43,30 +43,52 @@ pub enum CliCommand {
     /// Test the configuration, the ledger, the store and the local Postfix set-up, a line per
     /// finding
     Check(CheckArgs),
-    /// Show what is on record: messages, their copies, every attempt; exits 1 if nothing is found
+    /// Show what is on record: messages, their copies, every attempt
     Trace(TraceArgs),
-    /// Show on one screen whether all is well, and if not, which command comes next; exits 0 (it
-    /// is), 1 (something wants attention) or 75 (something could not be told)
+    /// Show on one screen whether all is well, and if not, which command comes next
     Status(StatusArgs),
-    /// Compare ledger and mailboxes, a line per finding; exits 0 (nothing left to repair), 1
-    /// (something is) or 75 (failed)
+    /// Compare ledger and mailboxes, a line per finding
     Verify(VerifyArgs),
     /// Write Sent copies that were left for later, unless the sender's mail program has saved its
-    /// own; exits 0 (nothing left that needs a person), 1 (something is) or 75 (failed)
+    /// own
     Settle(SettleArgs),
     /// Forget what is older than retention says, in small steps beside deliveries
     Purge(PurgeArgs),
     /// Let messages in again, after a mail store was restored; or erase an account
     Forget(ForgetArgs),
-    /// Deliver again, from files or from the ledger, and write nothing twice; exits 0 (all
-    /// delivered), 1 (not all) or 75 (stopped, the rest is left)
+    /// Deliver again, from files or from the ledger, and write nothing twice
     Replay(ReplayArgs),
-    /// Run a command while no other host or process holds the same lock; exits as the command does
+    /// Run a command while no other host or process holds the same lock
     WithLock(WithLockArgs),
     /// Show who holds locks, assert one, make one free
     Lock(LockArgs),
     /// Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are
     Jobs(JobsArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Show the manual page of a command
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// bash, zsh or fish
+    pub shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Its name, such as verify or jobs list; onedrop.toml: the configuration [default: the page of
+    /// onedrop itself]
+    #[arg(value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// What Postfix says about the message.
@@ -114,6 +136,9 @@ pub struct MigrateArgs {
     /// Say what would be done, and about how long it takes
     #[arg(long)]
     pub dry_run: bool,
+    /// Print what would be done as JSON
+    #[arg(long, requires = "dry_run")]
+    pub json: bool,
     /// Take this host's dedup.by, directory.account, directory.detail, [[file]], sent.mailbox,
     /// store.lmtp and store.url for all hosts; let Postfix's queues run empty first
     #[arg(long, conflicts_with = "dry_run")]

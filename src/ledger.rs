@@ -83,11 +83,11 @@ pub enum LedgerError {
     #[error("{0}: {SAME_ON_ALL_HOSTS}")]
     OtherConfig(String),
     /// The ledger cannot be reached, or the session was lost: open it again.
-    #[error("cannot be reached: {0}")]
+    #[error("{CANNOT_BE_REACHED}: {0}")]
     Unavailable(String),
     /// The ledger answers, but does not let us in: user, password or database are not what it
     /// knows.
-    #[error("refuses our login: {0}")]
+    #[error("{REFUSES_OUR_LOGIN}: {0}")]
     Login(String),
     /// The role that we log in as lacks a grant; its name is in it, and what it may not touch.
     #[error("lacks a grant for our role: {0} (see docs/rights.md)")]
@@ -109,7 +109,7 @@ pub enum LedgerError {
     #[error("the record of this delivery was purged or forgotten before it ended")]
     Forgotten,
     /// The ledger holds what no version of this program writes.
-    #[error("holds what it should not: {0}")]
+    #[error("a row is damaged, or was changed by hand: {0}")]
     Broken(String),
 }
 
@@ -124,6 +124,8 @@ impl From<ConfigMismatch> for LedgerError {
     }
 }
 
+pub const CANNOT_BE_REACHED: &str = "cannot be reached";
+pub const REFUSES_OUR_LOGIN: &str = "refuses our login";
 const SAME_ON_ALL_HOSTS: &str = "set it to the same value on every host; to change it for all of \
      them, let Postfix's queues run empty, change it everywhere and run `onedrop migrate \
      --accept-config`";

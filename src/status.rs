@@ -162,7 +162,7 @@ pub fn without_ledger(error: &LedgerError) -> StatusFinding {
         LedgerError::Version(_) => "onedrop migrate --dry-run",
         _ => "onedrop check",
     };
-    StatusFinding::failed("ledger", format!("ledger: {error}"), command)
+    StatusFinding::failed("ledger", error.to_string(), command)
 }
 
 /// What this host alone can tell, each within `time`: whether its mail store answers, and Postfix'

@@ -56,6 +56,11 @@ pub fn of_bytes(bytes: &[u8], longest: usize) -> String {
     within(&String::from_utf8_lossy(bytes), longest).into_owned()
 }
 
+/// What the system says of an error, without its number at the end.
+pub fn without_number(text: &str) -> &str {
+    text.split(" (os error").next().unwrap_or_default()
+}
+
 /// What a panic said.
 pub fn of_panic(payload: Box<dyn Any + Send>) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());

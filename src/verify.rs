@@ -374,6 +374,7 @@ impl<'a, 'p> Verification<'a, 'p> {
     /// Another delivery has the copy.
     fn busy(&mut self, copy: &CopyOnRecord, text: impl Into<String>) {
         self.found(copy, Level::Info, Topic::Busy, None, text);
+        self.tally.busy += 1;
     }
 
     fn found(

@@ -80,7 +80,8 @@ impl WayProof {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let why = "whether the mail server heeds for whom we log in was not known in time";
+                let why = "whether the mail server opens the account that Onedrop names was not \
+                           known in time";
                 return Err(StoreError::NotStored(why.to_owned()).into());
             }
             state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -188,7 +189,9 @@ pub fn renew(
         match store.whose_mailboxes(account, until) {
             Ok(MailboxOwner::Accounts(proof)) => {
                 ledger.note_proof(&way, true, host, until)?;
-                return Ok(Some(format!("{way} heeds for whom we log in: {proof}")));
+                return Ok(Some(format!(
+                    "{way} opens the mailboxes of the account that Onedrop names: {proof}"
+                )));
             }
             Ok(MailboxOwner::Users(proof)) => {
                 ledger.note_proof(&way, false, host, until)?;

@@ -110,6 +110,7 @@ fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
     if ours.client.is_some() {
         index(conf, ours, &mut remarks);
     }
+    place(conf, ours.config, &mut remarks);
     match ours.config.store.lmtp {
         Some(_) => {
             guard::judge(conf, &mut remarks);
@@ -119,6 +120,31 @@ fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
     }
     remarks.summarize(|| "its settings fit".to_owned());
     remarks.findings("dovecot", "").collect()
+}
+
+/// Maildirs that Dovecot does not serve are read by nobody. Its user database may name others.
+fn place(conf: &Conf, config: &Config, remarks: &mut Remarks) {
+    let StoreUrl::Maildir { root } = config.store.kind() else { return };
+    let Some((driver, path)) = conf.mail_place() else { return };
+    // The folder above the first that differs from user to user.
+    let common = |path: &str| {
+        let fixed = path.split(['%', '{']).next().unwrap_or_default();
+        let above = fixed.rfind('/').map_or("", |at| &fixed[..at]);
+        std::path::PathBuf::from(if fixed.len() < path.len() { above } else { fixed })
+    };
+    let (ours, theirs) = (common(&root.to_string_lossy()), common(path));
+    let is_elsewhere = path.starts_with('/')
+        && root.is_absolute()
+        && !(ours.starts_with(&theirs) || theirs.starts_with(&ours));
+    if driver != "maildir" || is_elsewhere {
+        remarks.warning(format!(
+            "Dovecot serves {driver}:{path}, and Onedrop writes Maildirs under {} (store.url): \
+             unless a userdb says otherwise, no user sees what is delivered; \
+             conf/dovecot/onedrop-maildirs.conf serves them, docs/set-up-maildirs.md writes where \
+             Dovecot reads",
+            root.display()
+        ));
+    }
 }
 
 /// An append without an answer in time must not take effect later.

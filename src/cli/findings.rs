@@ -105,8 +105,12 @@ impl Comparison<'_> {
     fn ended(&self, tally: &Tally) -> CommandOutcome {
         let copies = if tally.copies == 1 { "copy" } else { "copies" };
         let mut err = format!("{} {copies} {}", tally.copies, self.done);
-        let counts =
-            [(tally.settled, "settled"), (tally.infos, "to know"), (tally.repaired, "repaired")];
+        let counts = [
+            (tally.settled, "settled"),
+            (tally.infos - tally.busy, "noted"),
+            (tally.repaired, "repaired"),
+            (tally.busy, "held by a delivery and passed over"),
+        ];
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             err.push_str(&format!(", {count} {what}"));
         }

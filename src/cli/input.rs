@@ -4,10 +4,12 @@
 //! states, and that the writing process is still alive.
 
 use std::fs;
+use std::io::IsTerminal as _;
 
 use nix::unistd::{Pid, getppid};
 
 use crate::deliver::Failure;
+use crate::exit;
 use crate::message::{DedupBy, Message, ReadError};
 
 /// `PF_EXITING` in include/linux/sched.h: the process is exiting. The kernel sets it before it
@@ -83,6 +85,9 @@ pub(super) fn read(
     limit: u64,
     by: DedupBy,
 ) -> Result<Message, Failure> {
+    if std::io::stdin().is_terminal() {
+        exit::tell("waiting for a message on standard input; Ctrl-D on a line of its own ends it");
+    }
     let message =
         Message::read(std::io::stdin().lock(), limit, by).map_err(|error| match error {
             ReadError::TooLarge { limit } => Failure::TooLarge { limit },

@@ -44,7 +44,7 @@ pub(super) fn run(
         ask(&loaded.config.jobs.jobs, &*ledger, Instant::now() + TIME)
     };
     match args.command {
-        JobsCommand::Check { names } => Ok(check::run(&names, config, adapters)),
+        JobsCommand::Check { names, json } => Ok(check::run(&names, json, config, adapters)),
         JobsCommand::Run(args) => run::run(args, config, adapters, umask),
         JobsCommand::Tick { by_server } => tick::run(by_server, config, adapters, umask),
         JobsCommand::List { json } => {

@@ -2,6 +2,7 @@
 //! never takes a lock.
 
 use std::env;
+use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, Unit};
@@ -65,7 +66,15 @@ fn list(
         true => as_json(&rows),
         false => rows.iter().map(|row| line(row, Timestamp::now())).collect(),
     };
-    Ok(CommandOutcome { out, err: String::new(), verdict })
+    // For people: a script counts lines.
+    let is_silent = rows.is_empty() && !json && io::stdout().is_terminal();
+    let err = match name {
+        Some(name) if is_silent => format!("{name} is free"),
+        None if is_silent && stale => "no lease has run out".to_owned(),
+        None if is_silent => "no lock is held".to_owned(),
+        _ => String::new(),
+    };
+    Ok(CommandOutcome { out, err, verdict })
 }
 
 fn line(row: &LockRow, now: Timestamp) -> String {

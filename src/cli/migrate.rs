@@ -5,10 +5,12 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::command_line::MigrateArgs;
 use crate::config::Loaded;
 use crate::duration;
-use crate::ledger::{AnyLedger, LedgerError, PlannedStep};
+use crate::ledger::{AnyLedger, LedgerError, PlannedStep, SchemaVersion};
 use crate::service::{Adapters, ONE};
 
 /// Long, because a migration may go through a large table.
@@ -22,7 +24,7 @@ pub(super) fn run(
     let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
     let ledger = (adapters.ledger)(loaded, ONE).map_err(of_the_ledger)?;
     match args.dry_run {
-        true => plan(&*ledger).map_err(of_the_ledger),
+        true => plan(&*ledger, args.json).map_err(of_the_ledger),
         false => migrate(&*ledger, args.accept_config),
     }
 }
@@ -44,9 +46,12 @@ pub fn say_that_migrate_waits(for_whom: &str) {
     let _ = writeln!(std::io::stderr(), "{for_whom}: waiting for its end");
 }
 
-fn plan(ledger: &dyn AnyLedger) -> Result<String, LedgerError> {
+fn plan(ledger: &dyn AnyLedger, json: bool) -> Result<String, LedgerError> {
     let until = Instant::now() + TIME;
     let planned = ledger.planned_migration(until)?;
+    if json {
+        return Ok(as_json(&planned, ledger.schema_version(until)?));
+    }
     let mut text = String::new();
     for PlannedStep { migration, what, rows, about, .. } in &planned {
         let rows = rows.map_or(String::new(), |rows| format!(" (about {rows} rows)"));
@@ -62,4 +67,22 @@ fn plan(ledger: &dyn AnyLedger) -> Result<String, LedgerError> {
     }
     let found = ledger.schema_version(until)?;
     Ok(format!("{text}the ledger {found}"))
+}
+
+fn as_json(planned: &[PlannedStep], found: SchemaVersion) -> String {
+    let steps: Vec<_> = planned
+        .iter()
+        .map(|PlannedStep { migration, oldest_program, what, rows, about }| {
+            json!({
+                "migration": migration,
+                "what": what,
+                "rows": rows,
+                "about_secs": about.as_secs_f64(),
+                "oldest_program": oldest_program,
+            })
+        })
+        .collect();
+    let SchemaVersion { found, oldest_program, program } = found;
+    let ledger = json!({ "version": found, "oldest_program": oldest_program, "program": program });
+    format!("{:#}", json!({ "steps": steps, "ledger": ledger }))
 }

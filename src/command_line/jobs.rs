@@ -45,17 +45,15 @@ pub enum JobsCommand {
         #[arg(long, value_name = "TIME")]
         due: Option<String>,
     },
-    /// Run a job if it is due and what it depends on has succeeded; exits as its command does, 0 if
-    /// it is not to run now, 200 if it runs already
+    /// Run a job if it is due and what it depends on has succeeded
     Run(JobsRunArgs),
-    /// Run every job that is due, look again when one has ended and each minute while any runs;
-    /// exits 1 if one has failed
+    /// Run every job that is due, look again when one has ended and each minute while any runs
     Tick {
         /// `onedrop lmtp` has started it
         #[arg(long, hide = true)]
         by_server: bool,
     },
-    /// Compare the ledger with the configuration, a line per finding; exits 1 if there is one
+    /// Compare the ledger with the configuration, a line per finding
     Audit {
         /// Take jobs off the record, with their runs, that the configuration does not have
         #[arg(long)]
@@ -64,11 +62,13 @@ pub enum JobsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Tell a monitoring system how jobs are: one line with performance data; exits 0 (OK), 1
-    /// (warning), 2 (critical) or 3 (unknown)
+    /// Tell a monitoring system how jobs are: one line with performance data
     Check {
         /// [default: every job]
         names: Vec<String>,
+        /// Print as JSON in place of the line
+        #[arg(long)]
+        json: bool,
     },
 }
 

@@ -78,7 +78,7 @@ pub enum LockCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show who holds a lock; exits 1 if it is free
+    /// Show who holds a lock
     Holder {
         name: LockName,
         /// Print as JSON
@@ -86,7 +86,7 @@ pub enum LockCommand {
         json: bool,
     },
     /// Tell whether the lock is still held under which this command runs, and for how many
-    /// seconds; exits 201 if it is not
+    /// seconds
     Assert {
         /// The lock's name, or a token (NAME#SLOT:EPOCH) [default: $ONEDROP_LOCK_TOKEN]
         #[arg(value_name = "NAME | TOKEN")]
@@ -95,7 +95,7 @@ pub enum LockCommand {
         #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration::parse)]
         min: Duration,
     },
-    /// Make a slot free whose holder is known to be gone; exits 1 if this epoch does not hold it
+    /// Make a slot free whose holder is known to be gone
     Release {
         name: LockName,
         #[arg(long)]
@@ -104,8 +104,7 @@ pub enum LockCommand {
         #[arg(long)]
         epoch: i64,
     },
-    /// Make a slot free whose lease has run out, and let its holder know that it has lost it; exits
-    /// 1 if there is nothing to steal
+    /// Make a slot free whose lease has run out, and let its holder know that it has lost it
     Steal {
         name: LockName,
         /// [default: every slot whose lease has run out]

@@ -38,6 +38,8 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// The files it was read from, in order.
     pub files: Vec<PathBuf>,
+    /// Where `ledger.url` is set.
+    pub ledger_set_in: Origin,
     passwords: Passwords,
 }
 
@@ -166,6 +168,7 @@ fn read_all(
     // systemd.exec(5), "Credentials"
     let credentials = path_in("CREDENTIALS_DIRECTORY");
     let passwords = rules::check(&config, opens, credentials.as_deref(), &mut reading);
+    let ledger_set_in = reading.origin("ledger.url");
     let Reading { mut problems, mut job_problems, mut warnings, .. } = reading;
     if !job_problems.is_empty() {
         config.jobs.jobs.clear();
@@ -178,7 +181,7 @@ fn read_all(
     }
     warnings.sort();
     job_problems.sort();
-    Ok(Loaded { config, job_problems, warnings, files, passwords })
+    Ok(Loaded { config, job_problems, warnings, files, ledger_set_in, passwords })
 }
 
 /// The text of a file, or the line that keeps it from being read (0: the file as a whole) and why.

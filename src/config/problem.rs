@@ -107,6 +107,5 @@ pub(super) fn shown_name(name: &str) -> String {
 
 /// What the system says about a file, without its number.
 pub(super) fn shown_io(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+    text::without_number(&error.to_string()).to_lowercase()
 }

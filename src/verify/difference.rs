@@ -80,6 +80,8 @@ pub struct Tally {
     /// Copies compared.
     pub copies: u64,
     pub infos: u64,
+    /// Those of them that another delivery has.
+    pub busy: u64,
     pub repaired: u64,
     pub errors: u64,
     /// Placed copies whose second look was taken; by `settle`, what was left for later.
@@ -92,6 +94,7 @@ impl AddAssign for Tally {
     fn add_assign(&mut self, more: Tally) {
         self.copies += more.copies;
         self.infos += more.infos;
+        self.busy += more.busy;
         self.repaired += more.repaired;
         self.errors += more.errors;
         self.settled += more.settled;

@@ -19,22 +19,19 @@ impl<'a> Verification<'a, '_> {
         found: &[FoundCopy],
     ) -> Result<(), Unverified> {
         let (topic, why) = match lease_left_over {
-            true => (Topic::Lease, format!("in doubt since the lease of {} ran out", copy.owner)),
-            false => (Topic::Doubt, "in doubt since a lease before the last one".to_owned()),
+            true => (Topic::Lease, format!("{} never said how its delivery ended", copy.owner)),
+            false => (Topic::Doubt, "an earlier delivery may have written it".to_owned()),
         };
         let missing = |seen: &str| {
-            format!(
-                "{why}, {seen}: the next attempt to deliver it writes one, unless Postfix has \
-                 returned it"
-            )
+            format!("{why}; {seen}: Postfix' next try writes it, if Postfix still has the message")
         };
         let Some(receipt) = &to_record(found).map(FoundCopy::to_record) else {
-            self.found(copy, Level::Error, topic, None, missing("no copy found"));
+            self.found(copy, Level::Error, topic, None, missing("no copy is there"));
             return Ok(());
         };
         if !self.plan.repair {
             let text = format!(
-                "{why}, a copy is there as {receipt}: repair, or the next attempt, records it"
+                "{why}; a copy is there as {receipt}: --repair, or Postfix' next try, records it"
             );
             self.found(copy, Level::Error, topic, Some(receipt), text);
             return Ok(());
@@ -59,7 +56,7 @@ impl<'a> Verification<'a, '_> {
         let one = ToConfirm { claim, receipt: &receipt, facts, end: None };
         match turn.confirm(&one, self.plan.ledger_until())? {
             Confirmed::Recorded => {
-                let text = format!("was {why}, is recorded as {receipt}");
+                let text = format!("{why}; the copy that is there is on record now: {receipt}");
                 self.found(copy, Level::Repaired, topic, Some(&receipt), text);
                 // Its second look comes after the lease that was taken just now.
                 self.compare(copy, &receipt, Duration::ZERO, &found?)

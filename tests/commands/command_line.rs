@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support::journal::told_to_the_journal;
 use crate::support::postfix::{DOMAIN, Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use crate::support::site::{Files, Site};
-use crate::support::{fixture, onedrop, onedrop_path, set_mode, wait_until};
+use crate::support::{fixture, fixture_text, onedrop, onedrop_path, set_mode, wait_until};
 
 pub const SCUBA: &str = "scuba@mail.axial.net";
 
@@ -317,6 +319,55 @@ fn a_real_postfix_keeps_a_message_that_it_gave_to_a_command_that_delivers_nothin
             postfix.log()
         );
     }
+}
+
+#[test]
+fn what_a_migration_would_do_comes_as_json() {
+    let admin = Admin::empty();
+    let base = admin.site.root.join("base.db");
+    let text = fixture_text("fixtures/base-ledger/sqlite.sql");
+    rusqlite::Connection::open(&base).and_then(|db| db.execute_batch(&text)).expect("a ledger");
+    let url = format!("sqlite:{}", base.display());
+    let run = |args: &[&str]| {
+        let mut command = admin.command(args);
+        Ended::of(&command.env("ONEDROP__LEDGER__URL", &url).output().expect("onedrop"))
+    };
+    let ended = run(&["migrate", "--dry-run", "--json"]);
+    let told: Value = serde_json::from_str(&ended.out).expect("JSON");
+    assert_eq!((ended.status, &told["ledger"]["version"]), (Some(0), &Value::from(10)), "{told}");
+    let step = &told["steps"][0];
+    let text = run(&["migrate", "--dry-run"]).out;
+    let (name, what) = (step["migration"].as_str(), step["what"].as_str());
+    let (name, what) = (name.expect("a name"), what.expect("a sentence"));
+    assert!(text.starts_with(&format!("would do {name}: {what}")), "{text}{told}");
+    assert!(step["about_secs"].is_number() && step["oldest_program"].is_number(), "{told}");
+    assert_eq!(run(&["migrate", "--json"]).status, Some(75), "a run has no steps to print");
+}
+
+/// The file to look into, and what to do next.
+#[test]
+fn a_ledger_that_is_away_is_told_with_where_it_is_named() {
+    let admin = Admin::with("");
+    let config = admin.site.root.join("etc/onedrop.toml");
+    let beside = admin.site.root.write(
+        "etc/conf.d/ledger.toml",
+        "[ledger]\nurl = \"postgres://x@127.0.0.1:9/x?sslmode=disable\"\n",
+    );
+    assert!(config.exists());
+    let next = format!(
+        "ledger: cannot be reached: 127.0.0.1:9: error connecting to server: Connection \
+         refused\nledger.url: {}:2:1; what is wrong with it: onedrop check",
+        beside.display()
+    );
+    for args in
+        [&["trace", "x"][..], &["jobs", "list"], &["lock", "list"], &["purge"], &["migrate"]]
+    {
+        let ended = admin.run(args);
+        assert_eq!((ended.status, ended.err.trim_end()), (Some(75), next.as_str()), "{args:?}");
+    }
+    let ended = admin.run(&["status"]);
+    let line = "FAILED     ledger    cannot be reached: 127.0.0.1:9: ";
+    assert!(ended.out.contains(line), "{ended:?}");
 }
 
 #[test]

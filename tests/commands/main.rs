@@ -6,6 +6,7 @@ mod command_line;
 mod config;
 mod exit_table;
 mod jobs;
+mod on_a_terminal;
 mod one_ending;
 mod secrets;
 mod signals;

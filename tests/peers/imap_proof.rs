@@ -166,13 +166,13 @@ fn the_server_and_check_renew_the_proof() {
     let dovecot = Dovecot::start();
     let mail = Mail::at(dovecot.imap_port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
     let lmtp = Launch::of(&mail.config).start();
-    lmtp.wait_for_log("heeds for whom we log in");
+    lmtp.wait_for_log("opens the mailboxes of the account that Onedrop names");
     assert_eq!(mail.proofs(), 1, "before anything was delivered");
     drop(lmtp);
     let checked = mail.run(&["check"], b"");
     assert!(
         checked.1.contains("ok      store: the mail server at")
-            && checked.1.contains("heeds for whom"),
+            && checked.1.contains("opens the mailboxes of the account that Onedrop names"),
         "{checked:?}"
     );
 }

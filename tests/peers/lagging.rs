@@ -273,7 +273,7 @@ fn verify_sees_copies_that_a_search_does_not_show() {
         assert_eq!(said.contains("uid=3 is one too many"), sees, "{trusted}: {said}");
         assert_eq!(said.contains("a copy is there as uid=4"), sees, "{trusted}: {said}");
         assert_eq!(said.contains("may hide another copy"), !sees, "{trusted}: {said}");
-        assert_eq!(said.contains("no copy found"), !sees, "{trusted}: {said}");
+        assert_eq!(said.contains("no copy is there"), !sees, "{trusted}: {said}");
     }
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use onedrop::command_line::{described, manual};
 
 use crate::page::PROJECT;
+use crate::support::onedrop;
 use generated::{FOLDERS, generated};
 
 #[path = "../../examples/generate/configuration.rs"]
@@ -48,6 +49,44 @@ fn the_generated_files_are_the_programs() {
         "the command line or conf/onedrop.toml has changed: run `cargo run --example generate` and \
          commit man/ and completions/ (not as the program has it: {wrong:?})"
     );
+}
+
+/// For those who have the program alone.
+#[test]
+fn the_program_prints_its_pages_and_completions() {
+    for (name, text) in generated() {
+        let (folder, file) = name.split_once('/').expect("a folder");
+        let mut command = onedrop();
+        match (folder, file) {
+            ("completions", "onedrop.bash") => command.args(["completions", "bash"]),
+            ("completions", "_onedrop") => command.args(["completions", "zsh"]),
+            ("completions", "onedrop.fish") => command.args(["completions", "fish"]),
+            _ => {
+                let named = file.trim_end_matches(".1").trim_end_matches(".5");
+                command.args(["man", named.trim_start_matches("onedrop-")])
+            }
+        };
+        let output = run(&mut command);
+        assert!(output.status.success(), "{name}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), text.trim_end(), "{name}");
+    }
+    let words = run(onedrop().args(["man", "jobs", "list"]));
+    assert!(told(&words).starts_with(".ie"), "{words:?}");
+    let none = run(onedrop().args(["man", "nosuch"]));
+    assert_eq!((none.status.code(), told(&none).lines().count()), (Some(75), 1), "{none:?}");
+}
+
+/// A command's one line says what it does; how it ends is in its own help.
+#[test]
+fn no_line_about_a_command_has_exit_statuses() {
+    fn look(command: &clap::Command) {
+        for sub in command.get_subcommands() {
+            let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(!about.contains("exits"), "{}: {about}", sub.get_name());
+            look(sub);
+        }
+    }
+    look(&manual());
 }
 
 #[test]

@@ -288,6 +288,18 @@ pub fn leads_from_the_package_to_the_first_mail(machine: &Machine) {
     follow(machine, "README.md", Some(README_SET_UP));
     let new = "/var/lib/onedrop/mail/scuba/Maildir/new/*";
     is_there_once(machine, new);
+    // Debian's Dovecot has a mail_location of its own, which README changes.
+    let check = "runuser -u onedrop -- onedrop check --account scuba";
+    let served = "Dovecot serves mbox:~/mail:INBOX=/var/mail/%u, and Onedrop writes Maildirs under \
+                  /var/lib/onedrop/mail";
+    let told = machine.run(check);
+    assert!(told.contains(served), "{told}");
+    machine.run(
+        "cp /usr/share/onedrop/dovecot/onedrop-maildirs.conf /etc/dovecot/conf.d/99-onedrop.conf
+         systemctl restart dovecot",
+    );
+    let fetched = machine.run("doveadm fetch -u scuba hdr.message-id mailbox INBOX all");
+    assert!(fetched.contains("<CAHk9w0next-meeting@"), "{fetched}");
     nothing_to_find(machine, "onedrop");
     let told = machine.run("runuser -u onedrop -- onedrop status");
     assert!(told.contains(": all is well\n") && told.contains("3 jobs ok"), "{told}");

@@ -32,6 +32,7 @@ pub mod proxy;
 pub mod server;
 pub mod site;
 pub mod stream;
+pub mod terminal;
 pub mod trial;
 
 use std::fs::{self, File, OpenOptions};

@@ -55,6 +55,16 @@ impl Conf {
         own.or_else(|| self.setting(&[], name))
     }
 
+    /// The kind of mailboxes and their path: `mail_location` (2.3), or two settings (2.4). `None`:
+    /// not set, so that Dovecot looks for them.
+    pub fn mail_place(&self) -> Option<(&str, &str)> {
+        let of = |name| self.setting(&[], name).filter(|value| !value.is_empty());
+        match of("mail_location") {
+            Some(place) => place.split_once(':'),
+            None => Some((of("mail_driver")?, of("mail_path")?)),
+        }
+    }
+
     /// Whether a passdb sets this field for whoever it lets in: as a word (2.3) or in a section
     /// (2.4).
     pub fn has_passdb_field(&self, field: &str) -> bool {

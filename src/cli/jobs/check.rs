@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use serde_json::json;
+
 use super::{CommandOutcome, configured, open, told};
 use crate::config::{Config, JobSettings, Opens};
 use crate::exit::{PluginStatus, Verdict};
@@ -18,33 +20,42 @@ const TIME: Duration = Duration::from_secs(8);
 /// How many jobs that are well are named.
 const NAMED: usize = 5;
 
-pub(super) fn run(names: &[String], config: Option<&Path>, adapters: Adapters) -> CommandOutcome {
-    judged(names, config, adapters).unwrap_or_else(|why| refuse(&why))
+pub(super) fn run(
+    names: &[String],
+    json: bool,
+    config: Option<&Path>,
+    adapters: Adapters,
+) -> CommandOutcome {
+    judged(names, json, config, adapters).unwrap_or_else(|why| refuse(&why, json))
 }
 
 /// UNKNOWN, for this reason.
-pub(in crate::cli) fn refuse(why: &str) -> CommandOutcome {
+pub(in crate::cli) fn refuse(why: &str, json: bool) -> CommandOutcome {
     let why: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let why = text::shortened(&why.join("; "), 500).replace('|', "/");
-    outcome(PluginStatus::Unknown, &why)
+    let (status, word) = (PluginStatus::Unknown, word(PluginStatus::Unknown));
+    match json {
+        true => outcome(status, format!("{:#}", json!({ "status": word, "text": why }))),
+        false => outcome(status, format!("JOBS {word}: {why}")),
+    }
 }
 
-fn outcome(status: PluginStatus, text: &str) -> CommandOutcome {
-    let word = match status {
+fn word(status: PluginStatus) -> &'static str {
+    match status {
         PluginStatus::Ok => "OK",
         PluginStatus::Warning => "WARNING",
         PluginStatus::Critical => "CRITICAL",
         PluginStatus::Unknown => "UNKNOWN",
-    };
-    CommandOutcome {
-        out: format!("JOBS {word}: {text}"),
-        err: String::new(),
-        verdict: Verdict::Monitored(status),
     }
+}
+
+fn outcome(status: PluginStatus, out: String) -> CommandOutcome {
+    CommandOutcome { out, err: String::new(), verdict: Verdict::Monitored(status) }
 }
 
 fn judged(
     names: &[String],
+    json: bool,
     config: Option<&Path>,
     adapters: Adapters,
 ) -> Result<CommandOutcome, String> {
@@ -58,10 +69,10 @@ fn judged(
     let seen = JobsSeen::read(&*ledger, Instant::now() + TIME).map_err(told)?;
     let standings: Vec<_> =
         wanted.into_iter().map(|job| JobStanding::of(job, jobs, &seen)).collect();
-    Ok(verdict(&standings, seen.now))
+    Ok(verdict(&standings, json, seen.now))
 }
 
-fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
+fn verdict(standings: &[JobStanding<'_>], json: bool, now: SystemTime) -> CommandOutcome {
     let status = standings.iter().map(JobStanding::status).max().unwrap_or(PluginStatus::Ok);
     let (well, mut bad): (Vec<_>, Vec<_>) =
         standings.iter().partition(|standing| standing.status() == PluginStatus::Ok);
@@ -75,12 +86,34 @@ fn verdict(standings: &[JobStanding<'_>], now: SystemTime) -> CommandOutcome {
     let failed = standings.iter().filter(|one| one.is_failing()).count();
     let overdue = standings.iter().filter(|one| one.overdue.is_some()).count();
     let age = standings.iter().filter_map(|one| one.success_age(now)).max();
+    if json {
+        let jobs: Vec<_> = standings
+            .iter()
+            .map(|one| {
+                let why = (one.status() != PluginStatus::Ok).then(|| one.trouble());
+                json!({
+                    "name": one.job.name,
+                    "status": word(one.status()),
+                    "state": one.state.as_str(),
+                    "why": why,
+                })
+            })
+            .collect();
+        let all = json!({
+            "status": word(status),
+            "jobs": jobs,
+            "failed": failed,
+            "overdue": overdue,
+            "last_success_age_secs": age.map(|age| age.as_secs()),
+        });
+        return outcome(status, format!("{all:#}"));
+    }
     // Without thresholds: one failure is a warning of one job, and critical of another.
     let mut figures = format!("failed={failed} overdue={overdue}");
     if let Some(age) = age {
         figures.push_str(&format!(" last_success_age={}s", age.as_secs()));
     }
-    outcome(status, &format!("{} | {figures}", said.join(", ")))
+    outcome(status, format!("JOBS {}: {} | {figures}", word(status), said.join(", ")))
 }
 
 fn calm(standing: &JobStanding<'_>) -> String {

@@ -198,7 +198,7 @@ impl ReplayPrinter {
     fn new(json: bool) -> ReplayPrinter {
         // The default target is standard error, and hidden where that is no terminal.
         let bar = ProgressBar::new(0);
-        let style = ProgressStyle::with_template("{bar:24} {percent:>3} % {wide_msg}");
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %, {eta} left: {wide_msg}");
         if let Ok(style) = style {
             bar.set_style(style);
         }
@@ -220,6 +220,8 @@ impl ReplayPrinter {
         match news {
             ReplayNews::Begins { path, units } => {
                 self.bar.set_length(units);
+                self.bar.set_position(0);
+                self.bar.reset_eta();
                 (self.source, self.units) = (path, (0, units));
             }
             ReplayNews::At { units } => {
@@ -262,6 +264,8 @@ impl ReplayPrinter {
         let percent = self.units.0 * 100 / self.units.1.max(1);
         let at = match self.waits {
             0 if self.source.as_os_str().is_empty() => String::new(),
+            // The bar has it.
+            0 if self.is_terminal => format!(", {}", self.source.display()),
             0 => format!(", {percent} % of {}", self.source.display()),
             waits => format!(", waiting for {waits} that other deliveries hold"),
         };

@@ -104,5 +104,5 @@ pub(super) fn text_of(error: &Error) -> String {
         Error::Driver(error) => error.to_string(),
         other => other.to_string(),
     };
-    text::within(&said, 300).into_owned()
+    text::within(text::without_number(&said), 300).into_owned()
 }

@@ -66,5 +66,5 @@ pub(super) fn text_of(error: &Error) -> String {
             said
         }
     };
-    text::within(&said, 300).into_owned()
+    text::within(text::without_number(&said), 300).into_owned()
 }

@@ -1,5 +1,7 @@
 //! `onedrop jobs check`, as a monitoring system runs it.
 
+use serde_json::{Value, json};
+
 use super::*;
 
 #[track_caller]
@@ -174,6 +176,28 @@ fn more_than_five_that_are_well_are_a_number() {
     let job = |n| format!("[jobs.j{n}]\nevery = \"1h\"\ncommand = [\"true\"]\nenabled = false\n");
     let many: String = (0..50).map(job).collect();
     says(&Office::with(&many), &[], 0, "JOBS OK: 50 jobs ok | failed=0 overdue=0");
+}
+
+#[test]
+fn the_same_comes_as_json() {
+    let job = |name: &str| format!("[jobs.{name}]\nevery = \"1h\"\ncommand = [\"true\"]\n");
+    let office = Office::with(&(job("a") + &job("b") + "enabled = false\n"));
+    let ended = office.jobs(&["check", "--json"]);
+    let told: Value = serde_json::from_str(&ended.out).expect("JSON");
+    assert_eq!(
+        (ended.status, ended.err.as_str(), &told["status"]),
+        (Some(1), "", &json!("WARNING"))
+    );
+    let line = office.jobs(&["check"]).out;
+    let why = told["jobs"][0]["why"].as_str().expect("a sentence");
+    assert!(line.starts_with(&format!("JOBS WARNING: {why}, b disabled | failed=0 ")), "{line}");
+    let b = json!({"name": "b", "status": "OK", "state": "disabled", "why": null});
+    assert_eq!(told["jobs"][1], b);
+    for wrong in [&["check", "--json", "nosuch"][..], &["check", "--json", "--wrong"]] {
+        let ended = office.jobs(wrong);
+        let told: Value = serde_json::from_str(&ended.out).expect("JSON");
+        assert_eq!((ended.status, &told["status"]), (Some(3), &json!("UNKNOWN")), "{told}");
+    }
 }
 
 /// A monitoring system gives its plugins 10 s.
