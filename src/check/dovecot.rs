@@ -15,6 +15,7 @@ use super::program;
 use crate::config::{Config, StoreUrl};
 use crate::trust_search::TrustSearch;
 
+mod compiled;
 mod conf;
 mod guard;
 mod handed;

@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::compiled;
 use super::conf::{self, Conf};
 use crate::check::finding::Remarks;
 
@@ -31,12 +32,15 @@ pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
         return;
     }
     match find(conf) {
-        Guard::First => {}
-        Guard::After(other) => remarks.warning(format!(
-            "the guard of store.lmtp runs after {}: what that script does is done twice for a copy \
-             that is handed over a second time; make the guard the first script of all",
-            other.display()
-        )),
+        Guard::First(script) => compiled(&script, remarks),
+        Guard::After(other, script) => {
+            remarks.warning(format!(
+                "the guard of store.lmtp runs after {}: what that script does is done twice for a \
+                 copy that is handed over a second time; make the guard the first script of all",
+                other.display()
+            ));
+            compiled(&script, remarks);
+        }
         Guard::Unread(path, why) => remarks.untested(format!(
             "whether {} is the guard of store.lmtp could not be read: {why}; run onedrop check as \
              root",
@@ -52,6 +56,25 @@ pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
     }
     memory(conf, remarks);
     one_at_a_time(conf, remarks);
+}
+
+/// `sievec` cuts the guard's memory where Dovecot does not know its new settings yet.
+fn compiled(script: &Path, remarks: &mut Remarks) {
+    match compiled::remembered_secs(script) {
+        Ok(Some((secs, file))) if secs < REMEMBERED_SECS => remarks.warning(format!(
+            "the guard of store.lmtp was compiled to remember {secs} seconds ({}), and not the \
+             {REMEMBERED_SECS} that it was shipped with: {OTHERWISE} once that time has passed; \
+             run doveadm reload, and then sievec {}",
+            file.display(),
+            script.display()
+        )),
+        Ok(Some(_) | None) => {}
+        Err(why) => remarks.untested(format!(
+            "how long the guard of store.lmtp remembers could not be read from its compiled form \
+             ({}): {why}; run onedrop check as root",
+            script.with_extension("svbin").display()
+        )),
+    }
 }
 
 fn memory(conf: &Conf, remarks: &mut Remarks) {
@@ -85,9 +108,9 @@ fn one_at_a_time(conf: &Conf, remarks: &mut Remarks) {
 
 /// Where the guard stands among the scripts that run before users' own.
 enum Guard {
-    First,
+    First(PathBuf),
     /// Behind this one.
-    After(PathBuf),
+    After(PathBuf, PathBuf),
     /// One of them, which may be it, cannot be read.
     Unread(PathBuf, io::Error),
     None,
@@ -97,12 +120,14 @@ fn find(conf: &Conf) -> Guard {
     let (mut others, mut unread): (Vec<(u32, PathBuf)>, _) = (Vec::new(), None);
     for (place, location) in conf.scripts_before() {
         let path = path_of(location);
-        match is_guard(&path) {
-            Ok(true) => {
-                let other = others.into_iter().find(|(other, _)| *other < place);
-                return other.map_or(Guard::First, |(_, other)| Guard::After(other));
+        match the_guard(&path) {
+            Ok(Some(script)) => {
+                return match others.into_iter().find(|(other, _)| *other < place) {
+                    Some((_, other)) => Guard::After(other, script),
+                    None => Guard::First(script),
+                };
             }
-            Ok(false) => others.push((place, path)),
+            Ok(None) => others.push((place, path)),
             Err(why) => unread = unread.or(Some((path, why))),
         }
     }
@@ -115,23 +140,25 @@ fn path_of(location: &str) -> PathBuf {
     path.split_once(';').map_or(path, |(path, _)| path).into()
 }
 
-/// A script that is not there does nothing.
-fn is_guard(path: &Path) -> io::Result<bool> {
+/// The script, if it is the guard; one that is not there does nothing.
+fn the_guard(path: &Path) -> io::Result<Option<PathBuf>> {
     if path.is_dir() {
         let mut scripts: Vec<PathBuf> =
             fs::read_dir(path)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
         // In this order they run.
         scripts.retain(|script| script.extension().is_some_and(|ending| ending == "sieve"));
         scripts.sort();
-        return scripts.first().map_or(Ok(false), |script| is_guard(script));
+        return scripts.first().map_or(Ok(None), |script| the_guard(script));
     }
     let mut script = Vec::new();
     match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?.take(LONGEST).read_to_end(&mut script)?,
     };
     let script = String::from_utf8_lossy(&script);
     let code = script.lines().map(|line| line.split('#').next().unwrap_or_default());
     let code = code.collect::<Vec<_>>().join(" ").to_ascii_lowercase();
-    Ok(["duplicate ", "\"x-onedrop-copy\"", "discard"].iter().all(|word| code.contains(word)))
+    let is_guard =
+        ["duplicate ", "\"x-onedrop-copy\"", "discard"].iter().all(|word| code.contains(word));
+    Ok(is_guard.then(|| path.to_owned()))
 }

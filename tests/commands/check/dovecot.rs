@@ -3,11 +3,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use onedrop::check::of_doveconf;
 
 use super::CheckSite;
-use crate::support::set_mode;
+use crate::support::{run, set_mode};
 
 const IMAP: &str = "imap://127.0.0.1:1";
 const LMTP: &str = "lmtp://127.0.0.1:1";
@@ -137,6 +139,54 @@ fn the_guard_we_ship_is_in_force() {
     // Another script at its place.
     site.write("guard.sieve", b"# duplicate \"x-onedrop-copy\" discard\nkeep;\n");
     assert!(about(&conf).starts_with("warning no script that runs before"), "{}", about(&conf));
+}
+
+/// `sievec` cuts what the guard asks for to what the Dovecot that it asks allows.
+#[test]
+fn a_guard_that_was_compiled_too_soon_is_told() {
+    let site = CheckSite::good();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/dovecot");
+    let script = fs::read(shipped.join("onedrop-guard.sieve")).expect("the guard");
+    site.write("guard.sieve", &script);
+    let conf = fs::read_to_string(shipped.join("onedrop.conf")).expect("settings")
+        + &fs::read_to_string(shipped.join("onedrop-lmtp.conf")).expect("settings");
+    let conf = conf
+        .replace("group = onedrop", "")
+        .replace("/etc/dovecot/onedrop-guard.sieve", &site.path("guard.sieve"));
+    site.write("dovecot.conf", format!("protocols = imap lmtp\n{conf}").as_bytes());
+    let compile = |period: &str| {
+        site.write("sievec.conf", format!("plugin {{\n{period}\n}}\n").as_bytes());
+        let mut sievec = Command::new("sievec");
+        run(sievec.arg("-c").arg(site.path("sievec.conf")).arg(site.path("guard.sieve")));
+    };
+    let about = || about_dovecot(&site, IMAP, Some(LMTP), Some("dovecot.conf"), &path);
+    let fits = "ok      its settings fit\n";
+    for (period, secs) in [("", 172_800), ("sieve_duplicate_max_period = 1h", 3600)] {
+        compile(period);
+        let expected = format!(
+            "warning the guard of store.lmtp was compiled to remember {secs} seconds ({}), and \
+             not the 604800 that it was shipped with: ",
+            "$DIR/guard.svbin"
+        );
+        let told = about();
+        assert!(told.starts_with(&expected), "{period}: {told}");
+        assert!(told.contains("; run doveadm reload, and then sievec /"), "{told}");
+    }
+    compile("sieve_duplicate_max_period = 8d");
+    assert_eq!(about(), fits);
+    // What is no compiled guard says nothing, and is told.
+    site.write("guard.svbin", b"no code");
+    let told = about();
+    assert!(
+        told.contains("how long the guard of store.lmtp remembers could not be read"),
+        "{told}"
+    );
+    // Dovecot compiles a script anew that is newer, and then its own settings count.
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    let old = fs::File::options().write(true).open(site.path("guard.svbin")).expect("a file");
+    old.set_modified(long_ago).expect("a time");
+    assert_eq!(about(), fits);
 }
 
 /// Dovecot ends an account's name at its own delimiter.
