@@ -48,6 +48,9 @@ pub struct Policy {
     pub unknown_account: UnknownAccount,
     /// Whether the store begins on a single copy while the ledger records the message.
     pub begins_early: bool,
+    /// Whether a delivery that waits for another process keeps the store's sessions that it has for
+    /// the next message. A mail server may have no more for this account.
+    pub keeps_sessions: bool,
     /// How many copies of one message are placed side by side: with ten recipients a message, 1.1
     /// to 2.6 times as many in a second.
     pub side_by_side: usize,
@@ -368,6 +371,7 @@ impl Policy {
             over_quota: config.store.over_quota,
             unknown_account: config.directory.unknown_account,
             begins_early: true,
+            keeps_sessions: true,
             side_by_side: config.lmtp.side_by_side,
         }
     }

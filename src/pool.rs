@@ -101,6 +101,16 @@ impl<T> Pool<T> {
         drop(closed);
     }
 
+    /// Closes those that are kept for `key`.
+    pub fn close(&self, key: &str) {
+        let mut state = self.state();
+        let (closed, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.idle).into_iter().partition(|idle| idle.key == key);
+        state.idle = kept;
+        drop(state);
+        drop(closed);
+    }
+
     /// Closes all that are kept, and keeps none from now on.
     pub fn retire(&self) {
         let mut state = self.state();

@@ -116,6 +116,7 @@ impl Service {
         service.policy.side_by_side = 1;
         // A slot that is dropped would cost one message more than it could gain.
         service.policy.begins_early = false;
+        service.policy.keeps_sessions = false;
         Ok(service)
     }
 

@@ -242,7 +242,8 @@ pub enum StoreError {
     /// for this copy, and said so between two fresh logins for another account.
     #[error("store: {0}")]
     NoAccount(String),
-    /// The store has another delivery to this account under way, and takes one at a time.
+    /// The store has no place for one more session of this account, or has another delivery to it
+    /// under way and takes one at a time.
     #[error("store: contended: {0}")]
     Contended(String),
     /// The account's owner does not want this message.

@@ -31,8 +31,8 @@ pub(super) enum Step {
     Ended(CopyResult),
     /// What the copy's row says. Unless it is placed, this delivery waits and tries again.
     Now(CopyState),
-    /// Leased to this delivery, which waits as well: the mail server has another one to the account
-    /// under way, and says so.
+    /// Leased to this delivery, which waits as well: the mail server has no place for one more
+    /// session of the account, or for one more delivery, and says so.
     Refused(Claim, String),
 }
 
@@ -201,6 +201,7 @@ impl<'a> Placing<'a> {
         let mut slot = match reserved {
             Ok(Some(slot)) => slot,
             Ok(None) => return Step::Now(CopyState::Claimed(*claim)),
+            Err(StoreError::Contended(why)) => return Step::Refused(*claim, why),
             Err(error) => return self.not_written(index, claim, error, None),
         };
         let (mut in_doubt, mut turn) = (claim.in_doubt, None);
@@ -224,7 +225,8 @@ impl<'a> Placing<'a> {
                 let confirm = || self.confirm(index, claim, receipt, how, turn);
                 Step::Ended(self.means.timed(&mut phases.commit, confirm))
             }
-            // The server delivers to one account at a time: certainly nothing was written.
+            // The server has no place for another session or delivery: certainly nothing was
+            // written.
             Err(StoreError::Contended(why)) => {
                 tracing::debug!(%why, "waiting for another delivery");
                 Step::Refused(*claim, why)
@@ -256,6 +258,7 @@ impl<'a> Placing<'a> {
             let found = slot.look(self.means.deadline.look_until());
             let failed = |error| match error {
                 refused @ StoreError::Refused(_) if destination.stand_in().is_some() => refused,
+                busy @ StoreError::Contended(_) => busy,
                 error => StoreError::NotStored(format!("looking for an earlier copy: {error}")),
             };
             if let Some(receipt) = found.map_err(failed)? {
@@ -464,7 +467,7 @@ impl<'a> Placing<'a> {
         note(ledger.release(std::slice::from_ref(claim), deadline.end()));
     }
 
-    fn placed(&self, index: usize, receipt: Receipt, how: How) -> Placed {
+    pub(super) fn placed(&self, index: usize, receipt: Receipt, how: How) -> Placed {
         let destination = self.destination(index).clone();
         let instead_of = None;
         self.as_meant(index, &Placed { destination, receipt, how, instead_of })

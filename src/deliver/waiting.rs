@@ -3,7 +3,7 @@
 //! it did not get within its patience it gives up, and gives back what it has of it.
 
 use super::place::{Placing, Step, Waiting};
-use super::{Failure, Means, Patience, note};
+use super::{Failure, How, Means, Patience, note};
 use crate::directory::Destination;
 use crate::ledger::{Attempt, CopyState, LedgerError, RandomValue};
 use crate::store::StoreError;
@@ -11,11 +11,14 @@ use crate::store::StoreError;
 impl Placing<'_> {
     /// Until each has ended, or there is no more patience.
     pub(super) fn wait_for_others(&self, waiting: Vec<Waiting>) {
-        let Means { policy, deadline, .. } = self.means;
+        let Means { policy, store, deadline, .. } = self.means;
         let mut waiting = self.leave_what_is_kept(waiting);
         let mut patience = Patience::new(policy.wait, deadline);
         loop {
             let began = deadline.now();
+            if !policy.keeps_sessions {
+                waiting.iter().for_each(|one| store.let_go(&self.destination(one.copy).account));
+            }
             if waiting.is_empty() || !patience.wait() {
                 break;
             }
@@ -32,11 +35,23 @@ impl Placing<'_> {
             waiting = again.collect();
         }
         for one in self.leave_what_is_kept(waiting) {
-            let failure = match &one.step {
-                Step::Refused(_, why) => StoreError::Contended(why.clone()).into(),
-                _ => Failure::Contended(format!("the copy {}", self.destination(one.copy))),
-            };
-            self.give_up(&one, failure);
+            let contended =
+                || Failure::Contended(format!("the copy {}", self.destination(one.copy)));
+            match &one.step {
+                // A shared one is kept for later, as where the store fails in another way.
+                Step::Refused(claim, why) => {
+                    let busy = StoreError::Contended(why.clone()).into();
+                    match self.failed(one.copy, claim, busy) {
+                        Step::Ended(end) => self.end(one.copy, end, one.phases),
+                        Step::Now(CopyState::Placed(receipt)) => {
+                            let placed = self.placed(one.copy, receipt, How::AlreadyThere);
+                            self.end(one.copy, Ok(placed), one.phases);
+                        }
+                        Step::Now(_) | Step::Refused(..) => self.give_up(&one, contended()),
+                    }
+                }
+                Step::Now(_) | Step::Ended(_) => self.give_up(&one, contended()),
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -95,6 +96,8 @@ pub struct ImapStore {
 struct BackgroundLogin {
     ended: Receiver<Result<(), ImapError>>,
     until: Instant,
+    /// Its session is not kept.
+    is_unwanted: Arc<AtomicBool>,
 }
 
 /// A login in the background with the same deadline gets this much longer, to say why it failed.
@@ -271,12 +274,24 @@ impl Store for ImapStore {
         let (tell, ended) = channel();
         let (connector, name) = (Arc::clone(&self.connector), account.to_owned());
         let spawned = thread::Builder::new().name("imap-login".to_owned()).spawn(move || {
-            let opened = right.or_make(|| connector.open(&name, until));
+        let is_unwanted = Arc::<AtomicBool>::default();
+        let let_go = Arc::clone(&is_unwanted);
+            let mut opened = right.or_make(|| connector.open(&name, until));
+            if let (Ok(session), true) = (&mut opened, let_go.load(Ordering::Relaxed)) {
+                session.throw_away();
+            }
             let _ = tell.send(opened.map(drop));
         });
         // Without a thread the first call opens the session itself.
         if spawned.is_ok() {
-            logins.insert(account.to_owned(), BackgroundLogin { ended, until });
+            logins.insert(account.to_owned(), BackgroundLogin { ended, until, is_unwanted });
+        }
+    }
+
+    fn let_go(&self, account: &str) {
+        // One that has just logged in is closed when the caller has waited once more.
+        if let Some(login) = self.logins().remove(account) {
+            login.is_unwanted.store(true, Ordering::Relaxed);
         }
     }
 

@@ -172,6 +172,10 @@ impl Store for LmtpStore {
     /// A connection to the LMTP server is made at once, and one for mailboxes is seldom needed.
     fn prepare(&self, _account: &str, _until: Instant) {}
 
+    fn let_go(&self, account: &str) {
+        self.inner.let_go(account);
+    }
+
     fn reserve<'a>(
         &'a self,
         destination: &'a Destination,

@@ -139,6 +139,8 @@ impl Store for MaildirStore {
 
     fn prepare(&self, _account: &str, _until: Instant) {}
 
+    fn let_go(&self, _account: &str) {}
+
     fn reserve<'a>(
         &'a self,
         destination: &'a Destination,

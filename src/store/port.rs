@@ -29,6 +29,10 @@ pub trait Store: Send + Sync {
     /// here; an error shows at that call.
     fn prepare(&self, account: &str, until: Instant);
 
+    /// Closes what is kept open for `account` and not in use: the caller waits for another process,
+    /// which may need it.
+    fn let_go(&self, account: &str);
+
     /// Reserves what writing `copy` into `destination`, or looking for it, takes. Nothing is stored
     /// before [`Slot::append`]; a slot that is dropped gives up all it holds. `Ok(None)`: another
     /// delivery has reserved this copy, or (for [`Need::Early`], which never fails) there is

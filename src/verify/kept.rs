@@ -108,6 +108,7 @@ impl Verification<'_, '_> {
             over_quota: OverQuota::Defer,
             unknown_account: UnknownAccount::Defer,
             begins_early: false,
+            keeps_sessions: true,
             side_by_side: 1,
         };
         let store: &dyn Store = self.store;

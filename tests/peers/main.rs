@@ -12,6 +12,7 @@ mod dovecot_24;
 #[path = "../lmtp/escapes.rs"]
 mod escapes;
 mod hostile;
+mod imap_busy;
 mod imap_dialogs;
 mod imap_everywhere;
 mod imap_login;

@@ -431,6 +431,7 @@ impl Delivery {
             over_quota,
             unknown_account: self.unknown_account,
             begins_early: self.begins_early,
+            keeps_sessions: false,
             side_by_side: 1,
         };
         let means = Means {

@@ -220,6 +220,10 @@ impl Store for DeliverysStore {
         self.store.prepare(account, until);
     }
 
+    fn let_go(&self, account: &str) {
+        self.store.let_go(account);
+    }
+
     fn reserve<'a>(
         &'a self,
         destination: &'a Destination,

@@ -623,6 +623,7 @@ impl Seat {
             unknown_account: UnknownAccount::Reject,
             side_by_side: if is_alone { 1 } else { 3 },
             begins_early: plan.begins_early,
+            keeps_sessions: true,
         };
         let means = Means {
             policy: &policy,

@@ -100,6 +100,20 @@ impl Rejection {
         self.code.is_empty() && self.text.starts_with("NO")
     }
 
+    /// Whether a NO to a login says that the server has no place for one more session of the account
+    /// (RFC 5530; Dovecot's mail_max_userip_connections is a LIMIT). Servers were seen that say so
+    /// without a code, or with that of a part that is away.
+    pub fn has_no_place(&self) -> bool {
+        let says = |words: &str| self.text.to_ascii_lowercase().contains(words);
+        match self.code.as_str() {
+            "LIMIT" | "INUSE" => true,
+            "" | "UNAVAILABLE" => {
+                says("maximum number of connections") || says("too many open connections")
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the mailbox is not there.
     pub fn is_missing_mailbox(&self) -> bool {
         ["TRYCREATE", "NONEXISTENT"].contains(&self.code.as_str())

@@ -294,6 +294,10 @@ fn certainly_ended(error: ImapError) -> ImapError {
 /// STARTTLS by hand: the crate would keep what it has read ahead.
 fn ask_for_tls(wire: &Wire) -> Result<(), String> {
     wire.put(b"s1 STARTTLS\r\n")?;
+        // It is busy, and not broken.
+        ImapError::Refused(no) if no.has_no_place() => {
+            ImapError::Final(StoreError::Contended, no.text)
+        }
     wire.send()?;
     let mut answer = wire.read_line()?;
     while answer.starts_with(b"* ") {

@@ -47,6 +47,8 @@ impl<F: After> Store for ChangingStore<F> {
 
     fn prepare(&self, _: &str, _: Instant) {}
 
+    fn let_go(&self, _: &str) {}
+
     fn reserve<'a>(
         &'a self,
         _: &'a Destination,
