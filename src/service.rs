@@ -21,7 +21,7 @@ use crate::pool::{Connections, Limits};
 use crate::routing::Routing;
 use crate::site_names::{self, SiteNames};
 use crate::store::{AnyStore, StoreError, WitnessNames};
-use crate::way::{self, Unproven, WayProof};
+use crate::way::{Unproven, WayProof};
 
 /// Makes a ledger, which connects to nothing yet.
 pub type MakeLedger = fn(&Loaded, Limits) -> Result<Arc<dyn AnyLedger>, LedgerError>;
@@ -359,9 +359,7 @@ impl Service {
             let homes = directory.accounts.values();
             let accounts: Vec<&str> = homes.map(|home| home.account.as_str()).collect();
             let (ledger, store) = (&*service.ledger, &*service.store);
-            let renewed = way::renew(&accounts, &service.host, ledger, store, until);
-            asking.end(&renewed);
-            match renewed {
+            match asking.renew(&accounts, &service.host, ledger, store, until) {
                 Ok(proof) => tracing::info!("store: {}", proof.unwrap_or_default()),
                 Err(Unproven::Ignores(why)) => {
                     tracing::error!("store: {why}; until that is mended all mail is deferred")

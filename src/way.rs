@@ -5,8 +5,9 @@
 //! waits.
 //!
 //! Both doors and `verify --repair` call [`WayProof::pass`] before they write; once the proof is on
-//! record that costs a process one read by a primary key, and a server one each minute. `check` and
-//! the server's start renew it ([`renew`]).
+//! record that costs a process one read by a primary key, and a server one each minute. `check`
+//! renews it ([`renew`]), and so does the server's start, whose mail waits: a login that is refused
+//! takes a mail server seconds, so that is done without one where a proof is on record.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -115,8 +116,31 @@ impl WayProof {
 pub struct ProofGuard(Arc<WayProof>);
 
 impl ProofGuard {
+    /// Renews the proof, in the process that has begun to; others wait for it. If one is on record
+    /// it is enough that two accounts do not have the same INBOX: where the server ignored for whom
+    /// we log in, both would have the user's. Else, and where no two are known that tell, it is
+    /// found out as [`renew`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn renew(
+        self,
+        accounts: &[&str],
+        host: &str,
+        ledger: &dyn Proofs,
+        store: &dyn Access,
+        until: Instant,
+    ) -> Result<Option<String>, Unproven> {
+        let renewed = match by_two_accounts(accounts, host, ledger, store, until) {
+            Some(proof) => Ok(Some(proof)),
+            None => renew(accounts, host, ledger, store, until),
+        };
+        self.end(&renewed);
+        renewed
+    }
+
     /// With what came of it.
-    pub fn end<T>(self, passed: &Result<T, Unproven>) {
+    fn end<T>(self, passed: &Result<T, Unproven>) {
         let (mut state, now) = (self.0.state(), self.0.clock.now());
         match passed {
             Ok(_) => state.proven = Some(now),
@@ -175,18 +199,9 @@ pub fn renew(
     until: Instant,
 ) -> Result<Option<String>, Unproven> {
     let Some(way) = store.way() else { return Ok(None) };
-    // Half of the tries for those given, which may be the user's own, say, or closed.
-    let known = ledger.latest_copies(COPIES, until)?;
-    let known = known.iter().map(|(destination, _)| destination.account.as_str());
-    let mut asked: Vec<&str> = Vec::new();
-    for account in accounts.iter().copied().take(ACCOUNTS / 2).chain(known) {
-        if !asked.contains(&account) {
-            asked.push(account);
-        }
-    }
     let mut failure = None;
-    for account in asked.into_iter().take(ACCOUNTS) {
-        match store.whose_mailboxes(account, until) {
+    for account in to_ask(accounts, ledger, until)? {
+        match store.whose_mailboxes(&account, until) {
             Ok(MailboxOwner::Accounts(proof)) => {
                 ledger.note_proof(&way, true, host, until)?;
                 return Ok(Some(format!(
@@ -212,4 +227,43 @@ pub fn renew(
     };
     let text = format!("{way}: nothing proves for whom it lets {} act: {why}", way.login_user);
     Err(Unproven::Unknown(StoreError::Setup(text).into()))
+}
+
+/// Renews a proof that is on record without a login for the user itself; returns it in words.
+fn by_two_accounts(
+    accounts: &[&str],
+    host: &str,
+    ledger: &dyn Proofs,
+    store: &dyn Access,
+    until: Instant,
+) -> Option<String> {
+    let way = store.way()?;
+    if !matches!(ledger.is_proven(&way, until), Ok(true)) {
+        return None;
+    }
+    let known = to_ask(accounts, ledger, until).ok()?;
+    let (one, others) = known.split_first()?;
+    let other = others.iter().find(|other| store.are_apart(one, other, until).unwrap_or(false))?;
+    ledger.note_proof(&way, true, host, until).ok()?;
+    Some(format!("{way} heeds for whom we log in: {one} and {other} have different INBOXes"))
+}
+
+/// By whom it can perhaps be told. Half of the tries are for those given, which may be the user's
+/// own, say, or closed.
+fn to_ask(
+    accounts: &[&str],
+    ledger: &dyn Proofs,
+    until: Instant,
+) -> Result<Vec<String>, LedgerError> {
+    let known = ledger.latest_copies(COPIES, until)?;
+    let known = known.into_iter().map(|(destination, _)| destination.account);
+    let given = accounts.iter().take(ACCOUNTS / 2).map(|account| (*account).to_owned());
+    let mut asked: Vec<String> = Vec::new();
+    for account in given.chain(known) {
+        if !asked.contains(&account) {
+            asked.push(account);
+        }
+    }
+    asked.truncate(ACCOUNTS);
+    Ok(asked)
 }

@@ -390,6 +390,10 @@ impl Access for ImapStore {
 
     fn name_witnesses(&self, names: WitnessNames) {
         self.connector.name_witnesses(names);
+    fn are_apart(&self, one: &str, other: &str, until: Instant) -> Result<bool, StoreError> {
+        proof::are_apart(&self.connector, one, other, until)
+    }
+
     }
 
     fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError> {

@@ -252,6 +252,10 @@ impl Access for LmtpStore {
         self.inner.whose_mailboxes(account, until)
     }
 
+    fn are_apart(&self, one: &str, other: &str, until: Instant) -> Result<bool, StoreError> {
+        self.inner.are_apart(one, other, until)
+    }
+
     fn name_witnesses(&self, names: WitnessNames) {
         self.asks_twice.store(true, Ordering::Relaxed);
         self.inner.name_witnesses(names);

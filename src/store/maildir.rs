@@ -357,6 +357,10 @@ impl Access for MaildirStore {
         Ok(MailboxOwner::Accounts("no server stands between".to_owned()))
     }
 
+    fn are_apart(&self, _: &str, _: &str, _: Instant) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     fn name_witnesses(&self, _: WitnessNames) {}
 
     fn has_mailbox(&self, destination: &Destination, _: Instant) -> Result<bool, StoreError> {

@@ -459,6 +459,10 @@ impl Access for MemoryStore {
         })
     }
 
+    fn are_apart(&self, _: &str, _: &str, _: Instant) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     fn name_witnesses(&self, _: WitnessNames) {}
 
     fn has_mailbox(&self, destination: &Destination, _: Instant) -> Result<bool, StoreError> {

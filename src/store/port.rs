@@ -182,6 +182,14 @@ pub trait Access: Send + Sync {
     /// It cannot be found out, at least not by this account.
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError>;
 
+    /// Whether logins for two accounts, none of them the user's that logs in, are seen to show
+    /// different INBOXes. That they are not seen to says nothing. Nothing that is kept from earlier
+    /// is used for it, and nothing is changed.
+    ///
+    /// # Errors
+    /// It cannot be found out.
+    fn are_apart(&self, one: &str, other: &str, until: Instant) -> Result<bool, StoreError>;
+
     /// Whom to ask, where a login is refused and no other account has logged in by now. Of several
     /// the first is heeded; a store without logins has no use for them.
     fn name_witnesses(&self, names: WitnessNames);

@@ -54,6 +54,16 @@ impl Access for MailServer {
         }
     }
 
+    fn are_apart(&self, one: &str, other: &str, _: Instant) -> Result<bool, StoreError> {
+        self.1.lock().expect("no panic").push(format!("{one} beside {other}"));
+        match self.0 {
+            // Boats and doug were made in the same second.
+            Login::Heeds => Ok([one, other] != ["boats", "doug"]),
+            Login::Ignores | Login::NoServer => Ok(false),
+            Login::TellsNothing => Err(StoreError::NotStored("told to tell nothing".to_owned())),
+        }
+    }
+
     fn name_witnesses(&self, _: WitnessNames) {}
 
     fn has_mailbox(&self, _: &Destination, _: Instant) -> Result<bool, StoreError> {
@@ -140,6 +150,44 @@ fn a_server_that_ignores_the_account_is_not_passed() {
         assert!(why(pass(&proof, &["lisa"], &ledger, &ignores)).contains("ignores for whom"));
     }
     assert_eq!(ignores.asked().len(), 2, "it is not asked again at once");
+}
+
+/// As the server's start renews it.
+#[test]
+fn a_proof_on_record_is_renewed_by_two_accounts_and_without_a_login_for_the_user() {
+    let start = |ledger: &MemoryLedger, server: &MailServer, accounts: &[&str]| {
+        let proof = Arc::<WayProof>::default();
+        let renewed = proof.begin().renew(accounts, "host", ledger, server, soon());
+        let passed = pass(&proof, &["scuba"], ledger, server);
+        (renewed.map_err(Failure::from), passed)
+    };
+    let (ledger, server) = (MemoryLedger::default(), MailServer::that(Login::Heeds));
+    start(&ledger, &server, &["lisa", "doug"]).1.expect("proven");
+    assert_eq!(server.asked(), ["lisa"], "none was on record");
+    for (accounts, expected) in [
+        (&["lisa", "doug"][..], &["lisa beside doug"][..]),
+        (&["boats", "doug"], &["boats beside doug", "boats"]),
+        (&["lisa"], &["lisa"]),
+    ] {
+        let server = MailServer::that(Login::Heeds);
+        let (renewed, passed) = start(&ledger, &server, accounts);
+        let proof = renewed.expect("renewed").expect("a server");
+        assert!(proof.starts_with("the mail server at mx:143 "), "{proof}");
+        passed.expect("proven");
+        assert_eq!(server.asked(), expected);
+    }
+    // Another server answers by that name now.
+    let ignores = MailServer::that(Login::Ignores);
+    let (renewed, passed) = start(&ledger, &ignores, &["lisa", "doug"]);
+    assert!(why(renewed.map(drop)).contains("ignores for whom"));
+    assert!(why(passed).contains("ignores for whom"));
+    assert_eq!(ignores.asked(), ["lisa beside doug", "lisa"]);
+    // What is not known lets mail pass by the proof on record.
+    pass_anew(&["lisa"], &ledger, &MailServer::that(Login::Heeds)).expect("proven again");
+    let silent = MailServer::that(Login::TellsNothing);
+    let (renewed, passed) = start(&ledger, &silent, &["lisa", "doug"]);
+    assert!(why(renewed.map(drop)).contains("nothing proves"));
+    passed.expect("on record");
 }
 
 #[test]

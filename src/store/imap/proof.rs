@@ -50,6 +50,24 @@ pub fn whose_mailboxes(
     by_a_mailbox(connector, &mut own, account, until)
 }
 
+/// See [`Access::are_apart`](crate::store::Access::are_apart). Read for the one, the other and the
+/// one again, as above.
+pub fn are_apart(
+    connector: &Connector,
+    one: &str,
+    other: &str,
+    until: Instant,
+) -> Result<bool, StoreError> {
+    let user = &connector.settings.user;
+    let is_one = |(a, b): &(&str, &str)| is_same_person(a, b);
+    if [(one, other), (one, user.as_str()), (other, user.as_str())].iter().any(is_one) {
+        return Ok(false);
+    }
+    let read = |account| inbox(&mut connector.open(account, until)?, account, until);
+    let (before, theirs, again) = (read(one)?, read(other)?, read(one)?);
+    Ok(before.is_some() && theirs.is_some() && before == again && before != theirs)
+}
+
 /// The server does not let the user in for itself. If it would ignore for whom, the account's login
 /// would be the same.
 fn refused_itself(

@@ -110,6 +110,10 @@ impl<F: After> Access for ChangingStore<F> {
         panic!("no server stands between")
     }
 
+    fn are_apart(&self, _: &str, _: &str, _: Instant) -> Result<bool, StoreError> {
+        panic!("no server stands between")
+    }
+
     fn name_witnesses(&self, _: WitnessNames) {}
 
     fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError> {
