@@ -160,6 +160,7 @@ impl ImapStore {
             taken.replace(self.connector.open(account, until)?);
             result = work(&mut taken.session);
         }
+        taken.session.unselect(until);
         *at_hand = taken.session.is_sound().then_some(taken);
         result
     }

@@ -1,7 +1,7 @@
 //! Taking one message out of a mailbox: UID STORE and UID EXPUNGE (UIDPLUS) of that message alone.
-//! The mailbox stays open read-write, which disturbs no APPEND; only CLOSE and a bare EXPUNGE,
-//! which we never send, would take out what others have marked. A session that breaks between the
-//! two steps leaves the message marked as deleted; a refusal does not.
+//! Only CLOSE and a bare EXPUNGE, which we never send, would take out what others have marked. A
+//! session that breaks between the two steps leaves the message marked as deleted; a refusal does
+//! not.
 
 use std::time::Instant;
 
