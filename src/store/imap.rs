@@ -274,9 +274,9 @@ impl Store for ImapStore {
         }
         let (tell, ended) = channel();
         let (connector, name) = (Arc::clone(&self.connector), account.to_owned());
-        let spawned = thread::Builder::new().name("imap-login".to_owned()).spawn(move || {
         let is_unwanted = Arc::<AtomicBool>::default();
         let let_go = Arc::clone(&is_unwanted);
+        let spawned = thread::Builder::new().name("imap-login".to_owned()).spawn(move || {
             let mut opened = right.or_make(|| connector.open(&name, until));
             if let (Ok(session), true) = (&mut opened, let_go.load(Ordering::Relaxed)) {
                 session.throw_away();
@@ -294,6 +294,7 @@ impl Store for ImapStore {
         if let Some(login) = self.logins().remove(account) {
             login.is_unwanted.store(true, Ordering::Relaxed);
         }
+        self.sessions.close(account);
     }
 
     fn reserve<'a>(
@@ -389,12 +390,12 @@ impl Access for ImapStore {
         proof::whose_mailboxes(&self.connector, account, until)
     }
 
-    fn name_witnesses(&self, names: WitnessNames) {
-        self.connector.name_witnesses(names);
     fn are_apart(&self, one: &str, other: &str, until: Instant) -> Result<bool, StoreError> {
         proof::are_apart(&self.connector, one, other, until)
     }
 
+    fn name_witnesses(&self, names: WitnessNames) {
+        self.connector.name_witnesses(names);
     }
 
     fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError> {
@@ -410,7 +411,7 @@ impl Access for ImapStore {
         let settings = &self.connector.settings;
         let checked = self.run(account, &mut None, until, |session| {
             let inbox = look::open(session, "EXAMINE", "\"INBOX\"", until)?;
-            let mut told = facts(session, settings, account, inbox);
+            let mut told = server::facts(session, settings, account, inbox);
             told.extend(server::told(session, until)?);
             told.extend(names::facts(session, until)?);
             Ok(told)
@@ -461,40 +462,4 @@ fn check_name(destination: &Destination) -> Result<(), StoreError> {
     named.map(drop).ok_or_else(|| {
         StoreError::Refused(format!("{:?} cannot name a mailbox", destination.mailbox))
     })
-}
-
-fn facts(
-    session: &ImapSession,
-    settings: &ImapSettings,
-    account: &str,
-    inbox: Option<u32>,
-) -> Vec<String> {
-    let ImapSettings { host, port, user, tls, .. } = settings;
-    let has = |name| session.capabilities().has(name);
-    let tls = match tls {
-        Tls::Implicit => "TLS",
-        Tls::StartTls => "STARTTLS",
-        Tls::None => "no TLS",
-    };
-    let inbox = inbox.map_or("does not exist yet".to_owned(), |validity| {
-        format!("can be opened, uidvalidity={validity}")
-    });
-    let uidplus = match has("UIDPLUS") {
-        true => "yes, copies have receipts",
-        false => "no, a copy cannot be named nor taken out again",
-    };
-    let literals = match (has("LITERAL+"), has("LITERAL-")) {
-        (true, _) => "LITERAL+: yes",
-        (false, true) => "LITERAL-: yes, messages over 4096 bytes cost one more round trip",
-        (false, false) => "LITERAL+: no, each message costs one more round trip",
-    };
-    let limit = session.capabilities().append_limit();
-    let limit = limit.map_or("none told".to_owned(), |limit| format!("{limit} bytes"));
-    vec![
-        format!("imap: logged in to {host}:{port} ({tls}) as {user} for {account}"),
-        format!("imap: INBOX {inbox}"),
-        format!("imap: UIDPLUS: {uidplus}"),
-        format!("imap: {literals}"),
-        format!("imap: APPENDLIMIT: {limit}"),
-    ]
 }

@@ -314,6 +314,11 @@ fn appends() {
 }
 
 #[test]
+fn logins() {
+    play_all("logins.dialog");
+}
+
+#[test]
 fn early_appends() {
     play_all("early.dialog");
 }

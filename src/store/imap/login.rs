@@ -1,9 +1,10 @@
 //! From nothing to an authenticated session: connect, greeting, TLS, AUTHENTICATE PLAIN with the
 //! configured user as authentication identity and the account as authorization identity, or with a
-//! name made of both. With implicit TLS or none this is one round trip after the greeting where the
-//! server has SASL-IR. What the server said before TLS is forgotten after STARTTLS, and without the
-//! TLS that was asked for no password goes out. The password shows in no error, not even when a
-//! server echoes it. Nothing is left behind by a login that fails.
+//! name made of both. Where the greeting says what the server can do, and that is SASL-IR, this is
+//! one round trip; else the server is asked first. What it said before TLS is forgotten after
+//! STARTTLS. No password goes out without the TLS that was asked for, nor to a server that offers
+//! other ways to log in and not PLAIN. The password shows in no error, not even when a server
+//! echoes it. Nothing is left behind by a login that fails.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -175,7 +176,10 @@ impl Connector {
             ImapError::not_stored(format!("cannot connect to {host}:{port}: {why}"))
         })?;
         wire.begin(until, LOGIN_BYTES);
-        let greeted = self.greet(&wire);
+        let greeted = self.greet(&wire).and_then(|told| match told.is_empty() {
+            true => ask_what_it_can(&wire),
+            false => Ok(told),
+        });
         greeted
             .map_err(|why| ImapError::not_stored(format!("{host}:{port}: {why}")))
             .and_then(|capabilities| {
@@ -189,8 +193,8 @@ impl Connector {
             .inspect_err(|_| wire.close())
     }
 
-    /// Reads the greeting and sees to TLS. What the server can do is empty when it has not said so
-    /// (over TLS).
+    /// Reads the greeting and sees to TLS. What the server can do is empty when it has not said so,
+    /// at least not over TLS.
     fn greet(&self, wire: &Wire) -> Result<Capabilities, String> {
         if self.settings.tls == Tls::Implicit {
             self.start_tls(wire)?;
@@ -236,6 +240,9 @@ impl Connector {
         until: Instant,
     ) -> Result<ImapSession, ImapError> {
         let ImapSettings { user, password, login, .. } = &self.settings;
+        if let Some(why) = offers_no_plain(capabilities, self.settings.tls) {
+            return Err(ImapError::Final(StoreError::Setup, why));
+        }
         let password = password.expose_secret();
         let cannot_be_named = |why: String| ImapError::not_stored(why);
         let (identity, name) = match (login, account) {
@@ -287,27 +294,76 @@ const PERHAPS_OURS: &str = "perhaps store.user or its password is wrong";
 fn certainly_ended(error: ImapError) -> ImapError {
     match error {
         ImapError::Final(..) => error,
+        // It is busy, and not broken.
+        ImapError::Refused(no) if no.has_no_place() => {
+            ImapError::Final(StoreError::Contended, no.text)
+        }
         other => ImapError::not_stored(other.text()),
     }
 }
 
 /// STARTTLS by hand: the crate would keep what it has read ahead.
 fn ask_for_tls(wire: &Wire) -> Result<(), String> {
-    wire.put(b"s1 STARTTLS\r\n")?;
-        // It is busy, and not broken.
-        ImapError::Refused(no) if no.has_no_place() => {
-            ImapError::Final(StoreError::Contended, no.text)
-        }
-    wire.send()?;
-    let mut answer = wire.read_line()?;
-    while answer.starts_with(b"* ") {
-        answer = wire.read_line()?;
-    }
-    let is_ok = answer.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"s1 OK "));
-    match is_ok || answer.eq_ignore_ascii_case(b"s1 OK") {
+    let (answer, _) = ask(wire, "s1", "STARTTLS")?;
+    match is_ok(&answer) {
         true => Ok(()),
         false => Err(format!("no STARTTLS: {}", syntax::clean(&answer))),
     }
+}
+
+/// What the server can do; empty when it does not say so.
+fn ask_what_it_can(wire: &Wire) -> Result<Capabilities, String> {
+    let (answer, before) = ask(wire, "s2", "CAPABILITY")?;
+    let lists = before.iter().filter_map(|line| capability_line(line));
+    Ok(match is_ok(&answer) {
+        true => Capabilities::parse(&lists.collect::<Vec<_>>().join(" ")),
+        false => Capabilities::default(),
+    })
+}
+
+/// Has the server carry out a command before the crate talks to it; returns the rest of the tagged
+/// line, and the lines before it.
+fn ask(wire: &Wire, tag: &str, command: &str) -> Result<(Vec<u8>, Vec<String>), String> {
+    wire.put(format!("{tag} {command}\r\n").as_bytes())?;
+    wire.send()?;
+    let mut before = Vec::new();
+    loop {
+        let line = wire.read_line()?;
+        if line.starts_with(b"* ") {
+            before.push(String::from_utf8_lossy(&line).into_owned());
+            continue;
+        }
+        let rest = line.strip_prefix(tag.as_bytes()).and_then(|rest| rest.strip_prefix(b" "));
+        let rest = rest.map(<[u8]>::to_vec);
+        return Ok((rest.ok_or_else(|| super::session::out_of_step(&line))?, before));
+    }
+}
+
+fn is_ok(answer: &[u8]) -> bool {
+    answer.trim_ascii_end().eq_ignore_ascii_case(b"OK")
+        || answer.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(b"OK "))
+}
+
+/// Mechanisms (RFC 7628, and Google's own) that want a token and no password.
+const TOKENS: [&str; 2] = ["XOAUTH2", "OAUTHBEARER"];
+
+/// Why the password is not sent: the server says how it lets in, and PLAIN is not among that. One
+/// that names no way at all may take PLAIN nevertheless.
+fn offers_no_plain(capabilities: &Capabilities, tls: Tls) -> Option<String> {
+    let mechanisms: Vec<&str> = capabilities.mechanisms().collect();
+    if mechanisms.contains(&"PLAIN") {
+        return None;
+    }
+    if mechanisms.is_empty() {
+        let advice = if tls == Tls::None { " without TLS (see store.starttls)" } else { "" };
+        let is_closed = capabilities.has("LOGINDISABLED");
+        return is_closed.then(|| format!("the server takes no password (LOGINDISABLED){advice}"));
+    }
+    let only = syntax::clean(mechanisms.join(", ").as_bytes());
+    Some(match mechanisms.iter().all(|one| TOKENS.contains(one)) {
+        true => format!("the server offers only {only}: logging in by a token is not supported"),
+        false => format!("the server offers only {only}, and Onedrop logs in by PLAIN"),
+    })
 }
 
 fn capability_code(text: &str) -> Capabilities {
@@ -317,17 +373,21 @@ fn capability_code(text: &str) -> Capabilities {
     }
 }
 
+/// The list in an untagged CAPABILITY.
+fn capability_line(line: &str) -> Option<&str> {
+    let (word, list) = line.strip_prefix("* ")?.trim_end().split_once(' ')?;
+    word.eq_ignore_ascii_case("CAPABILITY").then_some(list)
+}
+
 /// Capabilities that came with the OK to AUTHENTICATE: in its code, or in an untagged line before
 /// it.
 fn capabilities_at_login(wire: &Wire) -> Capabilities {
     let lines = wire.tapped().into_iter().rev();
     let mut told = lines.map(|line| {
         let (tag, rest) = line.trim_end().split_once(' ').unwrap_or_default();
-        let (word, rest) = rest.split_once(' ').unwrap_or_default();
         match tag {
-            "*" if word.eq_ignore_ascii_case("CAPABILITY") => Capabilities::parse(rest),
-            "*" => Capabilities::default(),
-            _ => capability_code(rest),
+            "*" => Capabilities::parse(capability_line(&line).unwrap_or_default()),
+            _ => capability_code(rest.split_once(' ').unwrap_or_default().1),
         }
     });
     told.find(|capabilities| !capabilities.is_empty()).unwrap_or_default()

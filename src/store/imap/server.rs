@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::error::ImapError;
 use super::session::{Capabilities, ImapSession};
 use super::syntax;
+use super::{ImapSettings, Tls};
 use crate::text;
 
 /// Bytes of a name or a version.
@@ -34,6 +35,43 @@ pub fn told(session: &mut ImapSession, until: Instant) -> Result<Vec<String>, Im
     }
     lines.push(together(session.capabilities()));
     Ok(lines)
+}
+
+/// How we are logged in, and what the server offers for copies.
+pub fn facts(
+    session: &ImapSession,
+    settings: &ImapSettings,
+    account: &str,
+    inbox: Option<u32>,
+) -> Vec<String> {
+    let ImapSettings { host, port, user, tls, .. } = settings;
+    let has = |name| session.capabilities().has(name);
+    let tls = match tls {
+        Tls::Implicit => "TLS",
+        Tls::StartTls => "STARTTLS",
+        Tls::None => "no TLS",
+    };
+    let inbox = inbox.map_or("does not exist yet".to_owned(), |validity| {
+        format!("can be opened, uidvalidity={validity}")
+    });
+    let uidplus = match has("UIDPLUS") {
+        true => "yes, copies have receipts",
+        false => "no, a copy cannot be named nor taken out again",
+    };
+    let literals = match (has("LITERAL+"), has("LITERAL-")) {
+        (true, _) => "LITERAL+: yes",
+        (false, true) => "LITERAL-: yes, messages over 4096 bytes cost one more round trip",
+        (false, false) => "LITERAL+: no, each message costs one more round trip",
+    };
+    let limit = session.capabilities().append_limit();
+    let limit = limit.map_or("none told".to_owned(), |limit| format!("{limit} bytes"));
+    vec![
+        format!("imap: logged in to {host}:{port} ({tls}) as {user} for {account}"),
+        format!("imap: INBOX {inbox}"),
+        format!("imap: UIDPLUS: {uidplus}"),
+        format!("imap: {literals}"),
+        format!("imap: APPENDLIMIT: {limit}"),
+    ]
 }
 
 /// Name and version in the answer to ID.

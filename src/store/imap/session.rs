@@ -70,6 +70,11 @@ impl Capabilities {
         self.0.is_empty()
     }
 
+    /// How it lets in (SASL).
+    pub fn mechanisms(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|capability| capability.strip_prefix("AUTH="))
+    }
+
     /// Largest message in bytes, where the server names one for all mailboxes (RFC 7889).
     pub fn append_limit(&self) -> Option<u64> {
         self.0.iter().find_map(|capability| capability.strip_prefix("APPENDLIMIT=")?.parse().ok())
@@ -84,13 +89,13 @@ pub struct ImapSession {
     open: bool,
     /// A command was begun and has not ended.
     in_command: bool,
+    /// A mailbox may be open.
+    has_mailbox: bool,
     /// What an untagged BYE said.
     bye: Option<String>,
     /// When a command ended last.
     since: Instant,
     /// Once it was asked for: see `names`.
-    /// A mailbox may be open.
-    has_mailbox: bool,
     pub namespace: Option<Namespace>,
     /// Once it was asked for: see `unsearched`.
     pub server_name: Option<String>,
@@ -111,12 +116,12 @@ impl ImapSession {
             capabilities,
             open: true,
             in_command: false,
+            has_mailbox: false,
             bye: None,
             since: Instant::now(),
             namespace: None,
             server_name: None,
         };
-            has_mailbox: false,
         if session.capabilities.is_empty() {
             let answer = session.run("CAPABILITY", until)?;
             let lists = answer.responses.iter().filter_map(|response| response.after("CAPABILITY"));
@@ -164,11 +169,6 @@ impl ImapSession {
         answers && self.open && self.settle().map_err(|why| self.close(why)).is_ok()
     }
 
-    /// Runs `command` to its tagged answer.
-    pub fn run(&mut self, command: &str, until: Instant) -> Result<CommandOutput, ImapError> {
-        self.run_within(command, until, ANSWER_BYTES)
-    }
-
     /// Closes the mailbox that is open, if the server can do that without more (RFC 3691; CLOSE
     /// could take out what an owner has marked as deleted). With a large mailbox open each command
     /// would see first what is new there: an APPEND into one of 20,000 messages takes twice as
@@ -179,6 +179,11 @@ impl ImapSession {
             let _ = self.run("UNSELECT", until.min(Instant::now() + IDLE));
             self.has_mailbox = false;
         }
+    }
+
+    /// Runs `command` to its tagged answer.
+    pub fn run(&mut self, command: &str, until: Instant) -> Result<CommandOutput, ImapError> {
+        self.run_within(command, until, ANSWER_BYTES)
     }
 
     /// Runs a command that may bring much.
@@ -245,12 +250,12 @@ impl ImapSession {
         guarded(|| self.imap.run_command(command))?.map_err(|error| error.to_string())?;
         let unsent = String::from_utf8(self.wire.unsent()).unwrap_or_default();
         self.in_command = true;
+        self.has_mailbox |= command.starts_with("EXAMINE ") || command.starts_with("SELECT ");
         let line = unsent.strip_suffix(&format!(" {command}\r\n"));
         // Behind those that wait to be sent with it.
         line.and_then(|line| line.rsplit("\r\n").next())
             .filter(|tag| !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric()))
             .map(str::to_owned)
-        self.has_mailbox |= command.starts_with("EXAMINE ") || command.starts_with("SELECT ");
             .ok_or_else(|| "the imap crate did not write the command".to_owned())
     }
 
@@ -370,7 +375,8 @@ pub fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
 /// A `+` in answer to what was no beginning of a literal.
 pub const WANTS_MORE: &str = "the server wants more of a complete command";
 
-fn out_of_step(line: &[u8]) -> String {
+/// What a server said that is no answer to what was asked.
+pub fn out_of_step(line: &[u8]) -> String {
     format!("the server is out of step: {}", syntax::clean(line))
 }
 

@@ -2,7 +2,8 @@
 //! through it; we keep another, read the answers and send message literals ourselves. Beside the
 //! socket's deadline it keeps a byte budget, so that no endless line or flood fills our memory.
 //! What the crate reads is handed over line by line (nothing that we want to read ends up in its
-//! buffers) and in 7 bits (its parser gives up on anything else); the lines it saw are kept.
+//! buffers), in 7 bits, and the end of a command as its status alone: the crate's parser gives up
+//! on text that it does not know, and on none at all. The lines as they came are kept.
 //! An error says that the connection is gone, the deadline has passed or the budget is used up.
 //! Dropping or closing a wire sends nothing, also not what was put and not sent.
 
@@ -34,6 +35,8 @@ struct Inner {
     crate_flushes: bool,
     /// What the crate has read; the budget bounds it.
     tapped: Vec<u8>,
+    /// The rest of a line that the crate reads.
+    for_crate: Vec<u8>,
 }
 
 /// A shared handle to one connection.
@@ -53,6 +56,7 @@ impl Wire {
             budget: 0,
             crate_flushes: true,
             tapped: Vec::new(),
+            for_crate: Vec::new(),
         }))))
     }
 
@@ -228,27 +232,45 @@ impl Inner {
     }
 }
 
-/// For the crate: at most up to the end of a line, in 7 bits.
+/// For the crate: at most up to the end of a line.
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut inner = self.lock();
-        if inner.input.rest().is_empty() {
-            match inner.fill() {
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
-                filled => filled?,
-            }
+        if inner.for_crate.is_empty() {
+            let line = loop {
+                // The budget bounds it.
+                if let Some(InputLine::Whole(line)) = inner.input.line(usize::MAX) {
+                    break line;
+                }
+                match inner.fill() {
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                    filled => filled?,
+                }
+            };
+            inner.tapped.extend_from_slice(&line);
+            inner.tapped.extend_from_slice(b"\r\n");
+            inner.for_crate = as_the_crate_reads_it(line);
         }
-        let ready = inner.input.rest();
-        let line = memchr::memchr(b'\n', ready).map_or(ready.len(), |at| at + 1);
-        let count = line.min(into.len());
-        into[..count].copy_from_slice(&ready[..count]);
-        inner.input.take(count);
-        inner.tapped.extend_from_slice(&into[..count]);
-        for byte in into[..count].iter_mut().filter(|byte| !byte.is_ascii()) {
-            *byte = b'?';
-        }
+        let count = inner.for_crate.len().min(into.len());
+        into[..count].copy_from_slice(&inner.for_crate[..count]);
+        inner.for_crate.drain(..count);
         Ok(count)
     }
+}
+
+/// Of a tagged line the tag and the status.
+fn as_the_crate_reads_it(mut line: Vec<u8>) -> Vec<u8> {
+    if !line.starts_with(b"* ") && !line.starts_with(b"+") {
+        let mut blanks = memchr::memchr_iter(b' ', &line);
+        let end = blanks.nth(1).unwrap_or(line.len());
+        line.truncate(end);
+        line.extend_from_slice(b" -");
+    }
+    for byte in line.iter_mut().filter(|byte| !byte.is_ascii()) {
+        *byte = b'?';
+    }
+    line.extend_from_slice(b"\r\n");
+    line
 }
 
 /// For the crate: its commands, sent at its flush or with what we add to them.
