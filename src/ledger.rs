@@ -336,13 +336,24 @@ fn wanted_hashes(wanted: &str) -> Vec<Hash> {
 /// The state of a copy whose mailbox was not there: INBOX has it.
 const ELSEWHERE: &str = "elsewhere";
 
-/// A copy's state in a word.
-fn copy_state(placed: bool, leased: bool, in_doubt: bool, due: bool) -> &'static str {
-    match (placed, leased, in_doubt, due) {
-        (true, ..) => "placed",
-        (_, true, ..) => "leased",
-        (_, _, true, _) => "in doubt",
+/// The state of a copy that the mail server's own delivery has, whose filters decide where it lies.
+pub const HANDED_OVER: &str = "handed over";
+
+/// The state of a copy with a receipt, in a word.
+fn receipt_state(receipt: Option<&Receipt>) -> &'static str {
+    match receipt {
+        Some(Receipt::Elsewhere(_)) => ELSEWHERE,
+        Some(Receipt::Handed(_)) => HANDED_OVER,
+        Some(Receipt::Uid { .. } | Receipt::Name(_) | Receipt::Unnamed) | None => "placed",
+    }
+}
+
+/// The state of a copy without a receipt, in a word.
+fn open_state(leased: bool, in_doubt: bool, due: bool) -> &'static str {
+    match (leased, in_doubt, due) {
+        (true, ..) => "leased",
+        (_, true, _) => "in doubt",
         (.., true) => "due",
-        (false, false, false, false) => "free",
+        (false, false, false) => "free",
     }
 }

@@ -12,7 +12,9 @@ use crate::command_line::TraceArgs;
 use crate::config::Loaded;
 use crate::directory::Known;
 use crate::exit::Verdict;
-use crate::ledger::{LedgerError, SchemaVersion, Trace, TraceAttempt, TraceCopy, TraceFilter};
+use crate::ledger::{
+    HANDED_OVER, LedgerError, SchemaVersion, Trace, TraceAttempt, TraceCopy, TraceFilter,
+};
 use crate::service::{Adapters, ONE};
 use crate::text::one_line;
 
@@ -168,6 +170,18 @@ impl TraceText<'_> {
                 };
                 format!("{by} {}, {receipt}", time(&copy.placed_at))
             }
+            (HANDED_OVER, _) => {
+                let receipt = copy.receipt.as_deref().unwrap_or_default();
+                // A look said where it was then.
+                match copy.found_by_look {
+                    true => format!("handed over, {receipt} {}", time(&copy.placed_at)),
+                    false => format!(
+                        "handed over to the mail server {}, {receipt}; its filters decide where it \
+                         lies",
+                        time(&copy.placed_at)
+                    ),
+                }
+            }
             ("elsewhere", _) => {
                 let receipt = copy.receipt.as_deref().unwrap_or_default();
                 format!("not there or not open to us {}, {receipt}", time(&copy.placed_at))
@@ -186,7 +200,10 @@ impl TraceText<'_> {
             }
             (_, None) => "not delivered".to_owned(),
         };
-        let mut text = format!("account={} mailbox={}: {state}", copy.account, copy.mailbox);
+        let mut text = match copy.state.as_str() {
+            HANDED_OVER => format!("account={}: {state}", copy.account),
+            _ => format!("account={} mailbox={}: {state}", copy.account, copy.mailbox),
+        };
         if copy.epoch > 1 {
             text += &format!(", tried {} times", copy.epoch);
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use super::rows::{self, SqlRow};
-use super::{ELSEWHERE, LedgerError, copy_state, facts};
+use super::{LedgerError, facts, open_state, receipt_state};
 use crate::directory::Destination;
 use crate::lock_key;
 use crate::message::{AddressFact, PartFact};
@@ -92,8 +92,9 @@ pub struct TracePart {
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct TraceCopy {
     pub account: String,
+    /// The mailbox that is meant. Where one lies that was handed over, only a look tells.
     pub mailbox: String,
-    /// `placed`, `leased`, `in doubt`, `due` or `free`.
+    /// `placed`, `handed over`, `elsewhere`, `leased`, `in doubt`, `due` or `free`.
     pub state: String,
     pub receipt: Option<String>,
     pub placed_at: Option<String>,
@@ -222,18 +223,17 @@ impl TraceBuilder {
         let placed = row.cell(3)?;
         // A receipt that cannot be read must not hide the copy.
         let receipt = rows::receipt(row, 6).ok();
-        let is_elsewhere = matches!(receipt, Some(Receipt::Elsewhere(_)));
+        let due_at: Option<String> = row.cell(16)?;
+        let state = match placed {
+            true => receipt_state(receipt.as_ref()),
+            false => open_state(row.cell(4)?, row.cell(5)?, due_at.is_some()),
+        };
         let receipt =
             receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());
-        let due_at: Option<String> = row.cell(16)?;
         let copy = TraceCopy {
             account: row.cell(1)?,
             mailbox: row.cell(2)?,
-            state: match placed && is_elsewhere {
-                true => ELSEWHERE,
-                false => copy_state(placed, row.cell(4)?, row.cell(5)?, due_at.is_some()),
-            }
-            .to_owned(),
+            state: state.to_owned(),
             receipt: placed.then_some(receipt),
             placed_at: row.cell(9)?,
             epoch: row.cell(10)?,

@@ -9,7 +9,7 @@ use askama::Template;
 use super::Site;
 use super::doubts::verify_command;
 use super::page::{Head, Html, NotShown, StateMark, When, took};
-use crate::ledger::{Trace, TraceAttempt, TraceCopy};
+use crate::ledger::{HANDED_OVER, Trace, TraceAttempt, TraceCopy};
 use crate::text::shell::operand;
 
 /// Copies that are shown.
@@ -32,6 +32,8 @@ struct CopyPart {
     placed: Option<When>,
     until: Option<When>,
     remarks: Vec<&'static str>,
+    /// Its mailbox is not known.
+    is_handed_over: bool,
     /// What happens next, where it is not placed.
     next: &'static str,
 }
@@ -148,6 +150,14 @@ fn of_copy(copy: &TraceCopy) -> Option<StoryEvent> {
             format!("{place}: the sender's mail program had saved its own"),
         ),
         "placed" => (StateMark::good("placed"), format!("{place} as {receipt}")),
+        HANDED_OVER if copy.found_by_look => (
+            StateMark::good("found"),
+            format!("for {} as {receipt}, by the look after a doubt", copy.account),
+        ),
+        HANDED_OVER => (
+            StateMark::good(HANDED_OVER),
+            format!("for {} as {receipt}; the mail server's filters decide where", copy.account),
+        ),
         "elsewhere" => (StateMark::good("elsewhere"), format!("not {place}: {receipt}")),
         "leased" => (StateMark::waits("leased"), format!("{place} to {} until then", copy.owner)),
         "in doubt" => {
@@ -170,6 +180,7 @@ fn of_copy(copy: &TraceCopy) -> Option<StoryEvent> {
 fn copy(copy: &TraceCopy) -> CopyPart {
     let (mark, next) = match copy.state.as_str() {
         "placed" => (StateMark::good("placed"), ""),
+        HANDED_OVER => (StateMark::good(HANDED_OVER), ""),
         "elsewhere" => (StateMark::good("elsewhere"), "its mailbox was not there: INBOX has it"),
         "leased" => {
             (StateMark::waits("leased"), "a delivery is at work, or died: then it is in doubt")
@@ -180,7 +191,9 @@ fn copy(copy: &TraceCopy) -> CopyPart {
         "due" => (StateMark::waits("due"), "onedrop settle writes it when its time has come"),
         _ => (StateMark::bad("not delivered"), "the next attempt of Postfix writes it"),
     };
+    let filters = copy.state == HANDED_OVER && !copy.found_by_look;
     let remarks = [
+        (filters, "the mail server has it: its filters decide in which mailbox it lies"),
         (copy.found_by_look, "found in the mailbox after a doubt"),
         (copy.by_sender, "saved by the sender's own mail program"),
         (copy.nul_replaced, "NUL bytes stored as 0x80"),
@@ -193,12 +206,13 @@ fn copy(copy: &TraceCopy) -> CopyPart {
         placed: copy.placed_at.as_deref().map(When::on_record),
         until: copy.leased_until.as_deref().map(When::on_record),
         remarks: remarks.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect(),
+        is_handed_over: copy.state == HANDED_OVER,
         copy: copy.clone(),
     }
 }
 
 fn is_open(copy: &TraceCopy) -> bool {
-    copy.state != "placed" && copy.state != "elsewhere"
+    !["placed", HANDED_OVER, "elsewhere"].contains(&copy.state.as_str())
 }
 
 /// How long ago the message was recorded, by the ledger's clock.

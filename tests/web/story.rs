@@ -106,3 +106,35 @@ fn what_is_left_to_settle_is_not_for_verify() {
     let doubts = served.page("/doubts");
     assert_eq!(commands(&doubts, "onedrop settle").len(), 1, "{doubts}");
 }
+
+/// Nobody but its owner's filters knows in which mailbox it lies.
+#[test]
+fn a_copy_that_was_handed_over_is_in_no_mailbox_that_is_known() {
+    let (site, config) = site();
+    let trace = |more: &[&str]| {
+        let ran = run(&config, &[&["trace", SCUBA], more].concat());
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    };
+    for (found, said, told) in [
+        (0, "; its filters decide where it lies", "the mail server has it: its filters decide"),
+        (1, ", found in the mailbox after a doubt", "by the look after a doubt"),
+    ] {
+        let receipt = ["lmtp:aa BB", "lmtp:Filtered/7"][found];
+        site.sqlite()
+            .execute(
+                "UPDATE onedrop_copy SET file_name = ?1, uid = NULL, found_by_look = ?2",
+                (receipt, found),
+            )
+            .expect("a receipt");
+        let text = trace(&[]);
+        let copy = text.lines().find(|line| line.starts_with("copy ")).expect("a copy");
+        let receipt = receipt.replace("lmtp:", "lmtp=");
+        assert!(copy.contains(&receipt) && copy.ends_with(said), "{copy}");
+        assert!(copy.starts_with("copy        account=scuba: handed over"), "{copy}");
+        assert!(trace(&["--json"]).contains("\"state\": \"handed over\""));
+        let page = Served::start(&config, &[]).page("/m/1");
+        assert!(page.contains(told) && page.contains("handed over"), "{page}");
+        assert!(!page.contains("INBOX</strong>") && !page.contains("in INBOX of"), "{page}");
+        assert_eq!(commands(&page, "onedrop verify"), Vec::<String>::new());
+    }
+}

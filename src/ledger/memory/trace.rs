@@ -8,11 +8,10 @@ use super::time::wall_clock;
 use crate::clock;
 use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
-    ELSEWHERE, LedgerError, OVERDUE, Records, Trace, TraceAddress, TraceAttempt, TraceCopy,
-    TraceFilter, TracePart, copy_state, wanted_hashes,
+    LedgerError, OVERDUE, Records, Trace, TraceAddress, TraceAttempt, TraceCopy, TraceFilter,
+    TracePart, open_state, receipt_state, wanted_hashes,
 };
 use crate::lock_key::{self, Hash};
-use crate::receipt::Receipt;
 
 impl Records for MemoryLedger {
     fn trace(
@@ -162,11 +161,9 @@ impl CopyRow {
         TraceCopy {
             account: self.destination.account.clone(),
             mailbox: self.destination.mailbox.clone(),
-            state: match self.receipt {
-                Some(Receipt::Elsewhere(_)) => ELSEWHERE,
-                _ => {
-                    copy_state(self.receipt.is_some(), leased, self.in_doubt, self.due_at.is_some())
-                }
+            state: match &self.receipt {
+                Some(receipt) => receipt_state(Some(receipt)),
+                None => open_state(leased, self.in_doubt, self.due_at.is_some()),
             }
             .to_owned(),
             receipt: self.receipt.as_ref().map(ToString::to_string),
