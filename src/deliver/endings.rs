@@ -37,10 +37,17 @@ impl Placing<'_> {
                 && concerns(&self.job.own[recipient])
                 && let Some(ending) = self.ending(recipient)
                 && known.set(ending.clone()).is_ok()
+                && !self.is_recorded_first()
             {
                 self.means.watch.ended(recipient, &ending);
             }
         }
+    }
+
+    /// Whether the end is told once it is on record. Of several recipients each hears how it ended
+    /// for it as soon as that is decided, before the record.
+    fn is_recorded_first(&self) -> bool {
+        self.job.one_ending || self.endings.len() == 1
     }
 
     /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
@@ -91,13 +98,14 @@ impl Placing<'_> {
         Some(self.job.attempt_end(&outcome, Some(Reason::Delivered), self.means.deadline))
     }
 
-    /// Puts on record how it ended for each recipient.
+    /// Puts on record how it ended for each recipient. Nobody is told "delivered" of whom that is
+    /// not on record, if all have one ending: Postfix comes again, and finds the copies placed.
     pub(super) fn finish(self) -> Vec<Ending> {
-        let Means { policy, ledger, deadline, .. } = self.means;
+        let Means { policy, ledger, deadline, watch, .. } = self.means;
         // A copy and the one that stands in for it may have ended in the same moment.
         self.end_recipients(|_| true);
         let left = || not_ended().ending(policy.over_quota);
-        let endings: Vec<Ending> =
+        let mut endings: Vec<Ending> =
             self.endings.iter().map(|ending| ending.get().cloned().unwrap_or_else(left)).collect();
         let first = self.job.first();
         let end = |at: usize| self.job.attempt_end_of(at, &endings, deadline);
@@ -109,11 +117,26 @@ impl Placing<'_> {
         if own.is_some() || !others.is_empty() {
             let own = own.as_ref().map(|end| (self.recorded.attempt, end));
             let identity = self.job.message.identity();
-            let until = match self.lacks_the_ledger() {
-                true => deadline.end(),
-                false => self.insist_until(),
+            let finish = |until| ledger.finish(identity, own, &others, until);
+            let recorded = match (self.lacks_the_ledger(), others.is_empty()) {
+                (true, _) => finish(deadline.end()),
+                // A second call would put the others on record twice.
+                (false, false) => finish(self.insist_until()),
+                (false, true) => self.insisting(finish),
             };
-            note(ledger.finish(identity, own, &others, until));
+            if let (Err(error), true) = (&recorded, self.is_recorded_first()) {
+                let delivered = endings
+                    .iter_mut()
+                    .filter(|ending| matches!(ending.outcome, Outcome::Delivered(_)));
+                for ending in delivered {
+                    let failed = Failure::NotOnRecord(error.clone()).ending(policy.over_quota);
+                    (ending.outcome, ending.reason) = (failed.outcome, failed.reason);
+                }
+            }
+            note(recorded);
+        }
+        if self.is_recorded_first() {
+            endings.iter().enumerate().for_each(|(at, ending)| watch.ended(at, ending));
         }
         endings
     }

@@ -66,6 +66,11 @@ pub enum Failure {
     /// time, unless the sender's mail program has.
     #[error("due {destination} at={}", clock::utc(*.at))]
     Due { destination: String, at: SystemTime },
+    /// All copies are placed, and only the record of the attempt's end is missing.
+    #[error(
+        "all is placed, which the next try will find, but this try's end is not on record: {0}"
+    )]
+    NotOnRecord(LedgerError),
     /// The server that was to deliver did not tell what became of the message.
     #[error("{0}")]
     Server(String),
@@ -101,7 +106,7 @@ impl Failure {
             | Failure::AddressGone { .. }
             | Failure::Setup(_)
             | Failure::NoRecipient => Outcome::TempFail(Status::OUR_SETUP, text),
-            Failure::Ledger(error) | Failure::Directory(error) => {
+            Failure::Ledger(error) | Failure::Directory(error) | Failure::NotOnRecord(error) => {
                 Outcome::TempFail(status_of(error), text)
             }
             Failure::Store(
@@ -149,6 +154,7 @@ impl Failure {
             Failure::Store(StoreError::TooBig(_)) => Reason::TooLargeForStore,
             Failure::Store(StoreError::Rejected(_)) => Reason::Rejected,
             Failure::Store(StoreError::InDoubt(_)) => Reason::InDoubt,
+            Failure::NotOnRecord(error) => Failure::Ledger(error.clone()).reason(),
             Failure::Ledger(LedgerError::Version(_)) => Reason::Schema,
             Failure::Ledger(LedgerError::OtherConfig(_)) => Reason::OtherConfig,
             Failure::Ledger(LedgerError::Unavailable(_)) => Reason::LedgerDown,

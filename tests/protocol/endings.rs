@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onedrop::ledger::{CopyState, Ledger};
+use onedrop::deliver::How;
+use onedrop::ledger::{CopyState, Ledger, TraceAttempt};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
@@ -99,6 +100,37 @@ fn what_is_in_doubt_is_not_claimed_again_by_the_same_delivery() {
     let ended = delivery.waiting(Duration::from_millis(20)).run(&mail("m"), &twice);
     assert_eq!(ended.expect_temp_fail().appended, [inbox()]);
     assert_eq!(world.count(&inbox()), 1);
+}
+
+/// What Postfix is told to be delivered is on record as delivered, also where the receipt was on
+/// record before.
+#[test]
+fn an_end_that_is_not_on_record_is_not_told() {
+    let delivered = |world: &World| {
+        let trace = world.trace(&mail("m"));
+        let is_so = |one: &&TraceAttempt| one.outcome.as_deref() == Some("delivered");
+        trace.attempts.iter().filter(is_so).count()
+    };
+    for fault in [LedgerFault::Lost, LedgerFault::LostAfter, LedgerFault::Contended] {
+        let world = World::like_imap();
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        let again = world.delivery().failing_ledger(1, fault).run(&mail("m"), &[inbox()]);
+        let again = again.expect_delivered();
+        assert_eq!(again.ledger_calls, ["record", "finish", "finish"], "{fault:?}");
+        assert_eq!(delivered(&world), 2, "{fault:?}");
+    }
+    for fault in [LedgerFault::Refused, LedgerFault::LostForGood] {
+        let world = World::like_imap();
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        let untold = world.delivery().failing_ledger(1, fault).run(&mail("m"), &[inbox()]);
+        let untold = untold.expect_temp_fail();
+        let text = untold.outcome.text();
+        assert!(text.starts_with("all is placed, which the next try will find"), "{text}");
+        assert_eq!(delivered(&world), 1, "{fault:?}");
+        let told = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!((told.hows(), delivered(&world)), (vec![How::AlreadyThere], 2), "{fault:?}");
+        assert_eq!(world.count(&inbox()), 1);
+    }
 }
 
 /// Keeps what is logged.

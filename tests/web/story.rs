@@ -116,10 +116,10 @@ fn a_copy_that_was_handed_over_is_in_no_mailbox_that_is_known() {
         String::from_utf8_lossy(&ran.stdout).into_owned()
     };
     for (found, said, told) in [
-        (0, "; its filters decide where it lies", "the mail server has it: its filters decide"),
-        (1, ", found in the mailbox after a doubt", "by the look after a doubt"),
+        (false, "; its filters decide where it lies", "the mail server has it: its filters decide"),
+        (true, ", found in the mailbox after a doubt", "by the look after a doubt"),
     ] {
-        let receipt = ["lmtp:aa BB", "lmtp:Filtered/7"][found];
+        let receipt = if found { "lmtp:Filtered/7" } else { "lmtp:aa BB" };
         site.sqlite()
             .execute(
                 "UPDATE onedrop_copy SET file_name = ?1, uid = NULL, found_by_look = ?2",
