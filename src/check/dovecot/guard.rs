@@ -69,7 +69,7 @@ fn compiled(script: &Path, remarks: &mut Remarks) {
             script.display()
         )),
         Ok(Some(_) | None) => {}
-        Err(why) => remarks.untested(format!(
+        Err(why) => remarks.warning(format!(
             "how long the guard of store.lmtp remembers could not be read from its compiled form \
              ({}): {why}; run onedrop check as root",
             script.with_extension("svbin").display()

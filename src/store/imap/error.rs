@@ -100,8 +100,8 @@ impl Rejection {
         self.code.is_empty() && self.text.starts_with("NO")
     }
 
-    /// Whether a NO to a login says that the server has no place for one more session of the account
-    /// (RFC 5530; Dovecot's mail_max_userip_connections is a LIMIT). Servers were seen that say so
+    /// Whether a NO to a login says that the server has no place for one more session of the
+    /// account (RFC 5530; Dovecot's mail_max_userip_connections is a LIMIT). Others may say so
     /// without a code, or with that of a part that is away.
     pub fn has_no_place(&self) -> bool {
         let says = |words: &str| self.text.to_ascii_lowercase().contains(words);

@@ -3,7 +3,7 @@
 //! messages, lists what is there: `listing`), and compares every hit by identity: SEARCH HEADER
 //! matches parts of a value in any case, and a hit alone proves nothing. Nothing from a message
 //! reaches a command unless it is printable ASCII in quotes. An error, or an answer we do not
-//! understand, says nothing about the copy. After a look the mailbox is closed, where the server can
+//! understand, says nothing about the copy. After a look the mailbox is closed, if the server can
 //! do that alone ([`ImapSession::unselect`]); one that stays open disturbs no APPEND, and the next
 //! look opens it anew.
 

@@ -250,7 +250,8 @@ impl ImapSession {
         guarded(|| self.imap.run_command(command))?.map_err(|error| error.to_string())?;
         let unsent = String::from_utf8(self.wire.unsent()).unwrap_or_default();
         self.in_command = true;
-        self.has_mailbox |= command.starts_with("EXAMINE ") || command.starts_with("SELECT ");
+        let name = command.split(' ').next().unwrap_or_default();
+        self.has_mailbox |= ["EXAMINE", "SELECT"].contains(&name);
         let line = unsent.strip_suffix(&format!(" {command}\r\n"));
         // Behind those that wait to be sent with it.
         line.and_then(|line| line.rsplit("\r\n").next())

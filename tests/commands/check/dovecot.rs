@@ -171,7 +171,7 @@ fn a_guard_that_was_compiled_too_soon_is_told() {
         );
         let told = about();
         assert!(told.starts_with(&expected), "{period}: {told}");
-        assert!(told.contains("; run doveadm reload, and then sievec /"), "{told}");
+        assert!(told.contains("; run doveadm reload, and then sievec $DIR/guard.sieve"), "{told}");
     }
     compile("sieve_duplicate_max_period = 8d");
     assert_eq!(about(), fits);
@@ -183,9 +183,9 @@ fn a_guard_that_was_compiled_too_soon_is_told() {
         "{told}"
     );
     // Dovecot compiles a script anew that is newer, and then its own settings count.
-    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
-    let old = fs::File::options().write(true).open(site.path("guard.svbin")).expect("a file");
-    old.set_modified(long_ago).expect("a time");
+    let later = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    let script = fs::File::options().write(true).open(site.path("guard.sieve")).expect("a file");
+    script.set_modified(later).expect("a time");
     assert_eq!(about(), fits);
 }
 
