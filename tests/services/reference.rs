@@ -225,6 +225,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::Deadline { secs: 60, doing: text() },
         Failure::KeptForLater { destination: text(), why: text() },
         Failure::Due { destination: text(), at: SystemTime::UNIX_EPOCH },
+        Failure::NotOnRecord(LedgerError::Unavailable(text())),
         Failure::Server(text()),
         Failure::Setup(text()),
         Failure::Internal(text()),
@@ -277,6 +278,7 @@ fn is_known(failure: &Failure) {
         | Failure::Deadline { .. }
         | Failure::KeptForLater { .. }
         | Failure::Due { .. }
+        | Failure::NotOnRecord(_)
         | Failure::Server(_)
         | Failure::Setup(_)
         | Failure::Internal(_) => {}
