@@ -1,12 +1,14 @@
 //! A model of the copy that is handed over to the mail server's own delivery (`store.lmtp`),
 //! checked exhaustively: two hosts, a server whose filters file the copy anywhere, pass it on or
 //! take our field out, with and without the guard that remembers what it has carried out; crashes,
-//! lost answers and sessions, refusals after the dot, late servers, servers that die before they
-//! note what they did, and rows that are forgotten. It shares no code with `src/`.
+//! lost answers and sessions, refusals after the dot, late servers, servers that die in the middle
+//! of a filter or before they note what they did, and rows that are forgotten. It shares no code
+//! with `src/`.
 //!
 //! Each call of the ledger is one step, and so is the check of the clock. The server executes
 //! before time passes, but where `is_late`. An execution is what counts: the copy that is filed,
-//! the answer that is sent, the forward.
+//! the answer that is sent, the forward. A filter may have a second part, which files into INBOX,
+//! and which a server that dies leaves undone.
 
 use stateright::{Model, Property};
 
@@ -43,6 +45,16 @@ enum Broken {
     ValueOfClaim,
     /// The server notes what it has not carried out yet.
     NotesFirst,
+    /// What is found is the end, though the guard would drop what had ended.
+    FoundIsTheEnd,
+    /// What was found is handed over again where nobody has proven the guard,
+    AgainUnproven,
+    /// where the guard has forgotten it,
+    AgainTooLate,
+    /// or though it has another value.
+    AgainWithAnyValue,
+    /// `verify` takes a later try's copy out for one that stands in another mailbox.
+    AcrossMailboxes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +73,11 @@ struct Handed {
     /// Of each delivery, before the one without faults.
     tries: u8,
     filter: Filter,
+    /// The filter files into INBOX as well, at last.
+    has_second: bool,
     has_guard: bool,
+    /// That is on record.
+    is_proven: bool,
     /// The server takes one delivery to an account at a time.
     is_serial: bool,
     /// A message of the same content that stands in another mailbox of the account already: the
@@ -78,6 +94,8 @@ struct Handed {
     closes: u8,
     /// How often the row is forgotten.
     forgets: u8,
+    /// How often the guard forgets what is as old as its memory; the rows know their age.
+    fades: u8,
     /// Deliveries of other messages to the account.
     others: u8,
     /// Hand-overs are carried out later than the lease lives, and processes frozen before the dot.
@@ -92,11 +110,17 @@ struct State {
     row: Row,
     /// Where the filter files: the values in the first field of what stands there.
     filed: Vec<u8>,
+    /// And by which tries.
+    tries: Vec<u8>,
     /// In another of the account's mailboxes, which is not INBOX.
     beside: Option<u8>,
     is_closed: bool,
-    /// How often it was carried out.
-    executions: u8,
+    /// How often each part was carried out.
+    executions: [u8; 2],
+    /// What INBOX has by the second part: the values and the tries.
+    inbox: Vec<(u8, u8)>,
+    /// The guard's memory is over for what the row has handed over by now.
+    has_faded: bool,
     /// What the server remembers, a bit for each value.
     remembered: u8,
     under_way: Vec<HandOff>,
@@ -110,6 +134,7 @@ struct State {
     deaths: u8,
     closes: u8,
     forgets: u8,
+    fades: u8,
     others: u8,
     seen: Seen,
     calm: bool,
@@ -142,9 +167,11 @@ struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct HandOff {
     value: u8,
+    /// Which try it is.
+    epoch: u8,
     sender: Option<u8>,
-    /// It is carried out, and not noted.
-    is_done: bool,
+    /// Its parts that are carried out; all of them, and it is not noted yet.
+    done: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -202,6 +229,7 @@ enum Step {
     ServerDies,
     OtherBegins,
     OtherEnds,
+    Fades,
     Closes,
     Opens,
     Forgets,
@@ -213,6 +241,7 @@ const RECEIPT: &str = "nothing is taken for the copy but the copy";
 const ONE: &str = "carried out once";
 const TWO: &str = "carried out twice at most";
 const SETTLED: &str = "one copy, or verify looks";
+const KEPT: &str = "verify leaves a copy in each mailbox";
 const DELIVERED: &str = "always delivered in the end";
 const FOUND: &str = "a look finds the copy";
 const DROPPED: &str = "the guard drops a second one";
@@ -246,9 +275,12 @@ impl Model for Handed {
         vec![State {
             row,
             filed: Vec::new(),
+            tries: Vec::new(),
             beside: self.beside,
             is_closed: false,
-            executions: 0,
+            executions: [0; 2],
+            inbox: Vec::new(),
+            has_faded: false,
             remembered: 0,
             under_way: Vec::new(),
             other: None,
@@ -260,6 +292,7 @@ impl Model for Handed {
             deaths: self.deaths,
             closes: self.closes,
             forgets: self.forgets,
+            fades: self.fades,
             others: self.others,
             seen: Seen::default(),
             calm: false,
@@ -269,8 +302,9 @@ impl Model for Handed {
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         for (at, one) in state.under_way.iter().enumerate() {
             // One execution after the other: the next waits for what is not noted.
-            let is_next = !state.under_way.iter().any(|other| other.is_done);
-            if one.is_done {
+            let is_next =
+                !state.under_way.iter().enumerate().any(|(other, it)| other != at && it.done > 0);
+            if one.done == self.parts() {
                 steps.push(Step::Notes(at));
                 if state.refusals > 0 && !state.calm {
                     steps.push(Step::Refuses(at));
@@ -279,7 +313,7 @@ impl Model for Handed {
                 if is_next || !self.is_serial {
                     steps.push(Step::Executes(at));
                 }
-                if one.sender.is_none() {
+                if one.sender.is_none() && one.done == 0 {
                     steps.push(Step::Never(at));
                 }
             }
@@ -329,6 +363,9 @@ impl Model for Handed {
         }
         if state.deaths > 0 && !state.under_way.is_empty() {
             steps.push(Step::ServerDies);
+        }
+        if state.fades > 0 && state.row.epoch > 0 && state.is_quiet() {
+            steps.push(Step::Fades);
         }
         if state.closes > 0 {
             steps.push(Step::Closes);
@@ -401,6 +438,10 @@ impl Model for Handed {
                     state.remembered = knew;
                 }
             }
+            Step::Fades => {
+                state.fades -= 1;
+                (state.remembered, state.has_faded) = (0, true);
+            }
             Step::Closes => {
                 state.closes -= 1;
                 state.is_closed = true;
@@ -435,18 +476,23 @@ impl Model for Handed {
 
     fn properties(&self) -> Vec<Property<Handed>> {
         vec![
-            Property::<Handed>::always(TRUTH, |_, state| {
+            Property::<Handed>::always(TRUTH, |model, state| {
                 let is_told = state.deliveries.iter().any(|one| one.at == At::Delivered);
-                !is_told || state.executions > 0
+                !is_told || model.is_carried_out(state)
             }),
             Property::<Handed>::always(RECEIPT, |_, state| {
-                !state.row.has_receipt || state.executions > 0
+                !state.row.has_receipt || state.executions[0] > 0
             }),
-            Property::<Handed>::always(ONE, |_, state| state.executions <= 1),
-            Property::<Handed>::always(TWO, |_, state| state.executions <= 2),
+            Property::<Handed>::always(ONE, |_, state| state.executions.iter().all(|n| *n <= 1)),
+            Property::<Handed>::always(TWO, |_, state| state.executions.iter().all(|n| *n <= 2)),
             Property::<Handed>::always(SETTLED, |_, state| {
                 let is_over = state.calm && state.is_delivered() && state.is_quiet();
-                !is_over || state.filed.len() <= 1 || state.row.is_unsettled
+                let is_alone = state.filed.len() <= 1 && state.inbox.len() <= 1;
+                !is_over || is_alone || state.row.is_unsettled
+            }),
+            Property::<Handed>::always(KEPT, |model, state| {
+                let is_over = state.calm && state.is_delivered() && state.is_quiet();
+                !is_over || model.leaves_a_copy(state)
             }),
             Property::<Handed>::eventually(DELIVERED, |_, state| {
                 state.calm && state.is_delivered()
@@ -538,8 +584,9 @@ impl Handed {
                 None => self.gives_back(state, me),
                 Some(found) => {
                     state.seen.found |= found;
+                    let is_end = found && !self.may_be_half_done(state, claim);
                     state.deliveries[me].at =
-                        if found { At::Confirm { found } } else { At::Announce };
+                        if is_end { At::Confirm { found } } else { At::Announce };
                 }
             },
             At::Announce => {
@@ -556,8 +603,12 @@ impl Handed {
             At::Check if age > DEADLINE => self.gives_back(state, me),
             At::Check => state.deliveries[me].at = At::Dot,
             At::Dot => {
-                let hand_off =
-                    HandOff { value: claim.value, sender: Some(me as u8), is_done: false };
+                let hand_off = HandOff {
+                    value: claim.value,
+                    epoch: claim.epoch,
+                    sender: Some(me as u8),
+                    done: 0,
+                };
                 state.under_way.push(hand_off);
                 state.deliveries[me].at = At::Answer;
             }
@@ -622,19 +673,22 @@ impl Handed {
             (_, Some(Broken::InboxOnly)) => Some(false),
             (true, Some(Broken::PassesBy)) => Some(is_beside),
             (true, _) => None,
-            (false, _) => Some(is_beside || state.filed.iter().any(is_it)),
+            (false, _) => {
+                let in_inbox = state.inbox.iter().any(|(value, _)| is_it(value));
+                Some(is_beside || in_inbox || state.filed.iter().any(is_it))
+            }
         }
     }
 
     fn execute(&self, state: &mut State, at: usize) {
-        let HandOff { value, sender, .. } = state.under_way[at];
+        let HandOff { value, sender, done, .. } = state.under_way[at];
         let is_known = state.remembered >> value & 1 == 1;
-        if self.has_guard && is_known {
+        if self.has_guard && is_known && done == 0 {
             state.seen.dropped = true;
             state.under_way.remove(at);
             return state.answers(sender, Answer::Done);
         }
-        if self.broken == Some(Broken::NotesFirst) && !state.under_way[at].is_done {
+        if self.broken == Some(Broken::NotesFirst) {
             // As if it had been killed right behind the note.
             state.remembered |= 1 << value;
             if state.deaths > 0 && !state.calm {
@@ -646,13 +700,50 @@ impl Handed {
                 return;
             }
         }
-        state.executions += 1;
+        let HandOff { epoch, .. } = state.under_way[at];
+        state.executions[usize::from(done)] += 1;
         match self.filter {
+            Filter::Strips if done == 1 => state.inbox.push((NO_VALUE, epoch)),
+            _ if done == 1 => state.inbox.push((value, epoch)),
             Filter::Files => state.filed.push(value),
             Filter::Strips => state.filed.push(NO_VALUE),
             Filter::Hides => {}
         }
-        state.under_way[at].is_done = true;
+        if done == 0 && self.filter == Filter::Files {
+            state.tries.push(epoch);
+        }
+        state.under_way[at].done += 1;
+    }
+
+    fn parts(&self) -> u8 {
+        1 + u8::from(self.has_second)
+    }
+
+    fn is_carried_out(&self, state: &State) -> bool {
+        state.executions.iter().take(usize::from(self.parts())).all(|done| *done > 0)
+    }
+
+    /// Whether what was found may be the beginning of what the filter does: handed over again, it
+    /// is dropped by the guard if it is not.
+    fn may_be_half_done(&self, state: &State, claim: Claim) -> bool {
+        let has_value = |value: &u8| *value == claim.value;
+        let is_ours = state.filed.iter().any(has_value)
+            || state.inbox.iter().any(|(value, _)| has_value(value))
+            || self.broken == Some(Broken::AgainWithAnyValue);
+        let is_proven = self.is_proven || self.broken == Some(Broken::AgainUnproven);
+        let is_young = !state.has_faded || self.broken == Some(Broken::AgainTooLate);
+        is_ours && is_proven && is_young && self.broken != Some(Broken::FoundIsTheEnd)
+    }
+
+    /// What `verify` leaves: in each mailbox the first try's copy.
+    fn leaves_a_copy(&self, state: &State) -> bool {
+        let inbox: Vec<u8> = state.inbox.iter().map(|(_, epoch)| *epoch).collect();
+        let first = state.tries.iter().chain(&inbox).min();
+        let stays = |mailbox: &[u8]| match self.broken {
+            Some(Broken::AcrossMailboxes) => mailbox.iter().any(|one| Some(one) == first),
+            _ => true,
+        };
+        [&state.tries, &inbox].iter().all(|mailbox| mailbox.is_empty() || stays(mailbox))
     }
 
     /// Certainly nothing was carried out: the lease is given back, if there is a session.
@@ -672,7 +763,9 @@ const GUARDED: Handed = Handed {
     hosts: 2,
     tries: 1,
     filter: Filter::Files,
+    has_second: false,
     has_guard: true,
+    is_proven: true,
     is_serial: true,
     beside: Some(NO_VALUE),
     crashes: 1,
@@ -682,12 +775,14 @@ const GUARDED: Handed = Handed {
     deaths: 0,
     closes: 1,
     forgets: 0,
+    fades: 0,
     others: 1,
     is_late: false,
     stalls: true,
     broken: None,
 };
-const UNGUARDED: Handed = Handed { has_guard: false, is_serial: false, ..GUARDED };
+const UNPROVEN: Handed = Handed { is_proven: false, ..GUARDED };
+const UNGUARDED: Handed = Handed { has_guard: false, is_serial: false, ..UNPROVEN };
 
 fn holds(model: Handed, seen: &[&str]) {
     assert_eq!(broken(&model, seen), Vec::<&str>::new(), "{model:?}");
@@ -695,9 +790,9 @@ fn holds(model: Handed, seen: &[&str]) {
 
 #[test]
 fn with_the_guard_a_copy_is_carried_out_once_whatever_the_filter_does() {
-    holds(GUARDED, &[FOUND, CONTENDED, OUTLIVED]);
-    // What was carried out and refused is not noted, and leaves nothing to find.
+    // What was carried out and refused is not noted.
     let certain = Handed { refusals: 0, ..GUARDED };
+    holds(certain.clone(), &[FOUND, DROPPED, CONTENDED, OUTLIVED]);
     for filter in [Filter::Hides, Filter::Strips] {
         holds(Handed { filter, ..certain.clone() }, &[DROPPED, CONTENDED, OUTLIVED]);
         let late = Handed { filter, is_late: true, ..certain.clone() };
@@ -705,18 +800,40 @@ fn with_the_guard_a_copy_is_carried_out_once_whatever_the_filter_does() {
     }
     holds(Handed { is_late: true, ..certain.clone() }, &[FOUND, OUTLIVED]);
     if full() {
-        holds(Handed { tries: 2, ..GUARDED }, &[FOUND, CONTENDED, OUTLIVED]);
+        holds(Handed { tries: 2, ..certain.clone() }, &[FOUND, CONTENDED, OUTLIVED]);
         holds(Handed { tries: 2, is_late: true, ..certain }, &[FOUND, DROPPED, OUTLIVED]);
     }
 }
 
+/// What the server had carried out and not noted is carried out again, as it may have been the
+/// beginning; `verify` sees it where it was filed.
 #[test]
-fn a_server_that_dies_before_its_note_delivers_twice_only_what_no_look_finds() {
+fn a_server_that_dies_before_its_note_delivers_twice() {
     let dies = Handed { deaths: 1, refusals: 0, ..GUARDED };
-    holds(dies.clone(), &[FOUND, CONTENDED]);
-    for filter in [Filter::Hides, Filter::Strips] {
+    for filter in [Filter::Files, Filter::Hides, Filter::Strips] {
         let model = Handed { filter, ..dies.clone() };
-        assert_eq!(broken(&model, &[]), [ONE], "{filter:?}");
+        assert_eq!(broken(&model, &[CONTENDED]), [ONE], "{filter:?}");
+    }
+    assert_eq!(broken(&GUARDED, &[FOUND, CONTENDED, OUTLIVED]), [ONE], "refused");
+    // Where nobody knows of the guard what is found is the end.
+    holds(Handed { is_proven: false, ..dies }, &[FOUND, CONTENDED]);
+    holds(UNPROVEN, &[FOUND, CONTENDED, OUTLIVED]);
+}
+
+#[test]
+fn a_filter_that_was_broken_off_comes_to_its_end() {
+    let parts = Handed { has_second: true, refusals: 0, others: 0, ..GUARDED };
+    holds(parts.clone(), &[FOUND, DROPPED]);
+    holds(Handed { fades: 1, lost_sessions: 0, ..parts.clone() }, &[FOUND, DROPPED]);
+    for filter in [Filter::Files, Filter::Hides] {
+        let dies = Handed { deaths: 1, lost_sessions: 0, filter, ..parts.clone() };
+        assert_eq!(broken(&dies, &[FOUND, DROPPED]), [ONE], "{filter:?}");
+    }
+    // The price of no guard, and of one that nobody has proven.
+    for one in [UNPROVEN, UNGUARDED] {
+        let faultless = Handed { crashes: 0, lost_sessions: 0, lost_answers: 0, ..one };
+        let dies = Handed { deaths: 1, has_second: true, refusals: 0, stalls: false, ..faultless };
+        breaks(&dies, TRUTH);
     }
 }
 
@@ -750,9 +867,11 @@ fn without_the_guard_one_lost_answer_is_two_at_most() {
 
 #[test]
 fn a_forgotten_copy_is_found_by_any_value() {
-    let forgets = Handed { forgets: 1, lost_sessions: 0, ..GUARDED };
+    let forgets = Handed { forgets: 1, lost_sessions: 0, refusals: 0, ..GUARDED };
     holds(forgets.clone(), &[FOUND]);
-    holds(Handed { has_guard: false, is_serial: false, ..forgets.clone() }, &[FOUND]);
+    let unguarded =
+        Handed { has_guard: false, is_proven: false, is_serial: false, ..forgets.clone() };
+    holds(unguarded, &[FOUND]);
     // A colleague's is taken for it then.
     let beside = Handed { beside: Some(FOREIGN), ..forgets };
     assert_eq!(broken(&beside, &[]), [TRUTH, RECEIPT]);
@@ -766,6 +885,9 @@ fn each_rule_of_the_hand_over_is_needed() {
     let alone = Handed { beside: None, ..UNGUARDED };
     let forgets = Handed { forgets: 1, ..alone.clone() };
     let hides = Handed { filter: Filter::Hides, refusals: 0, ..GUARDED };
+    let parts = Handed { has_second: true, refusals: 0, lost_sessions: 0, ..GUARDED };
+    let dies = Handed { deaths: 1, ..parts.clone() };
+    let forgotten = Handed { forgets: 1, fades: 1, ..parts.clone() };
     for (rule, model, property) in [
         (Broken::NoLook, alone.clone(), ONE),
         (Broken::ByContent, GUARDED, TRUTH),
@@ -778,6 +900,11 @@ fn each_rule_of_the_hand_over_is_needed() {
         (Broken::ValueOfClaim, hides.clone(), ONE),
         (Broken::ValueOfClaim, alone, ONE),
         (Broken::NotesFirst, Handed { deaths: 1, ..hides.clone() }, TRUTH),
+        (Broken::FoundIsTheEnd, dies.clone(), TRUTH),
+        (Broken::AcrossMailboxes, dies, KEPT),
+        (Broken::AgainUnproven, UNGUARDED, ONE),
+        (Broken::AgainTooLate, Handed { fades: 1, ..parts }, ONE),
+        (Broken::AgainWithAnyValue, forgotten, ONE),
     ] {
         breaks(&Handed { broken: Some(rule), ..model }, property);
     }
