@@ -25,6 +25,7 @@ use crate::outcome::{Outcome, OverQuota, Reason, UnknownAccount};
 use crate::store::{Copy, HandOff, Need, Receipt, Slot, Store};
 
 mod endings;
+pub mod guard;
 mod place;
 mod stand_in;
 mod verdict;
@@ -418,6 +419,7 @@ impl<'a> DeliveryRequest<'a> {
         let handed = handed.map(|claim| HandOff {
             value: claim.value.array(),
             epoch: claim.epoch,
+            again: false,
             sender: &self.envelope.sender,
             recipient: self.envelope.recipients.get(recipient).map_or("", String::as_str),
         });

@@ -29,7 +29,7 @@ pub use identity::{DedupBy, Identity, oldest_time, sent_at};
 pub use nul::{NulError, restore_nul};
 pub use parts::PartFact;
 pub use received::taken_at;
-pub use wrapped::{handed_inner, inner, is_damaged, may_be_wrapper, wrapper};
+pub use wrapped::{handed, inner, is_damaged, may_be_wrapper, wrapper};
 
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
 const PER_RECIPIENT: [&[u8]; 3] = [b"return-path", b"x-original-to", b"delivered-to"];

@@ -45,8 +45,8 @@ pub struct Copy<'a> {
     pub handed: Option<HandOff<'a>>,
 }
 
-/// The last of our fields before a message that is handed over.
-const LAST_FIELD: &str = "X-Onedrop-Try:";
+/// The last of our fields before a message that is handed over, in lower case.
+const LAST_FIELD: &str = "x-onedrop-try";
 
 /// What a store that hands a copy over to the mail server's own delivery says there, beside the
 /// account's name.
@@ -56,6 +56,9 @@ pub struct HandOff<'a> {
     pub value: [u8; 16],
     /// Of the claim: tells the tries to deliver one copy apart.
     pub epoch: i64,
+    /// A copy of an earlier try stands already: the guard drops this one where it cannot know
+    /// whether that is all.
+    pub again: bool,
     /// The envelope's.
     pub sender: &'a str,
     /// As given in the envelope.
@@ -177,11 +180,16 @@ pub struct FoundCopy {
 pub struct HandedCopy {
     /// As its server writes it.
     pub mailbox: String,
-    /// Of the try that wrote it, where it says.
+    /// Of the try that wrote it, where it has the sought value and says so.
     pub epoch: Option<i64>,
 }
 
 impl FoundCopy {
+    /// As in [`HandedCopy`].
+    pub fn of_try(&self) -> Option<i64> {
+        self.handed.as_ref()?.epoch
+    }
+
     /// The receipt to put on record: of a copy that was handed over, one that says where it lay.
     pub fn to_record(&self) -> Receipt {
         match (&self.handed, &self.receipt) {

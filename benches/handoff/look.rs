@@ -94,7 +94,13 @@ fn look(store: &ImapStore, account: &str, value: [u8; 16], count: usize) -> Dura
         recorded_at: SystemTime::now(),
         looks_back: false,
         newer_than: None,
-        handed: Some(HandOff { value, epoch: 2, sender: STRANGER, recipient: account }),
+        handed: Some(HandOff {
+            value,
+            epoch: 2,
+            again: false,
+            sender: STRANGER,
+            recipient: account,
+        }),
     };
     let mut sought = copy.sought();
     sought.unsearched = Unsearched::All;

@@ -4,12 +4,23 @@
 # Onedrop puts X-Onedrop-Copy first: a random value, another one for each copy. Dovecot remembers a
 # value when a delivery has been carried out, and locks it meanwhile. So a delivery that Dovecot
 # still carries out when its sender has given up keeps the next one waiting, and then this drops the
-# next one. Mail without the field passes.
+# next one. A delivery in the middle of which Dovecot died is not remembered, and passes. Mail
+# without the field passes.
 #
 # Seven days are longer than Postfix tries (five). sieve_duplicate_max_period must be longer.
-require ["duplicate"];
+require ["duplicate", "index"];
 
-if allof (exists "X-Onedrop-Copy",
-          duplicate :handle "onedrop" :header "X-Onedrop-Copy" :seconds 604800) {
-    discard;
+if exists "X-Onedrop-Copy" {
+    if duplicate :handle "onedrop" :header "X-Onedrop-Copy" :seconds 604800 {
+        discard;
+        stop;
+    }
+    # Of an account that has no home folder Dovecot remembers nothing: what stands there already
+    # ("again", says Onedrop) is then taken for all of it.
+    if not duplicate :handle "onedrop-account" :uniqueid "remembers" :seconds 604800 :last {
+        if header :index 1 :matches "X-Onedrop-Try" "* again" {
+            discard;
+            stop;
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{
-    CopyResult, DeliveryRequest, Early, Ending, Failure, How, Means, Phases, Placed, note,
+    CopyResult, DeliveryRequest, Early, Ending, Failure, How, Means, Phases, Placed, guard, note,
 };
 use crate::directory::Destination;
 use crate::ledger::{
@@ -218,7 +218,7 @@ impl<'a> Placing<'a> {
                 Err(error) => return self.failed(index, claim, error.into()),
             }
         }
-        let write = || self.write(slot.as_mut(), in_doubt, destination);
+        let write = || self.write(slot.as_mut(), in_doubt.then_some(claim), destination);
         let step = match self.means.timed(&mut phases.append, write) {
             Ok((receipt, how)) => {
                 let how = (how, slot.is_wrapped());
@@ -241,7 +241,7 @@ impl<'a> Placing<'a> {
         step
     }
 
-    /// Looks if in doubt, and appends unless the look found the copy. The deadline ends long before
+    /// Looks if in doubt, and appends unless the look found the copy, whole. The deadline ends long before
     /// the lease that was taken after it began (the configuration is refused otherwise), so the
     /// deadline's check of the clock, right before the last bytes, is the check of the lease as
     /// well. Steps `look`, `check`, `last bytes` and `OK` of the model.
@@ -251,21 +251,34 @@ impl<'a> Placing<'a> {
     fn write(
         &self,
         slot: &mut dyn Slot,
-        in_doubt: bool,
+        in_doubt: Option<&Claim>,
         destination: &Destination,
     ) -> Result<(Receipt, How), StoreError> {
-        if in_doubt {
+        if let Some(claim) = in_doubt {
             let found = slot.look(self.means.deadline.look_until());
             let failed = |error| match error {
                 refused @ StoreError::Refused(_) if destination.stand_in().is_some() => refused,
                 busy @ StoreError::Contended(_) => busy,
                 error => StoreError::NotStored(format!("looking for an earlier copy: {error}")),
             };
-            if let Some(receipt) = found.map_err(failed)? {
+            if let Some(receipt) = found.map_err(failed)?
+                && !self.may_be_half_done(slot.found_try(), claim)?
+            {
                 return Ok((receipt, How::Found));
             }
         }
         Ok((slot.append()?, How::Stored))
+    }
+
+    /// See [`guard`].
+    fn may_be_half_done(&self, found: Option<i64>, claim: &Claim) -> Result<bool, StoreError> {
+        let (Means { ledger, store, deadline, .. }, at) = (self.means, self.recorded.recorded_at);
+        // Nothing was handed over under this claim.
+        let known = (found, claim.epoch - 1, at);
+        let half_done = guard::may_be_half_done(ledger, store, known, deadline.end());
+        half_done.map_err(|error| {
+            StoreError::NotStored(format!("whether the copy that was found is all: {error}"))
+        })
     }
 
     /// What a copy comes to that was not placed. The bytes of a shared one are put on record first.

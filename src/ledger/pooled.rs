@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{
     Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, Entry, LeaseTerms, Ledger,
-    LedgerError, OpenTurn, PlannedStep, Recorded, Schema, SchemaVersion, Session, SessionTurn,
-    ToConfirm, ToRecord, Turn, rows,
+    LedgerError, OpenTurn, PlannedStep, Proofs, Recorded, Schema, SchemaVersion, Session,
+    SessionTurn, ToConfirm, ToRecord, Turn, rows,
 };
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -131,7 +131,10 @@ impl<S: Session + 'static> PooledLedger<S> {
     }
 }
 
-impl<S: Session + 'static> Ledger for PooledLedger<S> {
+impl<S: Session + 'static> Ledger for PooledLedger<S>
+where
+    PooledLedger<S>: Proofs,
+{
     fn time(&self) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         rows::time(rows::whole_secs(SystemTime::now()).saturating_add(ahead))

@@ -31,7 +31,7 @@ use crate::pool::Connections;
 use crate::receipt::Receipt;
 
 /// What a delivery needs of a ledger.
-pub trait Ledger: Send + Sync {
+pub trait Ledger: Proofs + Send + Sync {
     /// What the ledger's clock says, in whole seconds, as far as it is known: by its last word, and
     /// before the first by this host's clock.
     fn time(&self) -> SystemTime;

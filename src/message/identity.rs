@@ -276,7 +276,7 @@ pub(super) fn is_our_own(received: &Field<'_>) -> bool {
     memchr::memmem::find(&received.relaxed(), head::OUR_RECEIVED).is_some()
 }
 
-fn is_authored(field: &Field<'_>) -> bool {
+pub(super) fn is_authored(field: &Field<'_>) -> bool {
     let name = field.name_lower();
     let is_of_a_kind = AUTHORED_KINDS.iter().any(|kind| name.starts_with(kind));
     (is_of_a_kind || AUTHORED.contains(&name.as_slice()))

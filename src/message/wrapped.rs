@@ -7,6 +7,7 @@
 //! stranger sends: that has trace fields, or another header than this.
 
 use super::fields::{Field, fields, split};
+use super::identity::is_authored;
 
 const SUBJECT: &str = "A message whose header is damaged, attached as it came";
 /// Stands where the message does not say who has written it.
@@ -59,11 +60,20 @@ pub fn inner(bytes: &[u8]) -> Option<&[u8]> {
     (header == wrapper(message)).then_some(message)
 }
 
-/// As [`inner`], of a wrapper that was handed over: it stands behind the field that is the last of
-/// those before it, which begins with `last`.
-pub fn handed_inner<'a>(bytes: &'a [u8], last: &str) -> Option<&'a [u8]> {
-    let rest = &bytes[memchr::memmem::find(bytes, last.as_bytes())?..];
-    inner(&rest[memchr::memchr(b'\n', rest)? + 1..])
+/// A message that was handed over, without what was put before it: the server's trace fields, and
+/// ours, the last of which is called `last` (in lower case) and has one line. All of `bytes` where
+/// a field that counts for the identity stands before that one: then a stranger wrote it.
+pub fn handed<'a>(bytes: &'a [u8], last: &str) -> &'a [u8] {
+    let mut end = 0;
+    for field in fields(split(bytes).0).take_while(|field| !is_authored(field)) {
+        if field.is(last.as_bytes()) {
+            // What continues it is the message's.
+            let line = memchr::memchr(b'\n', field.raw).map_or(field.raw.len(), |at| at + 1);
+            return &bytes[end + line..];
+        }
+        end += field.raw.len();
+    }
+    bytes
 }
 
 /// Whether a message that begins with `start` may be a wrapper.
@@ -111,17 +121,23 @@ mod tests {
     #[test]
     fn one_that_was_handed_over_stands_behind_our_fields() {
         let wrapped = [&wrapper(DAMAGED)[..], DAMAGED].concat();
-        let last = "X-Onedrop-Try: ";
-        let handed = |copy: &[u8]| {
-            let before = &b"Return-Path: <>\r\nX-Onedrop-Copy: 0\r\nX-Onedrop-Try: 12\r\n"[..];
-            handed_inner(&[before, copy].concat(), last).map(<[u8]>::to_vec)
-        };
-        assert_eq!(handed(&wrapped).as_deref(), Some(DAMAGED));
+        let last = "x-onedrop-try";
+        let before = &b"Return-Path: <>\r\nX-Onedrop-Copy: 0\r\nX-Onedrop-Try: 12\r\n"[..];
+        let unwrapped =
+            |copy: &[u8]| inner(handed(&[before, copy].concat(), last)).map(<[u8]>::to_vec);
+        assert_eq!(unwrapped(&wrapped).as_deref(), Some(DAMAGED));
         let attached = [&b"X-Onedrop-Try: 1\r\n"[..], &wrapped].concat();
         for other in [&[&b"A: b\r\n"[..], &wrapped].concat(), &attached, DAMAGED, b""] {
-            assert_eq!(handed(other), None, "{:?}", String::from_utf8_lossy(other));
+            assert_eq!(unwrapped(other), None, "{:?}", String::from_utf8_lossy(other));
         }
-        assert_eq!(handed_inner(&wrapped, last), None);
+        // Whatever the message begins with.
+        for message in [&b" text\r\n\r\nbody"[..], b"text", b"Subject: a\r\n\r\nbody"] {
+            assert_eq!(handed(&[before, message].concat(), last), message);
+        }
+        // What is shown of it counts.
+        let forged = [&b"Subject: another\r\n"[..], before, DAMAGED].concat();
+        assert_eq!(handed(&forged, last), forged);
+        assert_eq!(handed(DAMAGED, last), DAMAGED);
     }
 
     #[test]

@@ -262,6 +262,10 @@ impl Store for ImapStore {
         false
     }
 
+    fn hands_over_to(&self) -> Option<String> {
+        None
+    }
+
     fn prepare(&self, account: &str, until: Instant) {
         let mut logins = self.logins();
         logins.retain(|_, login| Instant::now() < login.until);

@@ -169,6 +169,10 @@ impl Store for LmtpStore {
         !destination.shared && destination.mailbox == "INBOX"
     }
 
+    fn hands_over_to(&self) -> Option<String> {
+        Some(self.settings.place.to_string())
+    }
+
     /// A connection to the LMTP server is made at once, and one for mailboxes is seldom needed.
     fn prepare(&self, _account: &str, _until: Instant) {}
 
@@ -197,9 +201,17 @@ impl Store for LmtpStore {
                 (look, Some(self.account_turn(destination, deadline)?))
             }
         };
-        let (store, is_wrapped) = (self, false);
-        let slot = LmtpSlot { store, destination, copy, handed, deadline, look, turn, is_wrapped };
-        Ok(Some(Box::new(slot)))
+        Ok(Some(Box::new(LmtpSlot {
+            store: self,
+            destination,
+            copy,
+            handed,
+            deadline,
+            look,
+            turn,
+            found_try: None,
+            is_wrapped: false,
+        })))
     }
 
     fn remove(
@@ -304,6 +316,7 @@ struct LmtpSlot<'a> {
     look: Option<Box<dyn Slot + 'a>>,
     /// Of one in doubt.
     turn: Option<AccountTurn<'a>>,
+    found_try: Option<i64>,
     is_wrapped: bool,
 }
 
@@ -317,14 +330,20 @@ impl Slot for LmtpSlot<'_> {
             Some(slot) => {
                 let found = slot.look(until);
                 self.is_wrapped = slot.is_wrapped();
+                self.found_try = slot.found_try();
                 found
             }
             None => Err(StoreError::NotStored("its mailboxes are in use".to_owned())),
         }
     }
 
+    fn found_try(&self) -> Option<i64> {
+        self.found_try
+    }
+
     fn append(&mut self) -> Result<Receipt, StoreError> {
-        let LmtpSlot { store, destination, copy, handed, deadline, .. } = *self;
+        let LmtpSlot { store, destination, copy, deadline, .. } = *self;
+        let handed = HandOff { again: self.found_try.is_some(), ..self.handed };
         // Its session is for others.
         self.look = None;
         let account = &destination.account;

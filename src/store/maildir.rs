@@ -137,6 +137,10 @@ impl Store for MaildirStore {
         false
     }
 
+    fn hands_over_to(&self) -> Option<String> {
+        None
+    }
+
     fn prepare(&self, _account: &str, _until: Instant) {}
 
     fn let_go(&self, _account: &str) {}

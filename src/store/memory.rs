@@ -120,6 +120,8 @@ struct Shared {
     next_append: u64,
     /// The values that the server has carried out a delivery for, by account.
     carried_out: BTreeMap<String, Vec<[u8; 16]>>,
+    /// The accounts in the middle of whose delivery the server has died.
+    died_for: BTreeSet<String>,
 }
 
 impl Default for MemoryStore {
@@ -199,7 +201,9 @@ impl MemoryStore {
         {
             if let (Some(filters), Some(ours)) = (self.filters, handed) {
                 let receipt = shared.carry_out(filters, place.0, stored, ours);
-                shared.done.insert(number, Some(receipt));
+                if let Some(receipt) = receipt {
+                    shared.done.insert(number, Some(receipt));
+                }
                 return;
             }
             if !makes && !shared.mailboxes.contains_key(&place) {
@@ -309,6 +313,10 @@ impl Store for MemoryStore {
         self.filters.is_some() && !destination.shared && destination.mailbox == "INBOX"
     }
 
+    fn hands_over_to(&self) -> Option<String> {
+        self.filters.map(|_| "memory".to_owned())
+    }
+
     fn prepare(&self, _account: &str, _until: Instant) {}
 
     fn let_go(&self, _account: &str) {}
@@ -323,7 +331,7 @@ impl Store for MemoryStore {
         let name = if need == Need::Early { "begin" } else { "reserve" };
         self.call(name, Some(destination), |shared| {
             let is_free = !self.idempotent || shared.locked.insert(*copy.key);
-            let slot = || MemorySlot { store: self, destination, copy, deadline };
+            let slot = || MemorySlot { store: self, destination, copy, deadline, found_try: None };
             Ok(is_free.then(|| Box::new(slot()) as Box<dyn Slot>))
         })
     }
@@ -351,6 +359,7 @@ struct MemorySlot<'a> {
     destination: &'a Destination,
     copy: Copy<'a>,
     deadline: &'a Deadline,
+    found_try: Option<i64>,
 }
 
 impl Drop for MemorySlot<'_> {
@@ -362,11 +371,17 @@ impl Drop for MemorySlot<'_> {
 impl Slot for MemorySlot<'_> {
     fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
         let found = self.store.seek("look", self.destination, &[self.copy.sought()])?;
-        Ok(found.into_iter().flatten().next().map(|found| found.to_record()))
+        let found = found.into_iter().flatten().next();
+        self.found_try = found.as_ref().and_then(FoundCopy::of_try);
+        Ok(found.map(|found| found.to_record()))
+    }
+
+    fn found_try(&self) -> Option<i64> {
+        self.found_try
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {
-        let MemorySlot { store, destination, copy, deadline } = self;
+        let MemorySlot { store, destination, copy, deadline, .. } = self;
         let call = Call { name: "append", destination: Some(*destination) };
         store.hook.before(&call)?;
         let is_there = store.shared().mailboxes.contains_key(&place(destination));

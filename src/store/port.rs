@@ -25,6 +25,9 @@ pub trait Store: Send + Sync {
     /// filters run: then its [`Copy::handed`] is needed.
     fn hands_over(&self, destination: &Destination) -> bool;
 
+    /// The mail server to which copies are handed over, as the configuration names it.
+    fn hands_over_to(&self) -> Option<String>;
+
     /// Begins, in the background, what the first call for `account` will need. Nothing is reported
     /// here; an error shows at that call.
     fn prepare(&self, account: &str, until: Instant);
@@ -85,6 +88,13 @@ pub trait Slot {
     /// # Errors
     /// Any error means that the look did not come to its end; it says nothing about the copy.
     fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError>;
+
+    /// The try that wrote what the [look](Slot::look) found, of a copy that was handed over: where
+    /// it has the value of this copy's row, and says so. An append behind such a look is marked as
+    /// one that is handed over again.
+    fn found_try(&self) -> Option<i64> {
+        None
+    }
 
     /// Appends the copy with the destination's flags and `recorded_at` as its date, durably, and
     /// returns where it is. Right before the bytes that make the append take effect it calls
@@ -154,7 +164,7 @@ pub trait Mailboxes: Send + Sync {
         until: Instant,
     ) -> Result<(), StoreError>;
 
-    /// Takes out `double` and nothing else, as long as `keeper`, of another try, stands in its
+    /// Takes out `double` and nothing else, as long as `keeper`, of another try, stands in the same
     /// mailbox and is not marked as deleted. Both were found by [`CopySearch::handed`].
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::difference::{Level, Topic};
 use super::{Unverified, Verification, copy_key};
+use crate::deliver::guard;
 use crate::ledger::{
     Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, OpenTurn,
     ToConfirm, Turn,
@@ -29,6 +30,14 @@ impl<'a> Verification<'a, '_> {
             self.found(copy, Level::Error, topic, None, missing("no copy is there"));
             return Ok(());
         };
+        if self.may_be_half_done(copy, found)? {
+            let text = format!(
+                "{why}, a copy is there as {receipt}, and what the owner's filters had still to do \
+                 may be missing: the next attempt hands it over again"
+            );
+            self.found(copy, Level::Info, topic, Some(receipt), text);
+            return Ok(());
+        }
         if !self.plan.repair {
             let text = format!(
                 "{why}; a copy is there as {receipt}: --repair, or Postfix' next try, records it"
@@ -66,6 +75,17 @@ impl<'a> Verification<'a, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// See [`guard`].
+    fn may_be_half_done(
+        &self,
+        copy: &CopyOnRecord,
+        found: &[FoundCopy],
+    ) -> Result<bool, LedgerError> {
+        let of_try = found.iter().find_map(FoundCopy::of_try);
+        let known = (of_try, copy.epoch, copy.recorded_at);
+        guard::may_be_half_done(self.ledger, self.store, known, self.plan.ledger_until())
     }
 
     /// Leases a copy and takes its lock, as a delivery does; `None` when another delivery has it.

@@ -10,12 +10,14 @@ use crate::imap_script::{
 
 const VALUE: &str = "07070707070707070707070707070707";
 const OTHER: &str = "08080808080808080808080808080808";
-const FIELDS: &str = "BODY[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY SUBJECT)]<0>";
+const FIELDS: &str = "BODY[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]<0>";
+/// What is sought, as it stands in a mailbox, below our fields.
+const TEXT: &[u8] = b"Message-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
 
 /// The copy with [`VALUE`], as a delivery looks for it.
 fn look(world: &World, looks_back: bool) -> Result<Vec<FoundCopy>, StoreError> {
     let letter = letter(LETTER);
-    let handed = HandOff { value: [7; 16], epoch: 2, sender: "", recipient: "" };
+    let handed = HandOff { value: [7; 16], epoch: 2, again: false, sender: "", recipient: "" };
     let copy = Copy { handed: Some(handed), looks_back, ..copy_of(&letter) };
     let sought = CopySearch { at_most: 9, unsearched: Unsearched::All, ..copy.sought() };
     world.store.find(&inbox(), &sought, soon())
@@ -62,15 +64,25 @@ fn no_search(server: &mut ScriptedServer, mailbox: &str) {
 
 /// The fields of these messages; what is asked for is in `set`.
 fn read(server: &mut ScriptedServer, set: &str, messages: &[(u32, &str)]) {
-    let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY SUBJECT)]<0.4096>";
-    server.expect(&format!("UID FETCH {set} (FLAGS {names})"));
+    let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]<0.4096>";
+    server.expect(&format!("UID FETCH {set} ({names})"));
     for (number, (uid, fields)) in messages.iter().enumerate() {
         server.say(format!(
-            "* {} FETCH (UID {uid} FLAGS () {FIELDS} {{{}}}\r\n{fields})\r\n",
+            "* {} FETCH (UID {uid} {FIELDS} {{{}}}\r\n{fields})\r\n",
             number + 1,
             fields.len()
         ));
     }
+    server.reply("OK read");
+}
+
+/// All of one message.
+fn read_whole(server: &mut ScriptedServer, uid: u32, text: &[u8]) {
+    let items = "(FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)";
+    server.expect(&format!("UID FETCH {uid} {items}"));
+    let (size, date) = (text.len(), "INTERNALDATE \"21-Nov-2026 00:00:01 +0000\"");
+    let head = format!("* 1 FETCH (UID {uid} FLAGS () {date} RFC822.SIZE {size} BODY[]<0> ");
+    server.say([format!("{head}{{{size}}}\r\n").as_bytes(), text, b")\r\n"].concat());
     server.reply("OK read");
 }
 
@@ -90,12 +102,71 @@ fn only_the_first_value_counts_and_the_first_try_comes_first() {
         let later = fields(&[VALUE], "X-Onedrop-Try: 2\r\nX-Onedrop-Try: 1\r\n");
         let forged = fields(&[OTHER, VALUE], "X-Onedrop-Try: 1\r\n");
         read(&mut server, "3:4", &[(3, &later), (4, &forged)]);
+        read_whole(&mut server, 3, TEXT);
         examine(&mut server, "Lists", 9);
         let longer = fields(&[&format!("{VALUE}00")], "");
         read(&mut server, "5:6", &[(5, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n")), (6, &longer)]);
+        read_whole(&mut server, 5, TEXT);
     });
     let found = look(&world, false).expect("a look");
     assert_eq!(places(&found), ["lmtp=Lists/5 Some(1) false", "lmtp=INBOX/3 Some(2) false"]);
+    world.end();
+}
+
+/// The value leaves the site with what a filter forwards: alone it proves nothing.
+#[test]
+fn what_has_the_value_and_another_content_is_not_the_copy() {
+    let forged = |head: &str| [head.as_bytes(), TEXT].concat();
+    let head = format!("X-Onedrop-Copy: {VALUE}\r\nX-Onedrop-Try: 1\r\n");
+    let texts = [
+        forged(&format!("{head}Subject: another\r\n")),
+        // The copy below what is shown of it.
+        forged(&format!("Subject: another\r\n{head}")),
+        [TEXT, b"more\r\n"].concat(),
+    ];
+    let is_it = forged(&format!("Received: by us\r\n{head}"));
+    for (text, expected) in texts.iter().map(|text| (text, 0)).chain([(&is_it, 1)]) {
+        let text = text.clone();
+        let world = World::new(move |listener| {
+            let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+            list(&mut server, &["INBOX"]);
+            search(&mut server, "INBOX", "3");
+            examine(&mut server, "INBOX", 9);
+            let there = [(3, &*fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))];
+            read(&mut server, "3", &there);
+            read_whole(&mut server, 3, &text);
+            if expected == 0 {
+                // It is still there.
+                read(&mut server, "3", &there);
+            }
+        });
+        assert_eq!(places(&look(&world, false).expect("a look")).len(), expected);
+        world.end();
+    }
+}
+
+/// What the account sends goes to the mailbox for that by another way, with the fields that its
+/// sender wrote.
+#[test]
+fn the_mailbox_of_what_is_sent_is_not_searched() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["Sent", "INBOX"]);
+        search(&mut server, "INBOX", "");
+    });
+    assert_eq!(places(&look(&world, false).expect("a look")), [""; 0]);
+    world.end();
+    let marked = format!("{CAPABILITIES} SPECIAL-USE LIST-EXTENDED");
+    let world = World::new(move |listener| {
+        let mut server = ScriptedServer::logged_in(&listener, &marked);
+        server.expect("LIST \"\" \"*\" RETURN (SPECIAL-USE)");
+        server.say("* LIST (\\Sent) \"/\" Outgoing\r\n* LIST () \"/\" INBOX\r\n");
+        server.say("* LIST () \"/\" Sent\r\n");
+        server.reply("OK listed");
+        search(&mut server, "INBOX", "");
+        search(&mut server, "Sent", "");
+    });
+    assert_eq!(places(&look(&world, false).expect("a look")), [""; 0]);
     world.end();
 }
 
@@ -119,6 +190,7 @@ fn of_a_mailbox_that_vanishes_the_new_name_is_searched() {
         search(&mut server, "New", "5");
         examine(&mut server, "New", 9);
         read(&mut server, "5", &[(5, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))]);
+        read_whole(&mut server, 5, TEXT);
     });
     assert_eq!(places(&look(&world, false).expect("a look")), ["lmtp=New/5 Some(1) false"]);
     world.end();
@@ -158,7 +230,6 @@ fn what_is_equal_and_is_gone_before_its_value_was_read_fails_the_look() {
     for is_gone in [true, false] {
         let world = World::new(move |listener| {
             let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
-            let text = b"Message-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
             list(&mut server, &["INBOX"]);
             examine(&mut server, "INBOX", 9);
             server.answer(&format!("UID SEARCH HEADER X-Onedrop-Copy {VALUE}"), "OK nothing");
@@ -168,13 +239,7 @@ fn what_is_equal_and_is_gone_before_its_value_was_read_fails_the_look() {
                 server.say("* SEARCH 3\r\n");
                 server.reply("OK found");
             }
-            let read_all = "(FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[]<0.1048576>)";
-            server.expect(&format!("UID FETCH 3 {read_all}"));
-            let size = text.len();
-            let date = "INTERNALDATE \"21-Nov-2026 00:00:01 +0000\"";
-            let head = format!("* 1 FETCH (UID 3 FLAGS () {date} RFC822.SIZE {size} BODY[]<0> ");
-            server.say([format!("{head}{{{size}}}\r\n").as_bytes(), text, b")\r\n"].concat());
-            server.reply("OK read");
+            read_whole(&mut server, 3, TEXT);
             let fields = fields(&[OTHER], "X-Onedrop-Try: 1\r\n");
             let there = [(3, &*fields)];
             read(&mut server, "3", if is_gone { &[] } else { &there });
@@ -229,6 +294,7 @@ fn where_search_is_not_trusted_what_came_since_is_read() {
         server.reply("OK read");
         examine(&mut server, "Lists", 2);
         read(&mut server, "5", &[(5, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))]);
+        read_whole(&mut server, 5, TEXT);
     };
     let world = World::with(script, |settings| settings.trust_search = TrustSearch::Never);
     assert_eq!(places(&look(&world, false).expect("a look")), ["lmtp=Lists/5 Some(1) false"]);
@@ -246,6 +312,7 @@ fn where_search_is_not_trusted_a_look_back_reads_what_is_old() {
         server.reply("OK read");
         examine(&mut server, "Lists", 1);
         read(&mut server, "4", &[(4, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))]);
+        read_whole(&mut server, 4, TEXT);
         // And what is equal, whatever value it has.
         examine(&mut server, "Lists", 0);
         server.answer("UID SEARCH HEADER Message-ID \"<a@b>\"", "OK nothing");

@@ -71,8 +71,20 @@ pub fn judge(world: &World) -> Doubles {
             _ => agrees(world, &destination),
         }
     }
+    filters_came_to_their_end(world);
     let settled = world.destinations().iter().map(|one| doubles(world, one)).sum();
     Doubles { unsettled, settled }
+}
+
+/// Each mailbox into which a filter files has one copy, also where the server died in between.
+fn filters_came_to_their_end(world: &World) {
+    let Some(Filters { then_into: Some(last), .. }) = world.plan.server else { return };
+    for destination in world.destinations().iter().filter(|one| !one.shared) {
+        let count = world.store.copies(&destination.account, last).len();
+        if count != 1 {
+            world.wrong(format!("{count} copies in {last} of {}", destination.account));
+        }
+    }
 }
 
 fn on_record(world: &World, destination: &Destination) -> Option<Receipt> {

@@ -233,6 +233,7 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
         (Kind::Filed, Without::InboxRow),
         (Kind::Handed, Without::Look),
         (Kind::Handed, Without::Value),
+        (Kind::Handed, Without::Guard),
         (Kind::Handed, Without::Doubt),
         (Kind::Handed, Without::Lease),
     ] {

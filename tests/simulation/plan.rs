@@ -87,6 +87,8 @@ pub enum Without {
     Doubt,
     /// The look takes an equal message for the copy that was handed over.
     Value,
+    /// What is found of a copy that was handed over is the end.
+    Guard,
 }
 
 /// Which runs to make.
@@ -229,8 +231,17 @@ impl Plan {
         }
         let server = (kind == Kind::Handed).then(|| Filters {
             files_into: [Some("Filtered"), Some("Filtered"), Some("INBOX"), None][chance.pick(4)],
+            then_into: None,
+            dies: false,
             strips: chance.percent(20),
             has_guard: chance.percent(50),
+        });
+        // What was filed is found, and what had ended is dropped.
+        let server = server.map(|server| match server.files_into {
+            Some("Filtered") if server.has_guard && !server.strips => {
+                Filters { then_into: Some("INBOX"), dies: chance.percent(50), ..server }
+            }
+            _ => server,
         });
         if server.is_some_and(|server| server.has_guard) {
             slack = LEASE * 4;

@@ -9,9 +9,10 @@ use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, Ledger,
-    LedgerError, OpenTurn, RandomValue, Recorded, ToConfirm, Turn, Window,
+    LedgerError, OpenTurn, Proofs, RandomValue, Recorded, ToConfirm, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
+use onedrop::login::Way;
 use onedrop::message::Identity;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Copy, Need, Receipt, Slot, Store, StoreError};
@@ -71,6 +72,33 @@ impl OpenTurn for Unrecorded<'_> {
             Receipt::Elsewhere(_) => Ok(Confirmed::Recorded),
             _ => self.0.confirm(receipt, until),
         }
+    }
+}
+
+impl Proofs for DeliverysLedger {
+    fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError> {
+        match self.without {
+            Some(Without::Guard) => Ok(false),
+            _ => self.ledger.is_proven(way, until),
+        }
+    }
+
+    fn note_proof(
+        &self,
+        way: &Way,
+        holds: bool,
+        host: &str,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        self.ledger.note_proof(way, holds, host, until)
+    }
+
+    fn latest_copies(
+        &self,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        self.ledger.latest_copies(limit, until)
     }
 }
 
@@ -216,6 +244,10 @@ impl Store for DeliverysStore {
         self.store.hands_over(destination)
     }
 
+    fn hands_over_to(&self) -> Option<String> {
+        self.store.hands_over_to()
+    }
+
     fn prepare(&self, account: &str, until: Instant) {
         self.store.prepare(account, until);
     }
@@ -260,6 +292,10 @@ impl Slot for DeliverysSlot<'_> {
             }
             _ => Ok(found),
         }
+    }
+
+    fn found_try(&self) -> Option<i64> {
+        self.slot.found_try()
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {

@@ -225,6 +225,22 @@ impl Servers {
         }
     }
 
+    /// Puts on record that the guard is in force at this LMTP server, as `onedrop check` does.
+    pub fn note_the_guard(&self, server: &str) {
+        self.postgres.psql(&format!(
+            "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ('{server}', '', \
+             'guard, 604800 s', 'test') ON CONFLICT DO NOTHING"
+        ));
+    }
+
+    /// Leases have run out.
+    pub fn end_leases(&self) {
+        self.postgres.psql(
+            "UPDATE onedrop_copy SET leased_until = clock_timestamp() - interval '1 second' WHERE \
+             leased_until IS NOT NULL",
+        );
+    }
+
     /// What the ledger says of the only message with this text in its Message-ID: copies placed,
     /// copies in all.
     pub fn ledger_copies(&self, message_id: &str) -> String {

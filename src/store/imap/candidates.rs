@@ -193,11 +193,13 @@ impl Judge<'_> {
             one.add(&body, PIECE);
         }
         let Candidate { uid, mut fetched, bytes, .. } = one;
-        // What was handed over has fields before it.
-        let handed = || sought.handed.and_then(|_| message::handed_inner(&bytes, LAST_FIELD));
-        let inner = message::inner(&bytes).or_else(handed);
+        let bytes = match sought.handed {
+            Some(_) => message::handed(&bytes, LAST_FIELD),
+            None => &bytes,
+        };
+        let inner = message::inner(bytes);
         fetched.is_wrapped = inner.is_some();
-        let bytes = inner.unwrap_or(&bytes);
+        let bytes = inner.unwrap_or(bytes);
         let is_same = sought.by_id && sought.identity.has_same_id(bytes);
         let is_equal = is_likely
             && match sought.by_id {

@@ -2,7 +2,8 @@
 //! of the account's personal namespaces its owner's filters have chosen. All of these are searched,
 //! many in one round trip (200 mailboxes take less than a second). Every hit's first X-Onedrop-Copy
 //! is read and must be the sought value: equal content alone would take the sender's own Sent for
-//! the recipient's copy. Where a mailbox vanishes meanwhile, it may have another name now: what is
+//! the recipient's copy. And its content must be the copy's, as the value is known to whoever a
+//! filter forwards it to. Where a mailbox vanishes meanwhile, it may have another name now: what is
 //! new is searched as well. One that cannot be opened for another reason fails the look, as the
 //! copy may lie in it, and so does a hit that is gone before it was read. Where SEARCH may not show
 //! what is stored, all that came since is read.
@@ -10,9 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
+use super::candidates::{self, Judge};
 use super::error::ImapError;
 use super::fetch;
-use super::listing::TWO_DAYS;
+use super::listing::{self, TWO_DAYS};
 use super::look;
 use super::names;
 use super::namespace::ListedMailbox;
@@ -21,8 +23,8 @@ use super::session::ImapSession;
 use super::syntax;
 use super::unsearched::{self, OpenedMailbox};
 use crate::lock_key::hex;
-use crate::message::{self, DedupBy, fields};
-use crate::store::{CopySearch, FoundCopy, HandedCopy, LAST_FIELD, Proof, Receipt, Unsearched};
+use crate::message::{DedupBy, fields};
+use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt, Unsearched};
 use crate::trust_search::TrustSearch;
 
 /// Mailboxes that are searched in one round trip.
@@ -30,10 +32,8 @@ const TOGETHER: usize = 50;
 /// Messages whose fields, or whose dates, are read in one round trip.
 const READ_TOGETHER: usize = 500;
 const DATED_TOGETHER: u32 = 10_000;
-/// What is fetched of our fields and the subject.
+/// What is fetched of our fields.
 const FIELD_BYTES: usize = 4096;
-/// And of a copy that may be a wrapper: its header and that of the message inside.
-const WRAPPER_BYTES: usize = 1024 * 1024;
 
 /// A copy that is sought by the value of its row.
 pub struct HandedSearch<'a> {
@@ -59,7 +59,7 @@ pub fn find_all(
         let (mut found, mut unseen) = (Vec::new(), mailboxes.clone());
         while !unseen.is_empty() {
             let mut look = Tour { session, one, is_trusted, until, is_one_gone: false };
-            look.find(&unseen, &mut found)?;
+            look.find(&unseen, by, &mut found)?;
             if one.sought.looks_back {
                 look.find_equal(&unseen, by, &mut found)?;
             }
@@ -70,8 +70,7 @@ pub fn find_all(
             unseen.retain(|name| !mailboxes.contains(name));
             mailboxes.extend_from_slice(&unseen);
         }
-        let epoch = |one: &FoundCopy| one.handed.as_ref().and_then(|handed| handed.epoch);
-        found.sort_by_key(|one| epoch(one).unwrap_or(i64::MAX));
+        found.sort_by_key(|one: &FoundCopy| one.of_try().unwrap_or(i64::MAX));
         all.push(found);
     }
     Ok(all)
@@ -90,13 +89,18 @@ struct Tour<'a> {
 
 impl Tour<'_> {
     /// What has the sought value.
-    fn find(&mut self, mailboxes: &[String], found: &mut Vec<FoundCopy>) -> Result<(), ImapError> {
+    fn find(
+        &mut self,
+        mailboxes: &[String],
+        by: DedupBy,
+        found: &mut Vec<FoundCopy>,
+    ) -> Result<(), ImapError> {
         let hits = match self.is_trusted {
             true => self.hits_in(mailboxes)?,
             false => self.all_in(mailboxes)?,
         };
         for (mailbox, hits) in hits {
-            found.extend(self.compare(&mailbox, &hits)?);
+            found.extend(self.compare(&mailbox, &hits, by)?);
         }
         Ok(())
     }
@@ -184,37 +188,49 @@ impl Tour<'_> {
         Ok(all)
     }
 
-    /// Those of `hits` whose first X-Onedrop-Copy is the sought value.
-    fn compare(&mut self, mailbox: &str, hits: &[u32]) -> Result<Vec<FoundCopy>, ImapError> {
+    /// Those of `hits` whose first X-Onedrop-Copy is the sought value, and whose content is that of
+    /// the copy: the value alone proves nothing, as it leaves the site with what a filter forwards.
+    fn compare(
+        &mut self,
+        mailbox: &str,
+        hits: &[u32],
+        by: DedupBy,
+    ) -> Result<Vec<FoundCopy>, ImapError> {
         let value = hex(&self.one.value);
         let Some(OpenedMailbox { validity, .. }) = self.open(mailbox)? else {
             return Ok(Vec::new());
         };
-        let (marks, read) = marks(self.session, hits, self.until)?;
+        let (marks, read) = self::marks(self.session, hits, self.until)?;
         // Where all is read, most of it is other mail.
         if self.is_trusted {
             all_read(mailbox, hits, &read)?;
         }
+        let is_it = |uid: &&u32| marks[*uid].value == value.as_bytes();
+        let uids: Vec<u32> = marks.keys().filter(is_it).copied().collect();
+        let judge = Judge { sought: self.one.sought, by };
         let mut found = Vec::new();
-        for (uid, mark) in marks.iter().filter(|(_, mark)| mark.value == value.as_bytes()) {
-            found.push(FoundCopy {
-                receipt: Receipt::Uid { validity, uid: *uid },
+        for uids in uids.chunks(listing::TOGETHER) {
+            let equal = candidates::equal(self.session, &judge, uids, uids.len(), self.until)?;
+            let mut others = uids.to_vec();
+            others.retain(|uid| !equal.iter().any(|(equal, ..)| equal == uid));
+            if !others.is_empty() {
+                let (_, still) = self::marks(self.session, &others, self.until)?;
+                all_read(mailbox, &others, &still)?;
+            }
+            found.extend(equal.into_iter().map(|(uid, fetched, _)| FoundCopy {
+                receipt: Receipt::Uid { validity, uid },
                 // By its value, whatever date its delivery or its owner gave it.
                 has_our_date: true,
-                marked_deleted: mark.marked_deleted,
-                is_wrapped: mark.may_be_wrapper && self.is_wrapper(*uid)?,
+                marked_deleted: fetched.is_deleted == Some(true),
+                is_wrapped: fetched.is_wrapped,
                 proof: Proof::Equal,
-                handed: Some(HandedCopy { mailbox: mailbox.to_owned(), epoch: mark.epoch }),
-            });
+                handed: Some(HandedCopy {
+                    mailbox: mailbox.to_owned(),
+                    epoch: marks.get(&uid).and_then(|mark| mark.epoch),
+                }),
+            }));
         }
         Ok(found)
-    }
-
-    fn is_wrapper(&mut self, uid: u32) -> Result<bool, ImapError> {
-        let command = format!("UID FETCH {uid} (BODY.PEEK[]<0.{WRAPPER_BYTES}>)");
-        let answer = self.session.run_large(&command, self.until)?;
-        let start = fetch::all_of(answer, uid).find_map(|fetched| fetched.body);
-        Ok(start.is_some_and(|start| message::handed_inner(&start, LAST_FIELD).is_some()))
     }
 
     /// Of a copy whose row may have had another value: the equal ones that were handed over with
@@ -254,8 +270,8 @@ impl Tour<'_> {
                     place == Some(&mailbox) && other.receipt == copy.receipt
                 });
                 if !is_known && (is_inbox || mark.is_some()) {
-                    let epoch = mark.and_then(|mark| mark.epoch);
-                    let handed = Some(HandedCopy { mailbox: mailbox.clone(), epoch });
+                    // Another value's try tells nothing of this one's.
+                    let handed = Some(HandedCopy { mailbox: mailbox.clone(), epoch: None });
                     found.push(FoundCopy { handed, ..copy });
                 }
             }
@@ -277,9 +293,6 @@ fn all_read(mailbox: &str, hits: &[u32], read: &BTreeSet<u32>) -> Result<(), Ima
 struct Mark {
     value: Vec<u8>,
     epoch: Option<i64>,
-    marked_deleted: bool,
-    /// Its subject is that of a wrapper of ours.
-    may_be_wrapper: bool,
 }
 
 /// The first of our fields of each message that has them, and which messages were read.
@@ -294,8 +307,8 @@ fn marks(
     let (mut marks, mut read) = (BTreeMap::new(), BTreeSet::new());
     for uids in uids.chunks(READ_TOGETHER) {
         let set = syntax::uid_set(uids);
-        let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY SUBJECT)]";
-        let command = format!("UID FETCH {set} (FLAGS {names}<0.{FIELD_BYTES}>)");
+        let names = "BODY.PEEK[HEADER.FIELDS (X-ONEDROP-COPY X-ONEDROP-TRY)]";
+        let command = format!("UID FETCH {set} ({names}<0.{FIELD_BYTES}>)");
         let answer = session.run_large(&command, until)?;
         for (uid, fetched) in fetch::each(answer) {
             let Some(header) = &fetched.ids else { continue };
@@ -306,9 +319,7 @@ fn marks(
                 let text = String::from_utf8(field.unfolded()).ok()?;
                 text.split_ascii_whitespace().next()?.parse().ok()
             });
-            let (value, marked_deleted) = (value.unfolded(), fetched.is_deleted == Some(true));
-            let may_be_wrapper = message::may_be_wrapper(header);
-            marks.insert(uid, Mark { value, epoch, marked_deleted, may_be_wrapper });
+            marks.insert(uid, Mark { value: value.unfolded(), epoch });
         }
     }
     Ok((marks, read))
@@ -324,14 +335,15 @@ fn uid_of(copy: &FoundCopy) -> Option<u32> {
     }
 }
 
-/// All mailboxes of the account's own that can be opened, as the server writes them.
+/// All mailboxes of the account's own that can be opened, as the server writes them, but for the
+/// one of what it sends: copies go there by another way, with whatever fields their senders wrote.
 ///
 /// # Errors
 /// The server did not say, or lists one that no command of ours can name.
 fn own_mailboxes(session: &mut ImapSession, until: Instant) -> Result<Vec<String>, ImapError> {
     let namespace = names::personal(session, until)?;
-    let answer = session.run_large("LIST \"\" \"*\"", until)?;
-    let mut mailboxes = Vec::new();
+    let answer = names::listing(session, until)?;
+    let mut own: Vec<ListedMailbox> = Vec::new();
     for response in &answer.responses {
         let Some(told) = response.after("LIST") else { continue };
         let Some(listed) = ListedMailbox::parse(&told, &response.literals) else {
@@ -340,11 +352,18 @@ fn own_mailboxes(session: &mut ImapSession, until: Instant) -> Result<Vec<String
                 "a mailbox is listed that has no name: {told}"
             )));
         };
-        let is_own = namespace.is_own(&listed.name) && !mailboxes.contains(&listed.name);
-        if listed.is_there() && is_own {
-            mailboxes.push(listed.name);
+        let is_known = own.iter().any(|known| known.name == listed.name);
+        if listed.is_there() && namespace.is_own(&listed.name) && !is_known {
+            own.push(listed);
         }
     }
+    let is_marked = |listed: &ListedMailbox| listed.has("\\sent");
+    let plain = match own.iter().any(is_marked) {
+        true => None,
+        false => namespace.name("Sent").ok(),
+    };
+    own.retain(|listed| !is_marked(listed) && plain.as_ref() != Some(&listed.name));
+    let mut mailboxes: Vec<String> = own.into_iter().map(|listed| listed.name).collect();
     // Most lie there.
     if let Some(at) = mailboxes.iter().position(|name| name.eq_ignore_ascii_case("INBOX")) {
         mailboxes.swap(0, at);

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::error::ImapError;
 use super::namespace::{ListedMailbox, Namespace, the_one};
-use super::session::ImapSession;
+use super::session::{CommandOutput, ImapSession};
 use super::syntax;
 use crate::directory::SENT_ROLE;
 use crate::store::StoreError;
@@ -65,18 +65,26 @@ pub fn personal(session: &mut ImapSession, until: Instant) -> Result<Namespace, 
 /// # Errors
 /// The list did not come to its end.
 pub fn list(session: &mut ImapSession, until: Instant) -> Result<Vec<ListedMailbox>, ImapError> {
+    let answer = listing(session, until)?;
+    let listed = answer
+        .responses
+        .iter()
+        .filter_map(|response| ListedMailbox::parse(&response.after("LIST")?, &response.literals));
+    Ok(listed.collect())
+}
+
+/// As [`list`], as the server tells it.
+///
+/// # Errors
+/// As for [`list`].
+pub fn listing(session: &mut ImapSession, until: Instant) -> Result<CommandOutput, ImapError> {
     let can = session.capabilities();
     // Without LIST-EXTENDED a server may send the attributes unasked.
     let returns = match can.has("SPECIAL-USE") && can.has("LIST-EXTENDED") {
         true => " RETURN (SPECIAL-USE)",
         false => "",
     };
-    let answer = session.run_large(&format!("LIST \"\" \"*\"{returns}"), until)?;
-    let listed = answer
-        .responses
-        .iter()
-        .filter_map(|response| ListedMailbox::parse(&response.after("LIST")?, &response.literals));
-    Ok(listed.collect())
+    session.run_large(&format!("LIST \"\" \"*\"{returns}"), until)
 }
 
 /// The account's own mailboxes that are marked as the one for sent mail.

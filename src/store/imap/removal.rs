@@ -90,7 +90,8 @@ impl Place {
     }
 }
 
-/// As [`remove_double`], of two messages in any mailboxes.
+/// As [`remove_double`], of two messages in one mailbox of any name: the only copy in a mailbox may
+/// be all that a filter had still to do there.
 ///
 /// # Errors
 /// As for [`remove_double`].
@@ -101,36 +102,11 @@ pub fn remove_handed_double(
     until: Instant,
 ) -> Result<(), ImapError> {
     let Place { mailbox, validity, uid } = double;
-    if mailbox == &keeper.mailbox {
-        if *validity != keeper.validity || *uid == keeper.uid {
-            return Err(ImapError::refused("the two do not stand side by side"));
-        }
-        return remove_double(session, mailbox, *validity, *uid, keeper.uid, until);
+    let is_beside = (mailbox, validity) == (&keeper.mailbox, &keeper.validity);
+    if !is_beside || *uid == keeper.uid {
+        return Err(ImapError::refused("the two do not stand side by side"));
     }
-    let gone = || ImapError::refused(format!("{mailbox} is gone"));
-    if !select(session, mailbox, *validity, until)? {
-        return Err(gone());
-    }
-    if !stands(session, *uid, until)? {
-        return Err(ImapError::refused(format!("uid {uid} is gone or marked as deleted by now")));
-    }
-    mark(session, *uid, until)?;
-    let keeper_stands = select(session, &keeper.mailbox, keeper.validity, until)
-        .and_then(|is_there| Ok(is_there && stands(session, keeper.uid, until)?));
-    if matches!(keeper_stands, Err(ImapError::Lost(_))) {
-        return keeper_stands.map(drop);
-    }
-    if !select(session, mailbox, *validity, until)? {
-        return Err(gone());
-    }
-    match keeper_stands {
-        Ok(true) => expunge(session, *uid, until),
-        Ok(false) => {
-            let why = format!("the copy in {}, which was to stay, is gone", keeper.mailbox);
-            Err(unmark(session, *uid, why, until))
-        }
-        Err(error) => Err(unmark(session, *uid, error.text(), until)),
-    }
+    remove_double(session, mailbox, *validity, *uid, keeper.uid, until)
 }
 
 /// Opens the mailbox to write; false when it does not exist.

@@ -17,7 +17,7 @@ use super::{ImapStore, Taken, check_name, look, names};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::message;
-use crate::store::{Copy, Need, Receipt, Slot, StoreError};
+use crate::store::{Copy, FoundCopy, Need, Receipt, Slot, StoreError};
 
 /// A server that can be waited for takes a small message at once.
 const SOON: Duration = Duration::from_secs(1);
@@ -30,6 +30,7 @@ pub struct ImapSlot<'a> {
     deadline: &'a Deadline,
     session: Option<Taken>,
     early: Option<EarlyAppend>,
+    found_try: Option<i64>,
     is_wrapped: bool,
 }
 
@@ -56,8 +57,9 @@ pub fn reserve<'a>(
         Err(_) if need == Need::Early => return Ok(None),
         named => named?,
     }
-    let (session, early, is_wrapped) = (None, None, false);
-    let mut slot = ImapSlot { store, destination, copy, deadline, session, early, is_wrapped };
+    let (session, early, found_try, is_wrapped) = (None, None, None, false);
+    let mut slot =
+        ImapSlot { store, destination, copy, deadline, session, early, found_try, is_wrapped };
     match need {
         Need::Early => return Ok(slot.begin().map(|()| slot)),
         Need::Write => {}
@@ -75,7 +77,12 @@ impl Slot for ImapSlot<'_> {
         let found = self.store.find_in(self.destination, &[sought], &mut self.session, until)?;
         let found = found.into_iter().flatten().next();
         self.is_wrapped = found.as_ref().is_some_and(|found| found.is_wrapped);
+        self.found_try = found.as_ref().and_then(FoundCopy::of_try);
         Ok(found.map(|found| found.to_record()))
+    }
+
+    fn found_try(&self) -> Option<i64> {
+        self.found_try
     }
 
     fn append(&mut self) -> Result<Receipt, StoreError> {

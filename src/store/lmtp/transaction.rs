@@ -19,6 +19,9 @@ use crate::net::lmtp::{data, path};
 use crate::net::xtext;
 use crate::store::{HandOff, StoreError};
 
+/// Stands behind the number of the try, of a copy that was found.
+const AGAIN: &str = " again";
+
 /// A message and its envelope, as LMTP says them.
 pub struct HandedMail<'a> {
     /// The account, as a path.
@@ -72,8 +75,8 @@ impl<'a> HandedMail<'a> {
         let recipient = path::of_account(account).ok_or_else(|| {
             StoreError::Refused(format!("account {account:?} cannot be named in LMTP"))
         })?;
-        let HandOff { value, epoch, sender, recipient: original } = handed;
-        let value = hex(value);
+        let HandOff { value, epoch, again, sender, recipient: original } = handed;
+        let (value, again) = (hex(value), if *again { AGAIN } else { "" });
         Ok(HandedMail {
             recipient,
             // pipe(8)'s name for the null sender; and what is no address to LMTP gets no answers.
@@ -87,7 +90,7 @@ impl<'a> HandedMail<'a> {
                 false => String::new(),
             },
             id: format!("{value}.{epoch}"),
-            fields: format!("X-Onedrop-Copy: {value}\r\nX-Onedrop-Try: {epoch}\r\n"),
+            fields: format!("X-Onedrop-Copy: {value}\r\nX-Onedrop-Try: {epoch}{again}\r\n"),
             pieces: pieces.map(without_nul),
         })
     }
@@ -177,7 +180,7 @@ impl LmtpSession {
     /// # Errors
     /// It does not.
     pub fn probe(&mut self, account: &str, until: Instant) -> Result<(), HandOffError> {
-        let handed = HandOff { value: [0; 16], epoch: 0, sender: "", recipient: "" };
+        let handed = HandOff { value: [0; 16], epoch: 0, again: false, sender: "", recipient: "" };
         let mail = HandedMail::new(account, [b"", b""], &handed).map_err(HandOffError::Refused)?;
         self.wait_until(until);
         self.announce(&mail, 1, false)

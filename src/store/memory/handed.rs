@@ -1,6 +1,7 @@
 //! The mail server's own delivery, in memory: filters that file a copy, send it on or take our
 //! fields out, the guard that remembers what was carried out, one delivery to an account at a time,
-//! and the look in all mailboxes by the value of a copy's row.
+//! and the look in all mailboxes by the value of a copy's row and its
+//! content.
 
 use super::{MemoryStore, PendingAppend, Place, Shared, Stored, receipt};
 use crate::lock_key::hex;
@@ -12,6 +13,10 @@ use crate::store::{CopySearch, FoundCopy, HandOff, HandedCopy, Proof, Receipt, S
 pub struct Filters {
     /// Where the copy is filed; `None`: it is sent on, discarded, or filed where no look comes.
     pub files_into: Option<&'static str>,
+    /// And where, after that.
+    pub then_into: Option<&'static str>,
+    /// The server dies in between, at the first delivery to each account.
+    pub dies: bool,
     /// Our fields are taken out.
     pub strips: bool,
     /// The server drops what it has carried out before.
@@ -77,33 +82,38 @@ impl Shared {
         self.under_way.values().any(is_its)
     }
 
-    /// Carries a delivery out; returns what the server calls it.
+    /// Carries a delivery out; returns what the server calls it, unless it dies.
     pub(super) fn carry_out(
         &mut self,
         filters: Filters,
         account: String,
         stored: Stored,
         ours: OurFields,
-    ) -> Receipt {
+    ) -> Option<Receipt> {
         let done = self.carried_out.entry(account.clone()).or_default();
         if filters.has_guard && done.contains(&ours.value) {
-            return Receipt::Handed("dropped".to_owned());
+            return Some(Receipt::Handed("dropped".to_owned()));
         }
-        done.push(ours.value);
+        let dies = filters.dies && self.died_for.insert(account.clone());
+        if !dies {
+            done.push(ours.value);
+        }
         let name = Receipt::Handed(format!("delivery {}", done.len()));
-        let Some(mailbox) = filters.files_into else { return name };
-        self.next_uid += 1;
         let bytes = match filters.strips {
-            true => stored.bytes,
+            true => stored.bytes.clone(),
             false => [ours.text.as_bytes(), &stored.bytes].concat(),
         };
-        let stored = Stored { uid: self.next_uid, bytes, ..stored };
-        self.mailboxes.entry((account, mailbox.to_owned())).or_default().push(stored);
-        name
+        let then_into = filters.then_into.filter(|_| !dies);
+        for mailbox in filters.files_into.into_iter().chain(then_into) {
+            self.next_uid += 1;
+            let stored = Stored { uid: self.next_uid, bytes: bytes.clone(), ..stored.clone() };
+            self.mailboxes.entry((account.clone(), mailbox.to_owned())).or_default().push(stored);
+        }
+        (!dies).then_some(name)
     }
 
-    /// The copies with that value, in whatever mailbox of the account, the first tries first; for a
-    /// look back also equal ones with any value, or in INBOX.
+    /// The equal copies with that value, in whatever mailbox of the account but Sent, the first
+    /// tries first; for a look back also those with any value, or in INBOX.
     pub(super) fn found_anywhere(
         &self,
         account: &str,
@@ -112,22 +122,21 @@ impl Shared {
     ) -> Vec<FoundCopy> {
         let value = hex(&value);
         let mut found = Vec::new();
-        let is_its = |place: &&Place| place.0 == account;
+        let is_its = |place: &&Place| place.0 == account && place.1 != "Sent";
         for place in self.mailboxes.keys().filter(is_its) {
             for stored in &self.mailboxes[place] {
                 let (first, epoch) = marks(stored);
-                let is_equal = stored.identity == *sought.identity && sought.looks_back;
-                let is_it = first.as_deref() == Some(value.as_bytes())
-                    || is_equal && (first.is_some() || place.1 == "INBOX");
-                if is_it {
+                let has_value = first.as_deref() == Some(value.as_bytes());
+                let is_any = sought.looks_back && (first.is_some() || place.1 == "INBOX");
+                if stored.identity == *sought.identity && (has_value || is_any) {
+                    let epoch = epoch.filter(|_| has_value);
                     let handed = Some(HandedCopy { mailbox: place.1.clone(), epoch });
                     let copy = stored.found(receipt(stored.uid), sought);
                     found.push(FoundCopy { handed, proof: Proof::Equal, ..copy });
                 }
             }
         }
-        let epoch = |one: &FoundCopy| one.handed.as_ref().and_then(|handed| handed.epoch);
-        found.sort_by_key(|one| epoch(one).unwrap_or(i64::MAX));
+        found.sort_by_key(|one| one.of_try().unwrap_or(i64::MAX));
         found
     }
 
@@ -142,14 +151,14 @@ impl Shared {
             let mailbox = one.handed.as_ref().map(|handed| handed.mailbox.clone());
             (account.to_owned(), mailbox.unwrap_or_default())
         };
-        let stands = |mailbox: Option<&Vec<Stored>>, one: &FoundCopy| {
-            let is_it = |stored: &Stored| receipt(stored.uid) == one.receipt;
-            mailbox.is_some_and(|mailbox| mailbox.iter().any(is_it))
-        };
-        if !stands(self.mailboxes.get(&place_of(keeper)), keeper) {
-            return Err(StoreError::NotStored("what is to stay is gone".to_owned()));
+        if place_of(double) != place_of(keeper) || double.receipt == keeper.receipt {
+            let why = "the two do not stand side by side";
+            return Err(StoreError::NotStored(why.to_owned()));
         }
         let mailbox = self.mailboxes.entry(place_of(double)).or_default();
+        if !mailbox.iter().any(|stored| receipt(stored.uid) == keeper.receipt) {
+            return Err(StoreError::NotStored("what is to stay is gone".to_owned()));
+        }
         mailbox.retain(|stored| receipt(stored.uid) != double.receipt);
         Ok(())
     }

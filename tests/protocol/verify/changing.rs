@@ -45,6 +45,10 @@ impl<F: After> Store for ChangingStore<F> {
         self.inner.hands_over(destination)
     }
 
+    fn hands_over_to(&self) -> Option<String> {
+        self.inner.hands_over_to()
+    }
+
     fn prepare(&self, _: &str, _: Instant) {}
 
     fn let_go(&self, _: &str) {}

@@ -1,0 +1,54 @@
+//! A stranger knows the value of a copy, as a filter has forwarded it, and writes it into other
+//! mail: nothing is taken out for that, and nothing is taken for the copy.
+
+use crate::again::{Filtering, SENDER, letter};
+use crate::support::filters::Guard;
+
+/// Puts a message into a mailbox by another way than a hand-over.
+fn save(all: &Filtering, mailbox: &str, message: &str) {
+    let mut session = all.site.dovecot.session("scuba");
+    let _ = session.command(&format!("CREATE {mailbox}"));
+    let saved = session.append(mailbox, "", message.replace('\n', "\r\n").as_bytes());
+    assert!(saved.expect("an answer").is_ok(), "{mailbox}");
+}
+
+fn forged(value: &str, number: &str, subject: &str) -> String {
+    format!(
+        "X-Onedrop-Copy: {value}\nX-Onedrop-Try: {number}\nFrom: {SENDER}\n\
+         Subject: {subject}\nMessage-ID: <real@x>\n\nthis is forged\n"
+    )
+}
+
+#[test]
+fn what_a_stranger_writes_takes_no_mail_out() {
+    let all = Filtering::new(Guard::On);
+    let config = all.config(all.site.dovecot.lmtp_port());
+    all.site.dovecot.make_home("scuba");
+    Filtering::deliver(&config, "scuba", &letter("real")).is(0, "");
+    let value = all.value();
+    // As if it had been deferred once.
+    all.site.postgres.psql(
+        "UPDATE onedrop_copy SET epoch = 2; INSERT INTO onedrop_unsettled (copy_id, look_at) \
+         SELECT id, clock_timestamp() - interval '1 s' FROM onedrop_copy ON CONFLICT DO NOTHING",
+    );
+    let head = |number: &str| format!("X-Onedrop-Copy: {value}\nX-Onedrop-Try: {number}\n");
+    let numbers = ["0", "1", "-1", "99", "x", ""];
+    for number in numbers {
+        for mailbox in ["Sent", "INBOX", "Lists"] {
+            save(&all, mailbox, &forged(&value, number, "forged"));
+        }
+        // The same content elsewhere: its only copy in INBOX stays.
+        save(&all, "Sent", &format!("{}{}", head(number), letter("real")));
+        save(&all, "Archive", &format!("{}{}", head(number), letter("real")));
+        // The real message below what is shown of it.
+        save(&all, "INBOX", &format!("Subject: shown\n{}{}", head(number), letter("real")));
+    }
+    let before = all.counts("scuba", ["INBOX", "Sent", "Lists", "Archive"]);
+    for _ in 0..2 {
+        let told = all.verify(&config);
+        let counts = all.counts("scuba", ["INBOX", "Sent", "Lists", "Archive"]);
+        assert_eq!(counts, before, "{told}");
+    }
+    let first = all.site.dovecot.messages("scuba", "INBOX").remove(0);
+    assert!(String::from_utf8_lossy(&first).contains("this is real"), "the real one stands");
+}
