@@ -8,5 +8,6 @@ mod guard;
 mod limit;
 mod replayed;
 mod stories;
+mod sweep;
 #[path = "../support/mod.rs"]
 mod support;

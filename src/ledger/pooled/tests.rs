@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::ledger::{CopyFacts, Program, RandomValue};
+use crate::login::Way;
 use crate::receipt::Receipt;
 
 /// The locks of one server, and what its sessions do wrong.
@@ -35,6 +36,24 @@ impl FakeSession {
 }
 
 const UNUSED: &str = "no test calls this";
+
+impl Proofs for PooledLedger<FakeSession> {
+    fn is_proven(&self, _: &Way, _: Instant) -> Result<bool, LedgerError> {
+        unreachable!("{UNUSED}")
+    }
+
+    fn note_proof(&self, _: &Way, _: bool, _: &str, _: Instant) -> Result<(), LedgerError> {
+        unreachable!("{UNUSED}")
+    }
+
+    fn latest_copies(
+        &self,
+        _: u32,
+        _: Instant,
+    ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
+        unreachable!("{UNUSED}")
+    }
+}
 
 impl Session for FakeSession {
     fn renew(&mut self, _: Instant) -> Result<(), LedgerError> {
