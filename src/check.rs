@@ -2,8 +2,9 @@
 //! has to wait for it. Configuration, both ends, the proof that two sessions exclude each other,
 //! and the local Postfix: a line per finding, whatever else fails. Every step is bounded in time,
 //! each on a thread of its own; one that hangs is reported and left behind. No migration, no
-//! message, no file. Whether a mail server heeds for whom we log in goes on record; to find out it
-//! may make an empty mailbox of `store.user`'s own, and takes it away again.
+//! message, no file. Whether a mail server heeds for whom we log in goes on record, and so does
+//! whether the guard of `store.lmtp` is in force; to find out the first it may make an empty
+//! mailbox of `store.user`'s own, and takes it away again.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -111,9 +112,14 @@ pub fn run(
         findings.extend(store::findings(&check, args.account.as_deref()));
         findings.extend(web::findings(&check, config));
         let (loaded, file) = (loaded.clone(), args.dovecot.clone());
-        findings.extend(step("dovecot", time, move || {
-            dovecot::findings(file.as_deref(), &loaded.config, time)
-        }));
+        let seen = move || dovecot::findings(file.as_deref(), &loaded.config, time);
+        match bounded(time + SLACK, seen) {
+            Ok((found, guard)) => {
+                findings.extend(found);
+                findings.extend(guard.and_then(|holds| store::of_the_guard(&check, holds)));
+            }
+            Err(why) => findings.push(Finding::new(Severity::Error, "dovecot", why)),
+        }
     }
     let expected = postfix::ExpectedPostfix::new(loaded.as_deref(), &named_file(config));
     let folder = args.postfix.clone();

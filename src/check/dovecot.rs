@@ -34,13 +34,24 @@ struct ExpectedDovecot<'a> {
     client: Option<IpAddr>,
 }
 
-/// Findings about the Dovecot of this host, or the one with the configuration `file`. doveconf runs
-/// no longer than `time`.
-pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Finding> {
+/// Findings about the Dovecot of this host, or the one with the configuration `file`, and whether
+/// the guard of `store.lmtp` is in force there, if that can be seen. doveconf runs no longer than
+/// `time`.
+pub(super) fn findings(
+    file: Option<&Path>,
+    config: &Config,
+    time: Duration,
+) -> (Vec<Finding>, Option<bool>) {
     let is_named = file.is_some();
-    let found = of_server(file, config, time);
+    let found = match settings(file, config, time) {
+        Ok((conf, client)) => {
+            let guard = config.store.lmtp.as_ref().and_then(|_| guard::is_in_force(&conf));
+            return (judged(&conf, &ExpectedDovecot { config, client }), guard);
+        }
+        Err(found) => found,
+    };
     // What no test could reach is told, not passed over.
-    match &config.store.lmtp {
+    let found = match &config.store.lmtp {
         Some(_) if found.is_empty() && !is_named => vec![Finding::new(
             Severity::Warning,
             "dovecot",
@@ -49,24 +60,33 @@ pub(super) fn findings(file: Option<&Path>, config: &Config, time: Duration) -> 
              the mail server's host",
         )],
         _ => found,
-    }
+    };
+    (found, None)
 }
 
-fn of_server(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Finding> {
+/// Its settings, and our address as it sees it.
+///
+/// # Errors
+/// They cannot be seen: what to say of that.
+fn settings(
+    file: Option<&Path>,
+    config: &Config,
+    time: Duration,
+) -> Result<(Conf, Option<IpAddr>), Vec<Finding>> {
     let client = match config.store.kind() {
         StoreUrl::Maildir { .. } => None,
         StoreUrl::Imap { host, port, .. } => match our_address(&host, port) {
             Some((client, is_here)) if is_here || file.is_some() => Some(client),
             _ if file.is_some() => Some(Ipv4Addr::LOCALHOST.into()),
-            _ => return Vec::new(), // another host's settings are not here
+            _ => return Err(Vec::new()), // another host's settings are not here
         },
     };
     let finding = |level, text: &str| vec![Finding::new(level, "dovecot", text)];
     let Some(doveconf) = program::find("doveconf") else {
-        return match file {
+        return Err(match file {
             None => Vec::new(),
             Some(_) => finding(Severity::Error, "no program doveconf in PATH or /usr/bin"),
-        };
+        });
     };
     let mut command = Command::new(doveconf);
     if let Some(file) = file {
@@ -74,15 +94,15 @@ fn of_server(file: Option<&Path>, config: &Config, time: Duration) -> Vec<Findin
     }
     command.arg("-n").env("LC_ALL", "C");
     match program::output(&mut command, Instant::now() + time) {
-        Ok(output) => judged(&Conf::read(&output), &ExpectedDovecot { config, client }),
+        Ok(output) => Ok((Conf::read(&output), client)),
         // Often only root may read its files; a named file must be readable.
-        Err(why) if file.is_some() => finding(Severity::Error, &why),
+        Err(why) if file.is_some() => Err(finding(Severity::Error, &why)),
         Err(why) => {
             let severity = match &config.store.lmtp {
                 Some(_) => Severity::Warning,
                 None => Severity::Ok,
             };
-            finding(severity, &format!("nothing about Dovecot was tested: {why}"))
+            Err(finding(severity, &format!("nothing about Dovecot was tested: {why}")))
         }
     }
 }

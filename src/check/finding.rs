@@ -92,6 +92,10 @@ impl Remarks {
         self.add(Severity::Error, text);
     }
 
+    pub fn has(&self, severity: Severity) -> bool {
+        self.0.iter().any(|(one, _)| *one == severity)
+    }
+
     /// Puts `text` before all other remarks if nothing is there to mend.
     pub fn summarize(&mut self, text: impl FnOnce() -> String) {
         if self.0.iter().all(|(severity, _)| *severity == Severity::Ok) {

@@ -2,7 +2,7 @@
 
 use super::finding::{Finding, Severity};
 use super::{CheckContext, filing, ledger};
-use crate::deliver::Failure;
+use crate::deliver::{Failure, guard};
 use crate::directory::is_account_name;
 use crate::service::{ONE, host_name};
 use crate::way;
@@ -45,6 +45,33 @@ pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Findi
 /// An error of the store without its name, which the topic says already.
 fn cause(error: &str) -> String {
     error.strip_prefix("store: ").unwrap_or(error).to_owned()
+}
+
+/// Puts on record for deliveries whether the guard is in force at the server to which copies are
+/// handed over.
+pub(super) fn of_the_guard(check: &CheckContext, holds: bool) -> Option<Finding> {
+    let noted = check.ask(move |check, until| -> Result<Option<String>, Failure> {
+        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        let Some(server) = store.hands_over_to() else { return Ok(None) };
+        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        ledger.note_proof(&guard::way(server.clone()), holds, &host_name(), until)?;
+        Ok(Some(server))
+    });
+    let cause = match noted {
+        Ok(Ok(None)) => return None,
+        Ok(Ok(Some(server))) => {
+            let (severity, is) = match holds {
+                true => (Severity::Ok, "is in force"),
+                false => (Severity::Warning, "is not in force"),
+            };
+            let text = format!("{server}: the guard {is}, which is on record for deliveries");
+            return Some(Finding::new(severity, "store", text));
+        }
+        Ok(Err(failure)) => cause(&failure.to_string()),
+        Err(why) => why,
+    };
+    let text = format!("whether the guard of store.lmtp is in force is not on record: {cause}");
+    Some(Finding::new(Severity::Warning, "store", text))
 }
 
 /// Whether the server heeds for whom we log in; what comes of it is put on record for deliveries.

@@ -241,10 +241,10 @@ impl<'a> Placing<'a> {
         step
     }
 
-    /// Looks if in doubt, and appends unless the look found the copy, whole. The deadline ends long before
-    /// the lease that was taken after it began (the configuration is refused otherwise), so the
-    /// deadline's check of the clock, right before the last bytes, is the check of the lease as
-    /// well. Steps `look`, `check`, `last bytes` and `OK` of the model.
+    /// Looks if in doubt, and appends unless the look found the copy, all of it. The deadline ends
+    /// long before the lease that was taken after it began (the configuration is refused
+    /// otherwise), so the deadline's check of the clock, right before the last bytes, is the check
+    /// of the lease as well. Steps `look`, `check`, `last bytes` and `OK` of the model.
     ///
     /// A mailbox that is not open to us never will tell: then INBOX is better than a queue, from
     /// which the mail would be returned.

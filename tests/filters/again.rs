@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::support::dovecot::Dovecot;
 use crate::support::filters::{Filters, Guard};
-use crate::support::onedrop;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::{self, Site};
 use crate::support::trial::{End, Run};
+use crate::support::{fixture_text, onedrop};
 
 /// What runs in this order: `Copies`, the forward, INBOX.
 const THREE: &str = "require [\"copy\", \"fileinto\", \"mailbox\"];\n\
@@ -185,5 +185,34 @@ fn where_nothing_is_noted_for_an_account_what_is_found_is_the_end() {
         all.site.end_leases();
         Filtering::deliver(&config, "scuba", &letter(name)).is(0, "");
         assert_eq!(all.counts("scuba", ["INBOX"]), [copies], "{name}");
+    }
+}
+
+#[test]
+fn check_puts_on_record_whether_the_guard_is_in_force() {
+    let all = Filtering::new(Guard::On);
+    let port = all.site.dovecot.lmtp_port();
+    let config = all.config(port);
+    let check = || {
+        let mut check = onedrop();
+        check.args(["check", "--account", "scuba", "--config"]).arg(&config);
+        let told = check.arg("--dovecot").arg(all.site.dovecot.config_file()).output();
+        let told = told.expect("onedrop");
+        let on_record = all.site.postgres.psql(&format!(
+            "SELECT count(*) FROM onedrop_proof WHERE way = 'guard, 604800 s' AND server = \
+             'lmtp://127.0.0.1:{port}'"
+        ));
+        (on_record, String::from_utf8_lossy(&told.stdout).into_owned())
+    };
+    let shipped = fixture_text("conf/dovecot/onedrop-guard.sieve");
+    let earlier = "require \"duplicate\";\nif allof (exists \"X-Onedrop-Copy\", duplicate :handle \
+                   \"onedrop\" :header \"X-Onedrop-Copy\" :seconds 604800) { discard; }\n";
+    let shorter = shipped.replacen("604800", "86400", 1);
+    for (guard, expected) in
+        [(&*shipped, "1"), (earlier, "0"), (&*shipped, "1"), (&*shorter, "0"), ("keep;\n", "0")]
+    {
+        all.filters.guard(guard);
+        let (on_record, told) = check();
+        assert_eq!(on_record, expected, "{guard}\n{told}");
     }
 }

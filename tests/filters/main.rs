@@ -8,6 +8,6 @@ mod guard;
 mod limit;
 mod replayed;
 mod stories;
-mod sweep;
 #[path = "../support/mod.rs"]
 mod support;
+mod sweep;

@@ -120,6 +120,21 @@ pub fn a_claim_names_its_row_by_its_value_as_well(rig: &dyn Rig) {
     assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(2))]);
 }
 
+/// It stands in mail, and who sees one must not know the next.
+pub fn a_rows_value_cannot_be_guessed(rig: &dyn Rig) {
+    let hosts = [Host::of(rig), Host::of(rig)];
+    let values: Vec<u128> = (0..16)
+        .map(|at: usize| hosts[at % 2].claim(&mail(&format!("guess-{at}")), &inbox()).value)
+        .map(|value| u128::from_be_bytes(value.array()))
+        .collect();
+    for (at, value) in values.iter().enumerate() {
+        for other in &values[..at] {
+            let differ = (value ^ other).count_ones();
+            assert!(differ >= 24, "{value:x} and {other:x} differ in {differ} bits");
+        }
+    }
+}
+
 pub fn a_call_made_again_finds_its_own_lease(rig: &dyn Rig) {
     // As when the answer to its commit was lost.
     let mail = mail("made-again");

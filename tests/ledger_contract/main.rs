@@ -87,6 +87,7 @@ macro_rules! ledger_contract {
                     a_delivery_that_was_joined_learns_of_the_doubt_in_its_turn,
                     claim_says_the_same_as_record,
                     a_claim_names_its_row_by_its_value_as_well,
+                    a_rows_value_cannot_be_guessed,
                     a_call_made_again_finds_its_own_lease,
                     a_lease_is_as_long_as_its_owner_said,
                     a_release_changes_nothing_that_is_not_ours,

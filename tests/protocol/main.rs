@@ -9,6 +9,7 @@ mod crashes;
 mod endings;
 mod failures;
 mod filed;
+mod forged;
 mod late;
 mod memory;
 mod others;

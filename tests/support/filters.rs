@@ -113,6 +113,11 @@ impl Filters {
         self.write(&format!("user-{account}"), text);
     }
 
+    /// In place of the guard that is shipped.
+    pub fn guard(&self, text: &str) {
+        self.write("guard", text);
+    }
+
     /// Runs before every account's own script, and after the guard.
     pub fn before(&self, text: &str) {
         self.write("before", text);

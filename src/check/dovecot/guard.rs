@@ -10,16 +10,36 @@ use std::path::{Path, PathBuf};
 
 use super::compiled;
 use super::conf::{self, Conf};
-use crate::check::finding::Remarks;
+use crate::check::finding::{Remarks, Severity};
+use crate::deliver::guard::REMEMBERED;
 
-/// What the guard asks Dovecot to remember: seven days, longer than Postfix tries.
-const REMEMBERED_SECS: u64 = 604_800;
+/// What the guard asks Dovecot to remember.
+const REMEMBERED_SECS: u64 = REMEMBERED.as_secs();
+/// What the guard has that tells accounts of which Dovecot remembers nothing.
+const BY_ACCOUNT: &str = "\"onedrop-account\"";
 /// No guard is longer, and no other script is read further.
 const LONGEST: u64 = 65_536;
 
 /// What becomes of a copy that is handed over twice.
 const OTHERWISE: &str = "a copy that is handed over a second time, because the answer to the first \
                          was lost, may be filtered, forwarded and answered twice";
+
+/// Whether the guard is in force, as deliveries may rely on it: nothing is wrong with it. `None`:
+/// not all can be seen from here.
+pub(super) fn is_in_force(conf: &Conf) -> Option<bool> {
+    if let Guard::First(script) = find(conf)
+        && compiled::remembered_secs(&script).is_err()
+    {
+        return None;
+    }
+    let mut remarks = Remarks::default();
+    judge(conf, &mut remarks);
+    match remarks.has(Severity::Warning) {
+        true => Some(false),
+        false if remarks.has(Severity::Untested) => None,
+        false => Some(true),
+    }
+}
 
 /// What is wrong with it; nothing where all is well.
 pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
@@ -60,6 +80,14 @@ pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
 
 /// `sievec` cuts the guard's memory where Dovecot does not know its new settings yet.
 fn compiled(script: &Path, remarks: &mut Remarks) {
+    if code_of(script).is_ok_and(|code| !code.contains(BY_ACCOUNT)) {
+        remarks.warning(format!(
+            "the guard of store.lmtp ({}) is not the one that is shipped now, which tells accounts \
+             of which Dovecot remembers nothing: a filter in the middle of which Dovecot dies does \
+             not come to its end; install conf/dovecot/onedrop-guard.sieve and run sievec",
+            script.display()
+        ));
+    }
     match compiled::remembered_secs(script) {
         Ok(Some((secs, file))) if secs < REMEMBERED_SECS => remarks.warning(format!(
             "the guard of store.lmtp was compiled to remember {secs} seconds ({}), and not the \
@@ -68,13 +96,25 @@ fn compiled(script: &Path, remarks: &mut Remarks) {
             file.display(),
             script.display()
         )),
-        Ok(Some(_) | None) => {}
+        Ok(Some(_)) => {}
+        // Dovecot compiles it for each delivery.
+        Ok(None) if is_period_as_shipped(script) => {}
+        Ok(None) => remarks.warning(format!(
+            "the guard of store.lmtp ({}) does not have the {REMEMBERED_SECS} seconds that it was \
+             shipped with: {OTHERWISE} once its time has passed",
+            script.display()
+        )),
         Err(why) => remarks.warning(format!(
             "how long the guard of store.lmtp remembers could not be read from its compiled form \
              ({}): {why}; run onedrop check as root",
             script.with_extension("svbin").display()
         )),
     }
+}
+
+fn is_period_as_shipped(script: &Path) -> bool {
+    let period = format!("\"x-onedrop-copy\" :seconds {REMEMBERED_SECS} ");
+    code_of(script).is_ok_and(|code| code.contains(&period))
 }
 
 fn memory(conf: &Conf, remarks: &mut Remarks) {
@@ -150,15 +190,21 @@ fn the_guard(path: &Path) -> io::Result<Option<PathBuf>> {
         scripts.sort();
         return scripts.first().map_or(Ok(None), |script| the_guard(script));
     }
-    let mut script = Vec::new();
-    match File::open(path) {
+    let code = match code_of(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?.take(LONGEST).read_to_end(&mut script)?,
+        code => code?,
     };
-    let script = String::from_utf8_lossy(&script);
-    let code = script.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let code = code.collect::<Vec<_>>().join(" ").to_ascii_lowercase();
     let is_guard =
         ["duplicate ", "\"x-onedrop-copy\"", "discard"].iter().all(|word| code.contains(word));
     Ok(is_guard.then(|| path.to_owned()))
+}
+
+/// A script without its comments, in lower case, with single blanks.
+fn code_of(script: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(script)?.take(LONGEST).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let code = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let words = code.flat_map(str::split_whitespace);
+    Ok(words.collect::<Vec<_>>().join(" ").to_ascii_lowercase())
 }

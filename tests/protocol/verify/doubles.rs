@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use onedrop::clock::Clock;
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::ledger::Window;
+use onedrop::ledger::{Audit, Window};
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::{Copy, Receipt, Store};
 use onedrop::verify::{Level, Tally, Topic};
@@ -35,6 +35,27 @@ fn of_two_copies_the_one_on_record_stays() {
         assert_eq!(site.verify(true).topics(), [(Level::Repaired, Topic::Double)]);
         assert_eq!(site.uids(&inbox()), [uid(keeper)]);
         assert_eq!(site.verify(false).findings, []);
+    }
+}
+
+/// As they stand in copies that filters have forwarded.
+#[test]
+fn our_fields_in_a_strangers_mail_take_nothing_out() {
+    let site = Site::new();
+    let (date, receipt) = site.placed(&mail("m"), &inbox(), 2);
+    let copies = site.ledger.copies_to_verify(&ALL, "doug", None, 9, soon()).expect("copies");
+    let value = format!("{:?}", copies[0].value);
+    for number in [0, 1, 2, 99] {
+        let forged = format!(
+            "X-Onedrop-Copy: {value}\r\nX-Onedrop-Try: {number}\r\nFrom: lisa@gmail.com\r\n\
+             Message-ID: <m@example.org>\r\nSubject: m\r\n\r\nforged\r\n"
+        );
+        site.store.save("doug", "INBOX", forged.as_bytes(), date);
+    }
+    for _ in 0..2 {
+        site.ledger.advance(2 * LEASE.lease);
+        assert_eq!(site.verify(true).findings, []);
+        assert_eq!((site.uids(&inbox()).len(), site.uids(&inbox())[0]), (5, uid(&receipt)));
     }
 }
 
