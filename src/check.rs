@@ -2,9 +2,10 @@
 //! has to wait for it. Configuration, both ends, the proof that two sessions exclude each other,
 //! and the local Postfix: a line per finding, whatever else fails. Every step is bounded in time,
 //! each on a thread of its own; one that hangs is reported and left behind. No migration, no
-//! message, no file. Whether a mail server heeds for whom we log in goes on record, and so does
-//! whether the guard of `store.lmtp` is in force; to find out the first it may make an empty
-//! mailbox of `store.user`'s own, and takes it away again.
+//! message, and no file but one that is linked in the account's Maildir and taken out. Whether a
+//! mail server heeds for whom we log in goes on record, and so does whether the guard of
+//! `store.lmtp` is in force; to find out the first it may make an empty mailbox of `store.user`'s
+//! own, and takes it away again.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -109,6 +110,7 @@ pub fn run(
         findings.extend(ledger::findings(&check));
         findings.extend(directory::findings(&check));
         findings.extend(directory::of_userdb(&check));
+        findings.extend(directory::of_folders(&check));
         findings.extend(store::findings(&check, args.account.as_deref()));
         findings.extend(web::findings(&check, config));
         let (loaded, file) = (loaded.clone(), args.dovecot.clone());

@@ -67,7 +67,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
             web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }
         CliCommand::Migrate(args) => read(Opens::Ledger)
-            .and_then(|loaded| migrate::run(&args, &loaded, adapters))
+            .and_then(|loaded| migrate::run(&args, loaded, adapters))
             .map(CommandOutcome::done),
         CliCommand::Check(args) => Ok(check::run(&args, config, adapters)),
         CliCommand::Trace(args) => {

@@ -273,6 +273,8 @@ pub struct DeliverSettings {
     /// The socket of the LMTP server that takes the message; where nobody listens, and with `None`,
     /// the process delivers by itself.
     pub via: Option<PathBuf>,
+    /// What is missing is made: the ledger's file, the root of Maildirs, an account's folder.
+    pub trial: bool,
 }
 
 /// `[lmtp]`: the server.

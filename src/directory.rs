@@ -191,6 +191,13 @@ impl Directory {
         Asked { address: format!("{base}@{domain}"), given: format!("{local}@{domain}"), mailbox }
     }
 
+    /// Whether anything but a domain says that there is such an account.
+    pub fn names(&self, account: &str) -> bool {
+        self.query.is_some()
+            || self.userdb.is_some()
+            || self.accounts.values().any(|home| home.account == account)
+    }
+
     /// Under which name the userdb may know an address; `None`: under none.
     pub fn name_in_userdb(&self, asked: &Asked) -> Option<String> {
         let (base, domain) = asked.address.rsplit_once('@')?;

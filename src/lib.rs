@@ -48,6 +48,7 @@ pub mod lock;
 pub mod lock_key;
 pub mod lock_name;
 pub mod login;
+pub mod mail_root;
 pub mod message;
 pub mod net;
 pub mod outcome;

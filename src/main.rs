@@ -27,7 +27,8 @@ fn main() {
 fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
     let (config, waits) =
         (Some(loaded.config.shared()), Some(cli::say_that_migrate_waits as fn(&str)));
-    let program = Program { config, waits, ..Program::default() };
+    let makes = loaded.config.deliver.trial;
+    let program = Program { config, waits, makes, ..Program::default() };
     match loaded.config.ledger.url.clone() {
         LedgerUrl::Sqlite { path } => Ok(Arc::new(SqliteLedger::of(path, program, limits))),
         LedgerUrl::Postgres { url } => {
@@ -106,7 +107,10 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
     let settings = &loaded.config.store;
     let create_mailboxes = settings.create_mailboxes;
     match settings.kind() {
-        StoreUrl::Maildir { root } => Ok(Arc::new(MaildirStore::new(root, create_mailboxes))),
+        StoreUrl::Maildir { root } => {
+            let store = MaildirStore::new(root, create_mailboxes);
+            Ok(Arc::new(store.in_trial(loaded.config.deliver.trial)))
+        }
         StoreUrl::Imap { host, port, tls } => {
             let password = loaded.store_password().cloned().ok_or_else(|| {
                 StoreError::NotStored("no password for the IMAP server".to_owned())

@@ -3,6 +3,7 @@
 //! message; the server makes one for each configuration that it reads, and a message keeps the one
 //! under which it began.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -189,7 +190,43 @@ impl Service {
     /// # Errors
     /// It cannot be told now.
     pub fn account_of(&self, address: &str, until: Instant) -> Result<Option<Home>, Failure> {
-        self.routing.account_of(address, self.ledger.as_ref(), until)
+        let home = self.routing.account_of(address, self.ledger.as_ref(), until)?;
+        let Some(Home { account, .. }) = &home else { return Ok(None) };
+        match self.missing_place(account)? {
+            Some(place) => self.no_such_account(account, &place, until).map(|()| None),
+            None => Ok(home),
+        }
+    }
+
+    /// The folder that an account lacks which nothing but its domain names: mail for a mistyped
+    /// address must not make one.
+    fn missing_place(&self, account: &str) -> Result<Option<PathBuf>, StoreError> {
+        match self.loaded.config.directory.names(account) {
+            true => Ok(None),
+            false => self.store.missing_place(account),
+        }
+    }
+
+    /// What `directory.unknown_account` makes of it.
+    ///
+    /// # Errors
+    /// It is deferred: because the configuration says so, because the account had mail, or because
+    /// its folder may be on a file system that is not mounted.
+    fn no_such_account(&self, account: &str, place: &Path, until: Instant) -> Result<(), Failure> {
+        let (ledger, store) = (&*self.ledger, &*self.store);
+        self.gate.pass_root(ledger, store, until)?;
+        let why = format!(
+            "nothing but its domain names it, and {} is not there; if it is an account, make that \
+             folder",
+            place.display()
+        );
+        if ledger.has_placed_copy(account, until)? {
+            return Err(Failure::AccountGone { account: account.to_owned(), why });
+        }
+        match self.config().directory.unknown_account {
+            UnknownAccount::Reject if self.gate.root_is_marked() => Ok(()),
+            _ => Err(StoreError::NoAccount(format!("no account={account}: {why}")).into()),
+        }
     }
 
     /// Delivers to those recipients that have an account. All are told how it ended for them, and
@@ -315,11 +352,9 @@ impl Service {
     ) -> Result<String, Failure> {
         let mut homes = Vec::new();
         for recipient in &envelope.recipients {
-            // The ledger is asked only where the directory's query is.
             let home = match self.routing.known(recipient) {
-                Known::Home(home) => Some(home),
                 Known::Nobody => None,
-                Known::Ask(_) => self.account_of(recipient, until)?,
+                Known::Home(_) | Known::Ask(_) => self.account_of(recipient, until)?,
             };
             homes.push(Some(home.ok_or_else(|| Failure::UnknownRecipient(recipient.clone()))?));
         }
@@ -339,7 +374,10 @@ impl Service {
     ) -> Result<Vec<Destination>, Failure> {
         let (message, envelope, until) = (mail.message, mail.envelope, deadline.end());
         let (ledger, store) = (&*self.ledger, &*self.store);
-        let destinations = self.routing.destinations(own, message, envelope, ledger, until)?;
+        let mut destinations = self.routing.destinations(own, message, envelope, ledger, until)?;
+        // What cannot be told of an author keeps no mail from a recipient.
+        destinations
+            .retain(|one| !one.shared || !matches!(self.missing_place(&one.account), Ok(Some(_))));
         let mut names: Vec<&str> = destinations.iter().map(|one| one.account.as_str()).collect();
         names.dedup();
         self.gate.pass(&names, &self.host, ledger, store, deadline.last_bytes())?;

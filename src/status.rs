@@ -172,7 +172,7 @@ pub fn of_this_host(loaded: &Loaded, time: Duration) -> Vec<StatusFinding> {
     std::thread::scope(|scope| {
         let until = Instant::now() + time;
         let queue = scope.spawn(move || queue::finding(loaded, until));
-        let found = match store::answers(store, until) {
+        let found = match store::answers(&loaded.config, until) {
             Ok(()) => StatusFinding::ok("store", format!("{} answers", store.kind())),
             Err(why) => StatusFinding::attention("store", why, "onedrop check"),
         };

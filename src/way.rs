@@ -2,7 +2,8 @@
 //! user in and ignore for whom it acts; everybody's mail would lie in that user's own mailbox. So
 //! before anything is written through a server for the first time the store finds out, and the
 //! proof is put on record in the ledger, for all hosts. Without it nothing is written, and the mail
-//! waits.
+//! waits. In a file system the way is right if the folder above all mailboxes is the one that the
+//! ledger knows ([`MailRoot`]).
 //!
 //! Both doors and `verify --repair` call [`WayProof::pass`] before they write; once the proof is on
 //! record that costs a process one read by a primary key, and a server one each minute. `check`
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::clock::{Clock, SystemClock};
 use crate::deliver::Failure;
 use crate::ledger::{LedgerError, Proofs};
+use crate::mail_root::MailRoot;
 use crate::store::{Access, MailboxOwner, StoreError};
 
 /// A server that was seen to ignore the account is not asked again for this long.
@@ -37,6 +39,8 @@ pub struct WayProof {
 #[derive(Default)]
 struct ProofState {
     proven: Option<Instant>,
+    /// What was found at the root when the ledger knew it, and when that was.
+    root: Option<(MailRoot, Instant)>,
     is_asking: bool,
     refused: Option<(Instant, String)>,
 }
@@ -67,6 +71,7 @@ impl WayProof {
         store: &dyn Access,
         until: Instant,
     ) -> Result<(), Failure> {
+        self.pass_root(ledger, store, until)?;
         let mut state = self.state();
         loop {
             let age = |at: &Instant| self.clock.now().saturating_duration_since(*at);
@@ -98,6 +103,34 @@ impl WayProof {
         };
         asking.end(&passed);
         Ok(passed?)
+    }
+
+    /// Returns if the folder above all mailboxes is the one that the ledger knows, or there is
+    /// none. The folder is looked at each time: its file system may go at any time.
+    ///
+    /// # Errors
+    /// [`StoreError::Setup`]: it is another one, or none. Also where it or the ledger cannot be
+    /// asked, nothing may be written.
+    pub fn pass_root(
+        &self,
+        ledger: &dyn Proofs,
+        store: &dyn Access,
+        until: Instant,
+    ) -> Result<(), Failure> {
+        let Some(root) = store.root() else { return Ok(()) };
+        let found = MailRoot::find(root).map_err(StoreError::NotStored)?;
+        let now = self.clock.now();
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < READ_AGAIN;
+        if !self.state().root.as_ref().is_some_and(|(is, at)| *is == found && is_recent(*at)) {
+            found.is_known(root, ledger, until)?;
+            self.state().root = Some((found, now));
+        }
+        Ok(())
+    }
+
+    /// Whether it was seen to have its mark: then what is not below it is not there.
+    pub fn root_is_marked(&self) -> bool {
+        matches!(self.state().root, Some((MailRoot::Marked(_), _)))
     }
 
     /// Lets nobody pass until what is returned has ended.

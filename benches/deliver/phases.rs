@@ -130,7 +130,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     ledger.schema_version(deadline.end()).expect("a ledger");
     watch.passed("ledger: open (and the version)", ());
     let store: Arc<dyn AnyStore> = match is_sqlite {
-        true => Arc::new(MaildirStore::new(dovecot.mail_root(), true)),
+        true => Arc::new(MaildirStore::new(dovecot.mail_root(), true).in_trial(true)),
         false => Arc::new(imap_store(dovecot)),
     };
     store.prepare(account, deadline.end());

@@ -90,8 +90,10 @@ impl Bench {
     pub fn config(&self, name: &str, ledger: &str, store: &str) -> PathBuf {
         let folder = self.root.dir_for(name, MAIL_USER, 0o755);
         let rest = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"header\"\n";
+        // With `via` the server makes what is missing.
+        let trial = if store.contains("[deliver]") { "" } else { "[deliver]\ntrial = true\n" };
         let path = folder.join("onedrop.toml");
-        fs::write(&path, format!("[ledger]\n{ledger}\n[store]\n{store}\n{rest}"))
+        fs::write(&path, format!("[ledger]\n{ledger}\n[store]\n{store}\n{rest}{trial}"))
             .expect("a configuration");
         path
     }

@@ -31,7 +31,7 @@ impl Place {
             let store = root.join("mail").display().to_string();
             let text = format!(
                 "[ledger]\nurl = \"{url}\"\n[store]\nurl = \"maildir://{store}\"\n\
-                 [directory]\ndomains = [\"bench.example\"]\n"
+                 [directory]\ndomains = [\"bench.example\"]\n[deliver]\ntrial = true\n"
             );
             let path = folder.join("onedrop.toml");
             fs::write(&path, text).expect("a configuration");

@@ -198,7 +198,7 @@ impl Site {
 fn configuration(ledger: &str, mail: &Path) -> String {
     let mut text = format!(
         "[ledger]\n{ledger}[store]\nurl = \"maildir://{}\"\n[directory]\ndomains = \
-         [\"mail.axial.net\"]\n[web]\nshow_subjects = true\n",
+         [\"mail.axial.net\"]\n[deliver]\ntrial = true\n[web]\nshow_subjects = true\n",
         mail.display()
     );
     for job in JOBS {

@@ -4,11 +4,14 @@
 //! not know is a fault of the set-up, or was closed.
 
 use std::time::Instant;
+use std::{fs, io};
 
 use super::CheckContext;
 use super::finding::{Finding, Severity};
-use crate::directory::{Asked, Directory, Home};
+use crate::config::StoreUrl;
+use crate::directory::{Asked, Directory, FolderTemplate, Home};
 use crate::ledger::{Accounts, LedgerError};
+use crate::outcome::UnknownAccount;
 use crate::service::ONE;
 use crate::userdb::{Userdb, UserdbError};
 
@@ -36,6 +39,39 @@ pub(super) fn findings(check: &CheckContext) -> Option<Finding> {
         });
     let asked = asked.map_err(LedgerError::Unavailable).flatten();
     Some(finding("directory", &format!("directory.query at {url}"), asked))
+}
+
+/// What says which addresses have an account, where nothing but a domain and folders do.
+pub(super) fn of_folders(check: &CheckContext) -> Option<Finding> {
+    let config = &check.loaded.config;
+    let directory = &config.directory;
+    let StoreUrl::Maildir { root } = config.store.kind() else { return None };
+    let is_listed = directory.query.is_some() || directory.userdb.is_some();
+    if directory.domains.is_empty() || is_listed || config.deliver.trial {
+        return None;
+    }
+    let template = FolderTemplate::parse(&root).ok()?;
+    let found = check.ask(move |_, _| {
+        let entries = fs::read_dir(template.root())?;
+        let names = entries.map_while(Result::ok).map(|entry| entry.file_name());
+        let mut folders = names.filter(|name| !name.as_encoded_bytes().starts_with(b"."));
+        io::Result::Ok(folders.next().is_some())
+    });
+    let has_any = matches!(found, Ok(Ok(true))) || !directory.accounts.is_empty();
+    let others = match directory.unknown_account {
+        UnknownAccount::Defer => "waits",
+        UnknownAccount::Reject => "is returned",
+    };
+    let (severity, none) = match has_any {
+        true => (Severity::Ok, ""),
+        false => (Severity::Warning, "there is none: "),
+    };
+    let text = format!(
+        "accounts are those with a folder in {}, and in directory.accounts: {none}mail for others \
+         {others} (directory.unknown_account)",
+        config.store.kind()
+    );
+    Some(Finding::new(severity, "directory", text))
 }
 
 fn by(

@@ -2,8 +2,8 @@
 //! each other: A takes a lock, B finds it contended, A releases it, B gets it. A balancer that
 //! leads the two sessions to different servers fails this test. The clock that leases count by is
 //! compared with this host's; settings and standbys say what a commit outlives. A ledger in a file
-//! is opened only if the file exists, because opening would create it. The latest copies on record
-//! show whether other hosts write to another kind of store.
+//! is opened only if the file is a ledger, because opening would change another one. The latest
+//! copies on record show whether other hosts write to another kind of store.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -62,7 +62,7 @@ fn cannot_be_opened(check: &CheckContext) -> Option<(Severity, String)> {
     let LedgerUrl::Sqlite { path } = &check.loaded.config.ledger.url else { return None };
     let path = path.clone();
     check
-        .ask(move |_, _| not_to_be_opened(&path))
+        .ask(move |check, _| not_to_be_opened(&path, check.loaded.config.deliver.trial))
         .unwrap_or_else(|why| Some((Severity::Error, why)))
 }
 
@@ -210,22 +210,26 @@ fn lock_name() -> String {
 }
 
 /// Why the file cannot be tested as a ledger without a change; `None` if it can.
-fn not_to_be_opened(path: &Path) -> Option<(Severity, String)> {
+fn not_to_be_opened(path: &Path, is_trial: bool) -> Option<(Severity, String)> {
     const LATER: &str = "lock and schema can be tested then";
+    const NEW: &str = "a new ledger is made by \"onedrop migrate\"";
     let mut locks = path.as_os_str().to_owned();
     locks.push("-locks");
     let locks = Path::new(&locks);
     Some(match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => match cannot_be_made(path) {
-            None => (Severity::Ok, format!("not there yet, the first delivery makes it; {LATER}")),
+            None if is_trial => {
+                (Severity::Ok, format!("not there yet, the first delivery makes it; {LATER}"))
+            }
+            None => {
+                let text = "not there: if its file system is not mounted, mount it";
+                (Severity::Error, format!("{text}; {NEW}"))
+            }
             Some(why) => (Severity::Error, format!("not there yet, and {why}")),
         },
         Err(error) => (Severity::Error, error.to_string()),
         Ok(found) if !found.is_file() => (Severity::Error, "not a regular file".to_owned()),
-        Ok(found) if found.len() == 0 => {
-            let text = format!("an empty file, to be made a ledger by the first delivery; {LATER}");
-            (Severity::Ok, text)
-        }
+        Ok(found) if found.len() == 0 => (Severity::Error, format!("an empty file; {NEW}")),
         Ok(_) if is_in_rollback_mode(path) => {
             let text = "an SQLite file that is not a ledger in use (no WAL): another program's? \
                         Nothing was tested; a ledger restored from a copy is in use again after a \

@@ -4,7 +4,9 @@ use super::finding::{Finding, Severity};
 use super::{CheckContext, filing, ledger};
 use crate::deliver::{Failure, guard};
 use crate::directory::is_account_name;
+use crate::mail_root::MailRoot;
 use crate::service::{ONE, host_name};
+use crate::store::StoreError;
 use crate::way;
 
 /// Findings about the store, for `account`, one of the directory, or one on record.
@@ -23,6 +25,9 @@ pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Findi
         let text = format!(": {account:?} cannot be an account; pass --account NAME");
         return vec![finding(Severity::Error, &text)];
     }
+    if let Some(why) = of_the_root(check).err().or_else(|| has_no_place(check, &account)) {
+        return vec![finding(Severity::Error, &format!(", account {account}: {why}"))];
+    }
     let name = account.clone();
     let checked = check.ask(move |check, until| {
         let store = (check.adapters.store)(&check.loaded, ONE);
@@ -40,6 +45,40 @@ pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Findi
     findings.extend(filing::findings(check, &account));
     findings.extend(of_the_way(check, account));
     findings
+}
+
+/// Whether the folder above all mailboxes is the one that the ledger knows.
+fn of_the_root(check: &CheckContext) -> Result<(), String> {
+    let known = check.ask(|check, until| -> Result<(), Failure> {
+        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        let Some(root) = store.root() else { return Ok(()) };
+        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        let found = MailRoot::find(root).map_err(StoreError::NotStored)?;
+        match found.is_known(root, &*ledger, until) {
+            // What is wrong with the ledger is told there.
+            Err(Failure::Ledger(_)) => Ok(()),
+            known => known,
+        }
+    });
+    known?.map_err(|failure| cause(&failure.to_string()))
+}
+
+/// Why mail for the account waits, where nothing but its domain names it.
+fn has_no_place(check: &CheckContext, account: &str) -> Option<String> {
+    if check.loaded.config.directory.names(account) {
+        return None;
+    }
+    let name = account.to_owned();
+    let place = check.ask(move |check, _| {
+        let store = (check.adapters.store)(&check.loaded, ONE);
+        store.and_then(|store| store.missing_place(&name))
+    });
+    let place = place.ok()?.ok().flatten()?;
+    Some(format!(
+        "nothing but its domain names it, and {} is not there: its mail does not arrive; make that \
+         folder, as the user that delivers",
+        place.display()
+    ))
 }
 
 /// An error of the store without its name, which the topic says already.

@@ -71,9 +71,7 @@ impl Comparison<'_> {
         let limits = Limits { kept: self.parallel, ..ONE };
         let ledger = (by.ledger)(loaded, limits).map_err(of_the_ledger)?;
         let store = (by.store)(loaded, limits).map_err(|error| error.to_string())?;
-        if self.repair {
-            self.pass_the_gate(&*ledger, &*store)?;
-        }
+        self.pass_the_gate(&*ledger, &*store)?;
         let mut printer = FindingsPrinter::new(self.json);
         let tally = (self.work)(&plan, &*ledger, &*store, &mut |news| match (news, &mut resume) {
             (News::Passed { account }, Some(resume)) => resume.passed(account),
@@ -88,15 +86,19 @@ impl Comparison<'_> {
         }
     }
 
-    /// Nothing is written and nothing taken out where the store may show another's mailboxes than
-    /// those that we name.
+    /// Nothing is looked at that is not mounted, nor written or taken out where the store may show
+    /// another's mailboxes than those that we name.
     fn pass_the_gate(&self, ledger: &dyn AnyLedger, store: &dyn AnyStore) -> Result<(), String> {
         let of_the_ledger = |error| format!("ledger: {error}");
         let until = Instant::now() + LEDGER_TIME;
+        let gate = Arc::<WayProof>::default();
+        gate.pass_root(ledger, store, until).map_err(|failure| failure.to_string())?;
+        if !self.repair {
+            return Ok(());
+        }
         ledger.check_program(until).map_err(of_the_ledger)?;
         let account = (self.account)(ledger, until).map_err(of_the_ledger)?;
         let Some(account) = account else { return Ok(()) };
-        let gate = Arc::<WayProof>::default();
         let passed = gate.pass(&[&account], &host_name(), ledger, store, until);
         passed.map_err(|failure| failure.to_string())
     }

@@ -1,43 +1,65 @@
 //! `onedrop migrate`: brings the ledger's schema to this program's version, beside deliveries, and
-//! puts what all hosts' configurations must have alike on record. If several hosts run it at the
-//! same time, each step is done once; after a crash the next one goes on.
+//! puts what all hosts' configurations must have alike on record. It makes what no delivery makes:
+//! a ledger in a file, and the folder above all Maildirs with its mark (`mail_root`). If several
+//! hosts run it at the same time, each step is done once; after a crash the next one goes on.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::command_line::MigrateArgs;
-use crate::config::Loaded;
+use crate::config::{Loaded, StoreUrl};
 use crate::duration;
 use crate::ledger::{AnyLedger, LedgerError, PlannedStep, SchemaVersion};
-use crate::service::{Adapters, ONE};
+use crate::mail_root;
+use crate::service::{Adapters, ONE, host_name};
 
 /// Long, because a migration may go through a large table.
 const TIME: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn run(
     args: &MigrateArgs,
-    loaded: &Loaded,
+    mut loaded: Loaded,
     adapters: Adapters,
 ) -> Result<String, String> {
     let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
-    let ledger = (adapters.ledger)(loaded, ONE).map_err(of_the_ledger)?;
+    let root = root_of_store(&loaded, adapters)?;
+    loaded.config.deliver.trial |= !args.dry_run;
+    let ledger = (adapters.ledger)(&loaded, ONE).map_err(of_the_ledger)?;
     match args.dry_run {
         true => plan(&*ledger, args.json).map_err(of_the_ledger),
-        false => migrate(&*ledger, args.accept_config),
+        false => migrate(&*ledger, root.as_deref(), args.accept_config),
     }
 }
 
-fn migrate(ledger: &dyn AnyLedger, accept_config: bool) -> Result<String, String> {
+/// The folder that deliveries want to find.
+fn root_of_store(loaded: &Loaded, adapters: Adapters) -> Result<Option<PathBuf>, String> {
+    if !matches!(loaded.config.store.kind(), StoreUrl::Maildir { .. }) {
+        return Ok(None);
+    }
+    let store = (adapters.store)(loaded, ONE).map_err(|error| error.to_string())?;
+    Ok(store.root().map(Path::to_owned))
+}
+
+fn migrate(
+    ledger: &dyn AnyLedger,
+    root: Option<&Path>,
+    accept_config: bool,
+) -> Result<String, String> {
     let until = Instant::now() + TIME;
     let applied = ledger.migrate(until).map_err(|error| format!("ledger: {error}"))?;
-    let applied: String = applied.iter().map(|name| format!("applied {name}\n")).collect();
+    let mut done: String = applied.iter().map(|name| format!("applied {name}\n")).collect();
     let shared = ledger.share_config(accept_config, until);
-    match shared.and_then(|()| ledger.schema_version(until)) {
-        Ok(version) => Ok(format!("{applied}the ledger {version}")),
-        Err(error) => Err(format!("{applied}ledger: {error}")),
+    let version = shared.and_then(|()| ledger.schema_version(until));
+    let version = version.map_err(|error| format!("{done}ledger: {error}"))?;
+    if let Some(root) = root {
+        let marked = mail_root::mark(root, accept_config, &host_name(), ledger, until);
+        let marked = marked.map_err(|why| format!("{done}the ledger {version}\nstore: {why}"))?;
+        done.extend(marked.map(|what| format!("{what}\n")));
     }
+    Ok(format!("{done}the ledger {version}"))
 }
 
 /// For the administrator, who would see nothing otherwise.

@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,7 +12,8 @@ use serde_json::json;
 
 use super::CommandOutcome;
 use crate::command_line::StatusArgs;
-use crate::config::Loaded;
+use crate::config::{Loaded, StoreUrl};
+use crate::deliver::Failure;
 use crate::exit::Verdict;
 use crate::ledger::LedgerError;
 use crate::service::{Adapters, ONE, host_name};
@@ -19,6 +21,7 @@ use crate::status::{
     self, LedgerFacts, SeenByHost, StatusFigures, StatusFinding, StatusGauges, StatusLevel,
 };
 use crate::text::one_line;
+use crate::way::WayProof;
 
 /// What the ledger may take.
 const LEDGER: Duration = Duration::from_secs(10);
@@ -47,6 +50,11 @@ pub(super) fn run(
     if let Some(problem) = loaded.job_problems.first() {
         status::unread_jobs(&mut findings, problem);
     }
+    // One that hangs has been told by then.
+    let is_well = |one: &StatusFinding| one.topic != "store" || one.level == StatusLevel::Ok;
+    if facts.is_ok() && of_host.iter().all(is_well) {
+        findings.extend(of_root(loaded, adapters));
+    }
     findings.extend(of_host);
     let level = status::level(&findings);
     let out = match args.json {
@@ -67,6 +75,20 @@ pub(super) fn run(
 fn facts(loaded: &Loaded, adapters: Adapters) -> Result<LedgerFacts, LedgerError> {
     let ledger = (adapters.ledger)(loaded, ONE)?;
     LedgerFacts::read(&*ledger, Instant::now() + LEDGER)
+}
+
+/// The folder above all mailboxes, if it is another one than the ledger knows.
+fn of_root(loaded: &Loaded, adapters: Adapters) -> Option<StatusFinding> {
+    if !matches!(loaded.config.store.kind(), StoreUrl::Maildir { .. }) {
+        return None;
+    }
+    let passed = || -> Result<(), Failure> {
+        let (ledger, store) = ((adapters.ledger)(loaded, ONE)?, (adapters.store)(loaded, ONE)?);
+        let until = Instant::now() + LEDGER;
+        Arc::<WayProof>::default().pass_root(&*ledger, &*store, until)
+    };
+    let failure = passed().err()?;
+    Some(StatusFinding::attention("store", failure.to_string(), "onedrop check"))
 }
 
 fn as_text(level: StatusLevel, findings: &[StatusFinding]) -> String {
@@ -117,7 +139,7 @@ fn write_metrics(
     let ledger_up = checked.is_ok();
     let facts = checked.and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
     let figures = facts.as_ref().ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
-    let store_up = status::store_answers(&loaded.config.store, Instant::now() + HOST).is_ok();
+    let store_up = status::store_answers(&loaded.config, Instant::now() + HOST).is_ok();
     let seen = SeenByHost { ledger_up, store_up, jobs_config_ok: loaded.job_problems.is_empty() };
     let text = StatusGauges::textfile(seen, figures.as_ref(), SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;

@@ -98,6 +98,7 @@ pub(super) const KEYS: &[Key] = &[
     key("limits.answer_secs", "20", Count(1..=DAY)),
     key("limits.message_bytes", "0", Count(0..=i64::MAX as u64)),
     key("deliver.via", "", OptionalText(socket)),
+    key("deliver.trial", "false", Flag),
     key("lmtp.listen", "", List(listen)),
     key("lmtp.socket_mode", "0660", Text(parses::<SocketMode>)),
     key("lmtp.socket_group", "", Text(group)),

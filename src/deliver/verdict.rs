@@ -187,6 +187,7 @@ impl Failure {
             Failure::AccountGone { .. }
                 | Failure::AddressGone { .. }
                 | Failure::Userdb(UserdbError::NotNow(_))
+                | Failure::Store(StoreError::NoAccount(_))
         )
     }
 }

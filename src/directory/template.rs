@@ -136,6 +136,22 @@ impl FolderTemplate {
 
     /// The folder of an account's Maildir; `None` if the account's name does not give one.
     pub fn folder(&self, account: &str) -> Option<PathBuf> {
+        self.filled(account, self.folders.len())
+    }
+
+    /// The first folder on the way there that is this account's alone: whoever makes it makes the
+    /// account.
+    pub fn place(&self, account: &str) -> Option<PathBuf> {
+        let tells = |folders: &[String]| {
+            let has = |name: &str| folders.iter().any(|folder| folder.contains(name));
+            has("{account}") || (has(LOCAL) && has(DOMAIN))
+        };
+        let folders = (1..=self.folders.len()).find(|count| tells(&self.folders[..*count]));
+        self.filled(account, folders?)
+    }
+
+    /// The path with so many of the folders below the root.
+    fn filled(&self, account: &str, folders: usize) -> Option<PathBuf> {
         if !super::is_account_name(account) {
             return None;
         }
@@ -145,7 +161,7 @@ impl FolderTemplate {
             None => (account, ""),
         };
         let mut path = self.root.clone();
-        for folder in &self.folders {
+        for folder in &self.folders[..folders] {
             // A part of an account must name neither a hidden folder nor `..`.
             let fits = |name: &str, part: &str| {
                 !folder.contains(name) || !(part.is_empty() || part.starts_with('.'))

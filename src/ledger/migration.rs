@@ -69,6 +69,9 @@ pub struct Program {
     pub next: &'static [Migration],
     /// Called once by a migration that has to wait, with the one for whom.
     pub waits: Option<fn(&str)>,
+    /// A ledger in a file is made where there is none: by `migrate`, and in a trial. For all others
+    /// one that is gone is on a disk that is not mounted.
+    pub makes: bool,
 }
 
 impl Program {

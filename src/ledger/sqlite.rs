@@ -1,6 +1,6 @@
-//! The ledger in an SQLite file, for one host: nothing to install, created at the first use. It
-//! keeps the whole promise of the port; `NOTIFY` has no counterpart. It relies on a local file
-//! system, because WAL and locks do not work over NFS.
+//! The ledger in an SQLite file, for one host: nothing to install, made by `migrate`. It keeps the
+//! whole promise of the port; `NOTIFY` has no counterpart. It relies on a local file system,
+//! because WAL and locks do not work over NFS.
 //!
 //! Locks are bytes of a file beside the database (`byte_lock`), so no SQLite transaction is open
 //! while the store works. With WAL and synchronous=FULL a commit is durable when it returns (but
@@ -8,6 +8,7 @@
 //! Closing keeps the WAL: otherwise each process with one delivery would run a checkpoint.
 
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,17 +72,18 @@ impl SqliteLedger {
     /// A ledger in the file `path`, which is opened, and made if it is not there or empty, by the
     /// first call.
     pub fn new(path: PathBuf, limits: Limits) -> SqliteLedger {
-        SqliteLedger::of(path, Program::default(), limits)
+        SqliteLedger::of(path, Program { makes: true, ..Program::default() }, limits)
     }
 
-    /// The same, for this program.
+    /// The same, for this program, which may make none.
     pub fn of(path: PathBuf, program: Program, limits: Limits) -> SqliteLedger {
         SqliteLedger::over_file(path, Arc::new(HostClocks::default()), program, limits)
     }
 
-    /// The same, by other clocks.
+    /// As [`new`](SqliteLedger::new), by other clocks.
     pub fn by(path: PathBuf, clocks: Arc<dyn Clocks>, limits: Limits) -> SqliteLedger {
-        SqliteLedger::over_file(path, clocks, Program::default(), limits)
+        let program = Program { makes: true, ..Program::default() };
+        SqliteLedger::over_file(path, clocks, program, limits)
     }
 
     fn over_file(
@@ -102,6 +104,8 @@ impl SqliteLedger {
 /// A connection to the file, with its locks.
 pub struct SqliteSession {
     path: PathBuf,
+    /// The device and the inode of the file.
+    file: (u64, u64),
     clocks: Arc<dyn Clocks>,
     program: Arc<Program>,
     connection: Connection,
@@ -137,16 +141,17 @@ impl From<rusqlite::Error> for LedgerError {
 }
 
 impl SqliteSession {
-    /// Opens the ledger in the file `path`; a file that is not there yet, or is empty, is made into
-    /// one.
+    /// Opens the ledger in the file `path`; where the program makes ledgers, a file that is not
+    /// there yet, or is empty, is made into one.
     fn open_by(
         path: &Path,
         until: Instant,
         clocks: Arc<dyn Clocks>,
         program: Arc<Program>,
     ) -> Result<SqliteSession, LedgerError> {
+        let makes = program.makes;
         let mut ledger = SqliteSession::open_as_is(path, until, clocks, program)?;
-        if ledger.is_empty()? {
+        if makes && ledger.is_empty()? {
             ledger.migrate()?;
         }
         Ok(ledger)
@@ -162,7 +167,12 @@ impl SqliteSession {
         let at = |error: std::io::Error, path: &Path| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
-        if let Some(folder) =
+        if !program.makes {
+            std::fs::metadata(path).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => LedgerError::Unavailable(is_gone(path)),
+                _ => at(error, path),
+            })?;
+        } else if let Some(folder) =
             path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
         {
             std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
@@ -182,9 +192,8 @@ impl SqliteSession {
             .mode(0o600)
             .open(&lock_path)
             .map_err(|error| at(error, &lock_path))?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-            | OpenFlags::SQLITE_OPEN_CREATE
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, program.makes);
         let connection = Connection::open_with_flags(path, flags)
             .map_err(|error| LedgerError::Unavailable(format!("{}: {error}", path.display())))?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -197,6 +206,7 @@ impl SqliteSession {
         ))?;
         let ledger = SqliteSession {
             path: path.to_owned(),
+            file: file::identity(path).map_err(|error| at(error, path))?,
             clocks,
             program,
             connection,
@@ -263,6 +273,15 @@ impl SqliteSession {
     }
 }
 
+/// Nobody but `migrate` makes a ledger: records would be made under a mount point.
+fn is_gone(path: &Path) -> String {
+    format!(
+        "{} is not there: if its file system is not mounted, mount it; a new ledger is made by \
+         \"onedrop migrate\"",
+        path.display()
+    )
+}
+
 /// The first column of a query's first row.
 fn first<T: Cell>(
     connection: &Connection,
@@ -290,6 +309,10 @@ fn execute(tx: &Connection, sql: &str, params: impl Params) -> Result<usize, Led
 impl Session for SqliteSession {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.until = until;
+        // What is committed to a file that nobody finds any more is lost.
+        if !file::identity(&self.path).is_ok_and(|file| file == self.file) {
+            return self.reopen(until);
+        }
         if self.ends.is_some() {
             return self.limit_question(until);
         }

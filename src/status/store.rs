@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::config::{LmtpUrl, StoreSettings, StoreUrl};
+use crate::config::{Config, LmtpUrl, StoreUrl};
+use crate::directory::FolderTemplate;
 use crate::net::socket::Socket;
 
 /// Whether somebody listens there, or the folder may be written; and where `store.lmtp` is set,
@@ -16,9 +17,12 @@ use crate::net::socket::Socket;
 ///
 /// # Errors
 /// A sentence: what cannot be reached, and why.
-pub fn answers(store: &StoreSettings, until: Instant) -> Result<(), String> {
+pub fn answers(config: &Config, until: Instant) -> Result<(), String> {
+    let store = &config.store;
     let url = store.kind();
     let answers = match &url {
+        // It is made by the first delivery.
+        StoreUrl::Maildir { root } if config.deliver.trial => in_time(root, until, may_be_made),
         StoreUrl::Maildir { root } => in_time(root, until, may_be_written),
         StoreUrl::Imap { host, port, .. } => Socket::connect_tcp(host, *port, until).map(drop),
     };
@@ -36,12 +40,22 @@ pub fn answers(store: &StoreSettings, until: Instant) -> Result<(), String> {
     answers.map(drop).map_err(|why| format!("store.lmtp: {place} cannot be reached: {why}"))
 }
 
-fn may_be_written(root: &Path) -> io::Result<()> {
+fn may_be_made(root: &Path) -> io::Result<()> {
     let there = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
     if !there.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     Ok(access(there, AccessFlags::W_OK | AccessFlags::X_OK)?)
+}
+
+fn may_be_written(root: &Path) -> io::Result<()> {
+    let template = FolderTemplate::parse(root).map_err(io::Error::other)?;
+    let there = template.root().join(".");
+    there.metadata().map_err(|error| match error.kind() {
+        kind @ io::ErrorKind::NotFound => io::Error::new(kind, "it is not there"),
+        kind => kind.into(),
+    })?;
+    Ok(access(&there, AccessFlags::W_OK | AccessFlags::X_OK)?)
 }
 
 /// Folders that are being looked at. One that hangs, as NFS does without its server, costs one
@@ -84,7 +98,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::Config;
     use crate::net::tls::Tls;
 
     #[test]
@@ -93,13 +106,14 @@ mod tests {
         let (imap, lmtp) = (imap.expect("a port"), lmtp.expect("a port"));
         let port = |listener: &TcpListener| listener.local_addr().expect("an address").port();
         let host = "127.0.0.1".to_owned();
-        let mut store = Config::default().store;
+        let mut config = Config::default();
+        let store = &mut config.store;
         store.url = StoreUrl::Imap { host: host.clone(), port: port(&imap), tls: Tls::None };
         store.lmtp = Some(LmtpUrl::Tcp { host, port: port(&lmtp) });
         let until = Instant::now() + Duration::from_secs(60);
-        assert_eq!(answers(&store, until), Ok(()));
-        store.lmtp = Some(LmtpUrl::Unix { path: "/nowhere/lmtp".into() });
-        let why = answers(&store, until).expect_err("nobody listens");
+        assert_eq!(answers(&config, until), Ok(()));
+        config.store.lmtp = Some(LmtpUrl::Unix { path: "/nowhere/lmtp".into() });
+        let why = answers(&config, until).expect_err("nobody listens");
         assert!(why.starts_with("store.lmtp: unix:/nowhere/lmtp cannot be reached: "), "{why}");
     }
 

@@ -10,7 +10,7 @@
 //! connection. Logging in and sending commands is the `imap` crate's part; reading answers is ours.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -388,6 +388,14 @@ impl Access for ImapStore {
         let ImapSettings { host, port, user, login, .. } = &self.connector.settings;
         let server = format!("{host}:{port}");
         Some(Way { server, login_user: user.clone(), form: login.to_string() })
+    }
+
+    fn root(&self) -> Option<&Path> {
+        None
+    }
+
+    fn missing_place(&self, _account: &str) -> Result<Option<PathBuf>, StoreError> {
+        Ok(None)
     }
 
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError> {

@@ -9,7 +9,7 @@
 //! Deliveries to one account go one at a time in each process, as the server's record of what it
 //! has filed (RFC 7352) loses entries otherwise. A crash leaves a copy or none.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -258,6 +258,14 @@ impl Mailboxes for LmtpStore {
 impl Access for LmtpStore {
     fn way(&self) -> Option<Way> {
         self.inner.way()
+    }
+
+    fn root(&self) -> Option<&Path> {
+        self.inner.root()
+    }
+
+    fn missing_place(&self, account: &str) -> Result<Option<PathBuf>, StoreError> {
+        self.inner.missing_place(account)
     }
 
     fn whose_mailboxes(&self, account: &str, until: Instant) -> Result<MailboxOwner, StoreError> {

@@ -19,7 +19,7 @@ use nix::libc;
 
 use super::port::{Access, Mailboxes, Need, Slot, Store};
 use super::utf7::modified_utf7;
-use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames};
+use super::{Copy, CopySearch, FoundCopy, Receipt, StoreError};
 use crate::deadline::Deadline;
 use crate::directory::{Destination, FolderTemplate, SENT_ROLE};
 use crate::durable::{sync_folder, sync_way_to};
@@ -31,6 +31,7 @@ use copies::{entries, is_named};
 use file::Unlinked;
 use lock::{CopyLock, LOCKS};
 
+mod access;
 mod copies;
 mod file;
 mod lock;
@@ -48,6 +49,8 @@ const FOLDER_MARK: &str = "maildirfolder";
 pub struct MaildirStore {
     template: Result<FolderTemplate, String>,
     create_mailboxes: bool,
+    /// The root, and accounts' folders, are made where they are missing.
+    trial: bool,
 }
 
 /// A copy whose lock is held.
@@ -70,7 +73,13 @@ impl MaildirStore {
     /// `place`: a folder or a [`FolderTemplate`]. `create_mailboxes`: make a missing Maildir or
     /// folder, and subscribe to the folder.
     pub fn new(place: impl AsRef<Path>, create_mailboxes: bool) -> MaildirStore {
-        MaildirStore { template: FolderTemplate::parse(place.as_ref()), create_mailboxes }
+        let template = FolderTemplate::parse(place.as_ref());
+        MaildirStore { template, create_mailboxes, trial: false }
+    }
+
+    /// With `trial` what is missing above a Maildir is made as well.
+    pub fn in_trial(self, trial: bool) -> MaildirStore {
+        MaildirStore { trial, ..self }
     }
 
     /// The folder of a mailbox: Maildir++ puts `Archive/2026` into `.Archive.2026`.
@@ -113,6 +122,10 @@ impl MaildirStore {
             let text =
                 format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
             return Err(StoreError::Refused(text));
+        }
+        // Whoever delivers has seen it; it may be gone since then.
+        if let Some(root) = self.root().filter(|root| !root.join(".").is_dir()) {
+            return Err(StoreError::NotStored(format!("{} is not there", root.display())));
         }
         for sub in ["tmp", "cur", "new"] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub));
@@ -349,50 +362,6 @@ impl Mailboxes for MaildirStore {
         _until: Instant,
     ) -> Result<(), StoreError> {
         Err(StoreError::NotStored("nothing is handed over here".to_owned()))
-    }
-}
-
-impl Access for MaildirStore {
-    fn way(&self) -> Option<Way> {
-        None
-    }
-
-    fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<MailboxOwner, StoreError> {
-        Ok(MailboxOwner::Accounts("no server stands between".to_owned()))
-    }
-
-    fn are_apart(&self, _: &str, _: &str, _: Instant) -> Result<bool, StoreError> {
-        Ok(false)
-    }
-
-    fn name_witnesses(&self, _: WitnessNames) {}
-
-    fn has_mailbox(&self, destination: &Destination, _: Instant) -> Result<bool, StoreError> {
-        Ok(self.folder(destination)?.join("new").is_dir())
-    }
-
-    fn check(&self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
-        let inbox = self.folder(&Destination::inbox(account))?;
-        let exists = inbox.join("new").is_dir();
-        let nearest = inbox.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-        let writable = nix::unistd::access(nearest, nix::unistd::AccessFlags::W_OK);
-        writable.map_err(|errno| at(nearest, &io::Error::from(errno)))?;
-        let state = if exists { "exists" } else { "will be made at the first delivery" };
-        let mut facts =
-            vec![format!("{} {state}; {} is writable", inbox.display(), nearest.display())];
-        let path = inbox.join(LOCKS);
-        let excludes = CopyLock::keeps_others_out(&inbox).map_err(|error| at(&path, &error))?;
-        let path = path.display();
-        match excludes {
-            Some(true) => facts.push(format!("locks in {path} exclude each other")),
-            Some(false) => {
-                let text = format!("{path}: locks keep nobody out (NFS without locking?)");
-                return Err(StoreError::NotStored(text));
-            }
-            None if exists => facts.push(format!("{path} will be made by the next delivery")),
-            None => {}
-        }
-        Ok(facts)
     }
 }
 

@@ -5,6 +5,7 @@
 //! outlives the process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -466,6 +467,14 @@ impl Mailboxes for MemoryStore {
 impl Access for MemoryStore {
     fn way(&self) -> Option<Way> {
         None
+    }
+
+    fn root(&self) -> Option<&Path> {
+        None
+    }
+
+    fn missing_place(&self, _account: &str) -> Result<Option<PathBuf>, StoreError> {
+        Ok(None)
     }
 
     fn whose_mailboxes(&self, _account: &str, _until: Instant) -> Result<MailboxOwner, StoreError> {

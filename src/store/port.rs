@@ -7,6 +7,7 @@
 //! may have gone out. Every call returns before the time it is given. What an adapter leaves after
 //! a crash, and what it cannot do, stands in its header. All run the store's contract suite.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames};
@@ -183,6 +184,17 @@ pub trait Access: Send + Sync {
     /// The way through which a server lets us write for accounts; `None` where no server stands
     /// between.
     fn way(&self) -> Option<Way>;
+
+    /// The folder above all mailboxes, which no delivery makes; `None` where there is none, or
+    /// where it is made if it is missing (`deliver.trial`).
+    fn root(&self) -> Option<&Path>;
+
+    /// The folder that is the account's alone, if nobody has made it; `None` where it is there, or
+    /// only a login tells.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    fn missing_place(&self, account: &str) -> Result<Option<PathBuf>, StoreError>;
 
     /// Finds out whose mailboxes a login for `account` shows, without touching the account's: for
     /// the user that logs in a mailbox may be made and deleted again. Nothing that is kept from

@@ -246,6 +246,7 @@ fn the_store_is_tested_by_an_account_on_record_or_the_check_says_that_nothing_wa
 const CONFIGURATION: &str = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n\
     [store]\nurl = \"maildir://$DIR/mail\"\n\
     [directory]\naccounts = { \"lisa@gmail.com\" = \"lisa\" }\n\
+    [deliver]\ntrial = true\n\
     [lmtp]\nlisten = [\"unix:$DIR/lmtp.sock\"]\n";
 
 /// A folder with a configuration, a Postfix and the LMTP server's socket.

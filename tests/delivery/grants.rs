@@ -193,7 +193,8 @@ impl Rig<'_> {
         let text = format!(
             "{}keep_raw = true\n[store]\nurl = \"maildir://{}\"\n[directory]\n\
              domains = [\"mail.axial.net\"]\naccounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n\
-             [sent]\ntrust = \"header\"\n[jobs.mine]\nevery = \"1h\"\ncommand = [\"true\"]\n\
+             [sent]\ntrust = \"header\"\n[deliver]\ntrial = true\n\
+             [jobs.mine]\nevery = \"1h\"\ncommand = [\"true\"]\n\
              [jobs.hourly]\nschedule = \"0 * * * *\"\ncommand = [\"true\"]\n",
             self.engine.toml(role),
             self.root.join("mail").display()

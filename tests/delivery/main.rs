@@ -10,6 +10,7 @@ mod filing;
 mod grants;
 mod handoff;
 mod identity;
+mod mail_root;
 mod mariadb;
 mod replay;
 mod replay_corpus;

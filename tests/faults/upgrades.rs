@@ -7,6 +7,7 @@
 //! A program of a later version is this test's own executable: it runs the command line with that
 //! program's adapters where [`ARGUMENTS`] is set.
 
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -106,6 +107,9 @@ impl UpgradedSite {
         let site = UpgradedSite { server, root: TempRoot::new() };
         let migrated = site.run(Own, &site.config("etc", ""), &["migrate"], b"");
         assert!(migrated.status.success(), "{migrated:?}");
+        for account in RECIPIENTS {
+            fs::create_dir(site.root.join("mail").join(account)).expect("an account's folder");
+        }
         site
     }
 

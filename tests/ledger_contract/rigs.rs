@@ -128,6 +128,7 @@ impl SqliteRig {
     }
 
     pub fn of_program(&self, program: Program) -> Arc<dyn AnyLedger> {
+        let program = Program { makes: true, ..program };
         Arc::new(SqliteLedger::of(self.path(), program, limits(20)))
     }
 

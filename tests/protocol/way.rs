@@ -1,5 +1,6 @@
 //! The proof that the way into the store leads to the account that is named (`src/way.rs`).
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,6 +42,14 @@ impl Access for MailServer {
     fn way(&self) -> Option<Way> {
         let way = Way { server: "mx:143".into(), login_user: "mda".into(), form: "sasl".into() };
         Some(way).filter(|_| self.0 != Login::NoServer)
+    }
+
+    fn root(&self) -> Option<&Path> {
+        None
+    }
+
+    fn missing_place(&self, _: &str) -> Result<Option<PathBuf>, StoreError> {
+        Ok(None)
     }
 
     fn whose_mailboxes(&self, account: &str, _: Instant) -> Result<MailboxOwner, StoreError> {

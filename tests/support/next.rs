@@ -83,5 +83,5 @@ pub const SQLITE_AFTER: &[Migration] = &[SQLITE[0], AFTER_NEXT];
 pub const MARIADB_AFTER: &[Migration] = &[MARIADB[0], AFTER_NEXT];
 
 pub fn program(config: Option<SharedConfig>, next: &'static [Migration]) -> Program {
-    Program { config, next, waits: None }
+    Program { config, next, ..Program::default() }
 }

@@ -81,6 +81,7 @@ const LAYERS: [Layer; 8] = [
             "exit",
             "jobs",
             "lock",
+            "mail_root",
             "replay",
             "retention",
             "routing",

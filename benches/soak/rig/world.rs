@@ -61,7 +61,7 @@ impl World {
         let config = folder.join("onedrop.toml");
         let text = format!(
             "[ledger]\nurl = \"{}\"\nprepare = true\n[store]\nurl = \"maildir://{}\"\n\
-             [directory]\ndomains = [\"{DOMAIN}\"]\n",
+             [directory]\ndomains = [\"{DOMAIN}\"]\n[deliver]\ntrial = true\n",
             postgres.url_socket(),
             root.join("mail").display()
         );

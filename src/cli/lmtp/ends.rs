@@ -66,7 +66,7 @@ fn look(
         let figures = figures(&*ledger, loaded, until);
         figures.map_err(|error| tracing::warn!(%error, "the gauges could not be read")).ok()
     });
-    let answers = status::store_answers(&loaded.config.store, Instant::now() + LOOK);
+    let answers = status::store_answers(&loaded.config, Instant::now() + LOOK);
     if let Err(why) = &answers
         && is_first
     {

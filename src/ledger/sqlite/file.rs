@@ -39,6 +39,11 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// What tells the file at `path` from another one of its name, as long as one is open.
+pub fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    path.metadata().map(|file| (file.dev(), file.ino()))
+}
+
 /// Inode and time of birth.
 type FileIdentity = [u8; 24];
 
@@ -91,6 +96,7 @@ mod tests {
 
     use super::super::HostClocks;
     use super::*;
+    use crate::ledger::Program;
 
     #[test]
     fn the_names_of_a_new_wal_are_made_durable_once() {
@@ -99,7 +105,8 @@ mod tests {
         let noted = || std::fs::read(beside(&path, "-locks")).unwrap();
         let until = Instant::now() + Duration::from_secs(10);
         let open = || {
-            SqliteSession::open_by(&path, until, Arc::new(HostClocks::default()), Arc::default())
+            let makes = Program { makes: true, ..Program::default() };
+            SqliteSession::open_by(&path, until, Arc::new(HostClocks::default()), makes.into())
                 .unwrap()
         };
         drop(open());

@@ -202,6 +202,7 @@ mod tests {
 
     use super::super::HostClocks;
     use super::*;
+    use crate::ledger::Program;
 
     #[test]
     fn of_two_that_do_its_steps_in_turn_the_one_that_ends_a_migration_names_it() {
@@ -209,7 +210,8 @@ mod tests {
         let path = folder.path().join("ledger.db");
         let open = || {
             let until = Instant::now() + Duration::from_secs(10);
-            SqliteSession::open_by(&path, until, Arc::new(HostClocks::default()), Arc::default())
+            let makes = Program { makes: true, ..Program::default() };
+            SqliteSession::open_by(&path, until, Arc::new(HostClocks::default()), makes.into())
                 .expect("open")
         };
         let (mut one, mut other) = (open(), open());

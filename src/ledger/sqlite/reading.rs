@@ -11,7 +11,7 @@ use std::time::Instant;
 use nix::unistd::{AccessFlags, access};
 use rusqlite::{Connection, OpenFlags};
 
-use super::file::beside;
+use super::file::{beside, identity};
 use super::{Clocks, HostClocks, SqliteLedger, SqliteSession};
 use crate::ledger::pages::QUESTION;
 use crate::ledger::pooled::Traits;
@@ -71,9 +71,17 @@ impl SqliteSession {
             move || *told.lock().unwrap_or_else(PoisonError::into_inner) <= Instant::now();
         connection.progress_handler(STEPS, Some(is_over))?;
         let ends = Some(ends);
-        let path = path.to_owned();
-        let mut session =
-            SqliteSession { path, clocks, program, connection, locks, holds: None, until, ends };
+        let mut session = SqliteSession {
+            path: path.to_owned(),
+            file: identity(path).map_err(|error| at(&error))?,
+            clocks,
+            program,
+            connection,
+            locks,
+            holds: None,
+            until,
+            ends,
+        };
         session.limit_question(until)?;
         Ok(session)
     }

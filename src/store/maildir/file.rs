@@ -126,6 +126,21 @@ impl Unlinked {
     }
 }
 
+/// Links a file in `folder`, and takes both names out again.
+///
+/// # Errors
+/// It cannot be made, or not be linked.
+pub fn try_link(folder: &Path) -> io::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let name = |which| folder.join(format!(".onedrop-check.{}.{now}.{which}", std::process::id()));
+    let (one, other) = (Unlinked::create(name("one"))?, name("other"));
+    let linked = one.path.as_ref().map_or(Ok(()), |path| fs::hard_link(path, &other));
+    if linked.is_ok() {
+        fs::remove_file(&other)?;
+    }
+    linked
+}
+
 /// Whether the file system has no unnamed files (open(2), O_TMPFILE).
 fn lacks_unnamed_files(error: &io::Error) -> bool {
     let codes = [libc::EOPNOTSUPP, libc::EISDIR, libc::EINVAL];

@@ -1,5 +1,6 @@
 //! Mailboxes that change, or show something else, while they are compared.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -108,6 +109,14 @@ impl<F: After> Mailboxes for ChangingStore<F> {
 impl<F: After> Access for ChangingStore<F> {
     fn way(&self) -> Option<Way> {
         None
+    }
+
+    fn root(&self) -> Option<&Path> {
+        None
+    }
+
+    fn missing_place(&self, _: &str) -> Result<Option<PathBuf>, StoreError> {
+        Ok(None)
     }
 
     fn whose_mailboxes(&self, _: &str, _: Instant) -> Result<MailboxOwner, StoreError> {
