@@ -1,8 +1,9 @@
 //! How long the guard of `store.lmtp` has Dovecot remember what it has delivered: the one place
 //! that reads it. What counts is what `sievec` made of the script: it writes the period into its
-//! output, and cuts it to the `sieve_duplicate_max_period` of the Dovecot that runs at that moment.
-//! A script without such a file, or newer than it, Dovecot compiles by itself at each delivery.
-//! By hand: `sieve-dump` needs Dovecot's settings, which often only root may read.
+//! output, and cuts it to the `sieve_duplicate_max_period` that it knows of (without -c that of the
+//! Dovecot that runs). A script without such a file, or newer than it, Dovecot compiles by itself
+//! at each delivery. By hand: `sieve-dump` needs Dovecot's settings, which often only root may
+//! read.
 //!
 //! Source: Pigeonhole, src/lib-sieve/sieve-binary-code.c and plugins/duplicate/tst-duplicate.c (the
 //! same bytes in 0.5 and 2.4).

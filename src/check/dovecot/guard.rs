@@ -92,7 +92,7 @@ fn compiled(script: &Path, remarks: &mut Remarks) {
         Ok(Some((secs, file))) if secs < REMEMBERED_SECS => remarks.warning(format!(
             "the guard of store.lmtp was compiled to remember {secs} seconds ({}), and not the \
              {REMEMBERED_SECS} that it was shipped with: {OTHERWISE} once that time has passed; \
-             run doveadm reload, and then sievec {}",
+             compile it again: sievec -c /etc/dovecot/dovecot.conf {}",
             file.display(),
             script.display()
         )),
