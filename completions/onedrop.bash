@@ -278,7 +278,7 @@ _onedrop() {
 
     case "${cmd}" in
         onedrop)
-            opts="-h -V --config --help --version deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help"
+            opts="-h -V --config --color --help --version deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -286,6 +286,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -296,7 +300,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__check)
-            opts="-h --json --account --dovecot --postfix --config --help"
+            opts="-h --json --account --dovecot --postfix --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -318,6 +322,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -326,7 +334,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__completions)
-            opts="-h --config --help bash zsh fish"
+            opts="-h --config --color --help bash zsh fish"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -334,6 +342,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -344,7 +356,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__deliver)
-            opts="-d -f -h --size --queue-id --sasl-username --config --help"
+            opts="-d -f -h --size --queue-id --sasl-username --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -374,6 +386,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -382,7 +398,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__forget)
-            opts="-h --since --account --dry-run --json --config --help"
+            opts="-h --since --account --dry-run --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -398,6 +414,10 @@ _onedrop() {
                     ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -884,7 +904,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs)
-            opts="-h --config --help list show pause resume reset mark-done run tick audit check help"
+            opts="-h --config --color --help list show pause resume reset mark-done run tick audit check help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -892,6 +912,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -902,7 +926,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__audit)
-            opts="-h --remove-ghosts --json --config --help"
+            opts="-h --remove-ghosts --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -910,6 +934,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -920,7 +948,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__check)
-            opts="-h --json --config --help"
+            opts="-h --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -928,6 +956,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1106,7 +1138,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__list)
-            opts="-h --json --config --help"
+            opts="-h --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1114,6 +1146,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1124,7 +1160,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__mark__subcmd__done)
-            opts="-h --due --config --help"
+            opts="-h --due --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1138,6 +1174,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1146,7 +1186,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__pause)
-            opts="-h --note --config --help"
+            opts="-h --note --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1160,6 +1200,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1168,7 +1212,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__reset)
-            opts="-h --config --help"
+            opts="-h --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1176,6 +1220,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1186,7 +1234,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__resume)
-            opts="-h --config --help"
+            opts="-h --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1194,6 +1242,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1204,7 +1256,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__run)
-            opts="-h --force --due --by-tick --config --help"
+            opts="-h --force --due --by-tick --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1218,6 +1270,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1226,7 +1282,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__show)
-            opts="-h --json --config --help"
+            opts="-h --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1234,6 +1290,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1244,7 +1304,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__tick)
-            opts="-h --by-server --config --help"
+            opts="-h --by-server --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1252,6 +1312,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1262,7 +1326,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lmtp)
-            opts="-h --listen --metrics --config --help"
+            opts="-h --listen --metrics --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1280,6 +1344,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1288,7 +1356,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lock)
-            opts="-h --config --help list holder assert release steal help"
+            opts="-h --config --color --help list holder assert release steal help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1296,6 +1364,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1306,7 +1378,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lock__subcmd__assert)
-            opts="-h --min --config --help"
+            opts="-h --min --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1318,6 +1390,10 @@ _onedrop() {
                     ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1426,7 +1502,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lock__subcmd__holder)
-            opts="-h --json --config --help"
+            opts="-h --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1434,6 +1510,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1444,7 +1524,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lock__subcmd__list)
-            opts="-h --stale --json --config --help"
+            opts="-h --stale --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1452,6 +1532,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1462,7 +1546,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lock__subcmd__release)
-            opts="-h --slot --epoch --config --help"
+            opts="-h --slot --epoch --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1480,6 +1564,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1488,7 +1576,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lock__subcmd__steal)
-            opts="-h --slot --force --note --config --help"
+            opts="-h --slot --force --note --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1506,6 +1594,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1514,7 +1606,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__man)
-            opts="-h --config --help"
+            opts="-h --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1522,6 +1614,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1532,7 +1628,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__migrate)
-            opts="-h --dry-run --json --accept-config --config --help"
+            opts="-h --dry-run --json --accept-config --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1540,6 +1636,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1550,7 +1650,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__purge)
-            opts="-h --dry-run --older-than --json --config --help"
+            opts="-h --dry-run --older-than --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1564,6 +1664,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1572,7 +1676,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__replay)
-            opts="-h --to --mbox --subfolders --rate --parallel --state --from-ledger --since --dry-run --json --config --help"
+            opts="-h --to --mbox --subfolders --rate --parallel --state --from-ledger --since --dry-run --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1606,6 +1710,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1614,7 +1722,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__settle)
-            opts="-h --dry-run --json --config --help"
+            opts="-h --dry-run --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1622,6 +1730,10 @@ _onedrop() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1632,7 +1744,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__status)
-            opts="-h --json --prometheus --config --help"
+            opts="-h --json --prometheus --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1646,6 +1758,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1654,7 +1770,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__trace)
-            opts="-h --since --sender --subject --failed --limit --utc --json --config --help"
+            opts="-h --since --sender --subject --failed --limit --utc --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1680,6 +1796,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1688,7 +1808,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__verify)
-            opts="-h --since --account --all --repair --parallel --resume --json --config --help"
+            opts="-h --since --account --all --repair --parallel --resume --json --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1714,6 +1834,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1722,7 +1846,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__web)
-            opts="-h --listen --config --help"
+            opts="-h --listen --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1736,6 +1860,10 @@ _onedrop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1744,7 +1872,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__with__subcmd__lock)
-            opts="-h --slots --wait --ttl --grace --timeout --on-busy --busy-exit --codes --foreground --note --config --help"
+            opts="-h --slots --wait --ttl --grace --timeout --on-busy --busy-exit --codes --foreground --note --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1788,6 +1916,10 @@ _onedrop() {
                     ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
                 *)

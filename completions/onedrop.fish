@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_onedrop_global_optspecs
-    string join \n config= h/help V/version
+    string join \n config= color= h/help V/version
 end
 
 function __fish_onedrop_needs_command
@@ -25,6 +25,9 @@ function __fish_onedrop_using_subcommand
 end
 
 complete -c onedrop -n "__fish_onedrop_needs_command" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_needs_command" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_needs_command" -s V -l version -d 'Print version'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "deliver" -d 'Deliver the message on standard input'
@@ -51,15 +54,27 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l size -d 'Siz
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l queue-id -d 'Postfix queue id (${queue_id}), for the record' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l sasl-username -d 'Login of the client that submitted the message (${sasl_username}), empty for none' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -l listen -d 'Where to listen: ADDRESS:PORT or unix:/path; may be repeated [default: systemd\'s sockets, else lmtp.listen]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -l metrics -d 'Serve Prometheus text at /metrics on this address [default: lmtp.metrics]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand web" -l listen -d 'Where to listen: ADDRESS:PORT or unix:/path [default: systemd\'s sockets, else web.listen]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand web" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand web" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand web" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l dry-run -d 'Say what would be done, and about how long it takes'
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l json -d 'Print what would be done as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l accept-config -d 'Take this host\'s dedup.by, directory.account, directory.detail, [[file]], sent.mailbox, store.lmtp and store.url for all hosts; let Postfix\'s queues run empty first'
@@ -68,6 +83,9 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l account -d 'Ac
 complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l dovecot -d 'Dovecot configuration file, for doveconf [default: the system\'s, if the mailboxes are on this host]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l postfix -d 'Postfix configuration directory [default: the system\'s]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l json -d 'Print findings as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l since -d 'Recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: 7d if no name is given]' -r
@@ -75,12 +93,18 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l sender -d 'Par
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l subject -d 'Part of the subject' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l limit -d 'Show at most this many messages, the newest first' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l failed -d 'Messages with a copy that is not placed, or a recipient whose last attempt failed'
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l utc -d 'Print times in UTC instead of this host\'s time zone'
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -l json -d 'Print as JSON, with times in UTC'
 complete -c onedrop -n "__fish_onedrop_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand status" -l prometheus -d 'Write figures as metrics into this file (node_exporter\'s textfile collector), print nothing' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand status" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand status" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand status" -l json -d 'Print findings and figures as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l since -d 'Messages recorded since: a duration back (24h, 7d) or a date (2026-11-01)' -r
@@ -88,22 +112,34 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l account -d 'T
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l parallel -d 'Accounts at a time, each with a connection to the mail server [default: 4, or pool.store if that is less]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l resume -d 'Note in this file how far the run has come; one that was ended goes on there when it is started again' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l all -d 'Compare also the copies that cannot be double or missing: those that one delivery wrote and put on record'
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l repair -d 'Record what is found for copies in doubt, place Sent copies that were kept for later, and remove surplus copies that Onedrop wrote'
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -l json -d 'Print findings as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand verify" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand settle" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand settle" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand settle" -l dry-run -d 'Say what would be done, and write nothing'
 complete -c onedrop -n "__fish_onedrop_using_subcommand settle" -l json -d 'Print findings as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand settle" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand purge" -l older-than -d 'Messages that are older: 35d, at least 1d [default: retention.days]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand purge" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand purge" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand purge" -l dry-run -d 'Say what would go, and take out nothing'
 complete -c onedrop -n "__fish_onedrop_using_subcommand purge" -l json -d 'Print the numbers as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand purge" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l since -d 'All copies that were placed since: a duration back (24h, 7d) or a date (2026-11-01)' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l account -d 'Erase what is on record about this account and its messages, but for hashes and times' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l dry-run -d 'Say what would be forgotten, and change nothing'
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -l json -d 'Print the copies as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -115,6 +151,9 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l parallel -d '
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l state -d 'Note in this file what is delivered; a run that was ended goes on there' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l since -d 'With --from-ledger: messages recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: all]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l subfolders -d 'Read the folders below as well: those of a Maildir (.Sent, Archive/2020), or any'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l from-ledger -d 'From the bytes in the ledger (ledger.keep_raw): each copy that is on record and not placed'
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l dry-run -d 'Say what would be delivered, and write nothing'
@@ -133,9 +172,15 @@ wrapper\t''
 mail\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l note -d 'Why the lock is held, for `onedrop lock list`' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l foreground -d 'Keep the command in the caller\'s process group, as on a terminal'
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "list" -d 'Show the locks that are held, and leases that have run out'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "holder" -d 'Show who holds a lock'
@@ -144,22 +189,37 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_see
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "steal" -d 'Make a slot free whose lease has run out, and let its holder know that it has lost it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from list" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from list" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from list" -l stale -d 'Only leases that have run out: their holders are gone or hang'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from list" -l json -d 'Print as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from holder" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from holder" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from holder" -l json -d 'Print as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from holder" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from assert" -l min -d 'How long it must last at least' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from assert" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from assert" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from assert" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l slot -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l epoch -d 'As `onedrop lock list` shows it' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from steal" -l slot -d '[default: every slot whose lease has run out]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from steal" -l note -d 'Why, for the record' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from steal" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from steal" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from steal" -l force -d 'Also a lease that lasts: its holder may still be running'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from steal" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "list" -d 'Show the locks that are held, and leases that have run out'
@@ -169,6 +229,9 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "steal" -d 'Make a slot free whose lease has run out, and let its holder know that it has lost it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "list" -d 'Show every job: how it stands, its last run, when it runs next'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "show" -d 'Show a job: its schedule and next times, its last runs, what the last one wrote'
@@ -182,34 +245,64 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_see
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "check" -d 'Tell a monitoring system how jobs are: one line with performance data'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -l json -d 'Print as JSON, with times in UTC'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from show" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from show" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from show" -l json -d 'Print as JSON, with times in UTC'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -l note -d 'Why, for `onedrop jobs list`' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from resume" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from resume" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from resume" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from reset" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from reset" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -l due -d 'This time instead, and all before it: 2026-11-01T03:17:00Z, or 2026-11-01 03:17 in the job\'s time zone' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from run" -l due -d 'Run it for this time of its schedule: 2026-11-01T03:17:00Z, or 2026-11-01 03:17 in the job\'s time zone' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from run" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from run" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from run" -l force -d 'Run it now, due or not, paused or not, whatever it depends on'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from run" -l by-tick -d '`onedrop jobs tick` has started it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from tick" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from tick" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from tick" -l by-server -d '`onedrop lmtp` has started it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from tick" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from audit" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from audit" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from audit" -l remove-ghosts -d 'Take jobs off the record, with their runs, that the configuration does not have'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from audit" -l json -d 'Print findings as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from audit" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from check" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from check" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from check" -l json -d 'Print as JSON in place of the line'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "list" -d 'Show every job: how it stands, its last run, when it runs next'
@@ -224,8 +317,14 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "check" -d 'Tell a monitoring system how jobs are: one line with performance data'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand completions" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand completions" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand man" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand man" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "deliver" -d 'Deliver the message on standard input'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "lmtp" -d 'Serve LMTP until SIGTERM; SIGHUP reads the configuration again'

@@ -9,14 +9,14 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::command_line::CheckArgs;
-use crate::config::{Config, DEFAULT_FILE, Loaded, Opens};
+use crate::config::{self, Config, Loaded, Opens};
 use crate::ledger::{AnyLedger, LedgerError};
 use crate::service::{Adapters, ONE};
 use crate::text;
@@ -32,7 +32,7 @@ mod store;
 mod web;
 
 pub use dovecot::of_output as of_doveconf;
-pub use finding::{Finding, Severity};
+pub use finding::{Finding, LEVEL, Severity};
 pub use postfix::{leads_to as postfix_leads_to, of_output as of_postconf};
 
 /// Calls and programs end by themselves in time; after this much more a step is given up.
@@ -123,7 +123,7 @@ pub fn run(
             Err(why) => findings.push(Finding::new(Severity::Error, "dovecot", why)),
         }
     }
-    let expected = postfix::ExpectedPostfix::new(loaded.as_deref(), &named_file(config));
+    let expected = postfix::ExpectedPostfix::new(loaded.as_deref(), &config::named_file(config));
     let folder = args.postfix.clone();
     findings.extend(step("postfix", time, move || {
         postfix::findings(folder.as_deref(), &expected, time)
@@ -156,13 +156,6 @@ fn of_server(loaded: &Loaded) -> Option<Finding> {
         }
     };
     Some(Finding::new(severity, "lmtp", format!("deliver.via: {text}")))
-}
-
-/// The file that is read: as [`Config::load`] chooses it.
-fn named_file(config: Option<&Path>) -> PathBuf {
-    let by_variable = || std::env::var_os("ONEDROP_CONFIG").filter(|name| !name.is_empty());
-    let named = config.map(Path::to_owned).or_else(|| by_variable().map(PathBuf::from));
-    named.unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
 /// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with

@@ -4,15 +4,15 @@
 //! local(8) set MAIL_CONFIG) and standard input is a pipe, it does nothing and exits 75. Otherwise
 //! it never reads standard input.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::SystemTime;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{Parser as _, ValueEnum as _};
 use nix::sys::stat::{Mode, SFlag, fstat, umask};
 
-use crate::command_line::{Cli, CliCommand, manual, usage_problem};
+use crate::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
 use crate::config::{Config, Loaded, Opens};
 use crate::deliver::Failure;
 use crate::exit::{self, Verdict};
@@ -37,10 +37,13 @@ mod replay;
 mod resume;
 mod settle;
 mod status;
+mod terminal;
 mod trace;
 mod verify;
 mod web;
 mod with_lock;
+
+use terminal::Screen;
 
 pub use migrate::say_that_migrate_waits;
 
@@ -52,53 +55,52 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let cli =
         Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
+    let screen = Screen::of_stdout(cli.color);
     let read = |opens| load_despite_jobs(config, opens);
-    let outcome = match cli.command {
-        CliCommand::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
-        CliCommand::WithLock(args) => {
-            with_lock::run(args, config, adapters, umask, is_fed_by_postfix())
-        }
-        // Before the command runs: it may take long, and its exit status could return the mail.
-        _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
-        CliCommand::Lmtp(args) => {
-            lmtp::run(&args, config, adapters, umask).map(|()| CommandOutcome::done(String::new()))
-        }
-        CliCommand::Web(args) => {
-            web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
-        }
-        CliCommand::Migrate(args) => read(Opens::Ledger)
-            .and_then(|loaded| migrate::run(&args, loaded, adapters))
-            .map(CommandOutcome::done),
-        CliCommand::Check(args) => Ok(check::run(&args, config, adapters)),
-        CliCommand::Trace(args) => {
-            read(Opens::Ledger).and_then(|loaded| trace::run(&args, &loaded, adapters))
-        }
-        CliCommand::Status(args) => {
-            read(Opens::Ledger).and_then(|loaded| status::run(&args, &loaded, adapters))
-        }
-        CliCommand::Verify(args) => {
-            read(Opens::Mailboxes).and_then(|loaded| verify::run(&args, &loaded, adapters))
-        }
-        CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask),
-        CliCommand::Settle(args) => {
-            read(Opens::Mailboxes).and_then(|loaded| settle::run(&args, &loaded, adapters))
-        }
-        CliCommand::Purge(args) => {
-            read(Opens::Ledger).and_then(|loaded| purge::run(&args, &loaded, adapters))
-        }
-        CliCommand::Forget(args) => {
-            read(Opens::Ledger).and_then(|loaded| forget::run(&args, &loaded, adapters))
-        }
-        CliCommand::Replay(args) => {
-            let opens = if args.from_ledger { Opens::Mailboxes } else { Opens::Everything };
-            read(opens).and_then(|loaded| replay::run(&args, loaded, adapters))
-        }
-        CliCommand::Lock(args) => {
-            read(Opens::Ledger).and_then(|loaded| lock::run(args, &loaded, adapters))
-        }
-        CliCommand::Completions(args) => Ok(pages::completions(&args)),
-        CliCommand::Man(args) => pages::man(&args),
-    };
+    let outcome =
+        match cli.command {
+            CliCommand::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
+            CliCommand::WithLock(args) => {
+                with_lock::run(args, config, adapters, umask, is_fed_by_postfix())
+            }
+            // Before the command runs: it may take long, and its exit status could return the mail.
+            _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
+            CliCommand::Lmtp(args) => lmtp::run(&args, config, adapters, umask)
+                .map(|()| CommandOutcome::done(String::new())),
+            CliCommand::Web(args) => {
+                web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
+            }
+            CliCommand::Migrate(args) => read(Opens::Ledger)
+                .and_then(|loaded| migrate::run(&args, loaded, adapters))
+                .map(CommandOutcome::done),
+            CliCommand::Check(args) => Ok(check::run(&args, config, adapters, screen)),
+            CliCommand::Trace(args) => {
+                read(Opens::Ledger).and_then(|loaded| trace::run(&args, &loaded, adapters, screen))
+            }
+            CliCommand::Status(args) => {
+                read(Opens::Ledger).and_then(|loaded| status::run(&args, &loaded, adapters, screen))
+            }
+            CliCommand::Verify(args) => read(Opens::Mailboxes)
+                .and_then(|loaded| verify::run(&args, &loaded, adapters, screen)),
+            CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask),
+            CliCommand::Settle(args) => read(Opens::Mailboxes)
+                .and_then(|loaded| settle::run(&args, &loaded, adapters, screen)),
+            CliCommand::Purge(args) => {
+                read(Opens::Ledger).and_then(|loaded| purge::run(&args, &loaded, adapters))
+            }
+            CliCommand::Forget(args) => {
+                read(Opens::Ledger).and_then(|loaded| forget::run(&args, &loaded, adapters))
+            }
+            CliCommand::Replay(args) => {
+                let opens = if args.from_ledger { Opens::Mailboxes } else { Opens::Everything };
+                read(opens).and_then(|loaded| replay::run(&args, loaded, adapters))
+            }
+            CliCommand::Lock(args) => {
+                read(Opens::Ledger).and_then(|loaded| lock::run(args, &loaded, adapters))
+            }
+            CliCommand::Completions(args) => Ok(pages::completions(&args)),
+            CliCommand::Man(args) => pages::man(&args),
+        };
     let failed = |err| {
         let err = with_next_step(err, config);
         CommandOutcome { out: String::new(), err, verdict: Verdict::Failed }
@@ -174,11 +176,18 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
+    let screen = Screen::of_stdout(colors_of(argv));
+    let shown = |error: &clap::Error| match screen.has_colors() {
+        true => error.render().ansi().to_string(),
+        false => error.to_string(),
+    };
     let text = match error.kind() {
-        // Examples and endings belong to the long help alone.
+        // Examples and endings belong to the long help alone. Only for a terminal it is wrapped.
         ErrorKind::DisplayHelp => manual()
+            .term_width(screen.width.unwrap_or(0))
             .try_get_matches_from(argv)
-            .map_or_else(|with_manual| with_manual.to_string(), |_| error.to_string()),
+            .map_or_else(|with_manual| shown(&with_manual), |_| shown(error)),
+        _ if asks => shown(error),
         _ => error.to_string(),
     };
     match (asks, is_fed_by_postfix()) {
@@ -199,13 +208,22 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
     }
 }
 
+/// What `--color` says, where the command line asks for help or is wrong.
+fn colors_of(argv: &[OsString]) -> ColorWhen {
+    let said = argv.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1].as_os_str());
+    let joined =
+        argv.iter().filter_map(|one| Some(OsStr::new(one.to_str()?.strip_prefix("--color=")?)));
+    let said = said.chain(joined).last().and_then(OsStr::to_str);
+    said.and_then(|said| ColorWhen::from_str(said, false).ok()).unwrap_or(ColorWhen::Auto)
+}
+
 /// The command's name, and what follows it but options, wherever `--config` stands.
 fn words_of(argv: &[OsString]) -> impl Iterator<Item = &OsString> {
     let mut words = argv.iter().skip(1);
     std::iter::from_fn(move || {
         loop {
             let word = words.next()?;
-            if word == "--config" {
+            if word == "--config" || word == "--color" {
                 words.next();
             } else if !word.as_encoded_bytes().starts_with(b"-") {
                 return Some(word);

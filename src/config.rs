@@ -49,7 +49,7 @@ use crate::trust_search::TrustSearch;
 
 pub use jobs::{Backfill, JobSettings, job_keys};
 pub use listen::{Listen, SocketMode};
-pub use load::{DEFAULT_FILE, Loaded};
+pub use load::{DEFAULT_FILE, Loaded, named_file, shown_file};
 pub use password::fault as password_fault;
 pub use problem::{ConfigErrors, Origin, Problem};
 pub use rules::OWN_ROLE;

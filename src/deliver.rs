@@ -169,6 +169,8 @@ pub struct Ending {
     pub own: Option<Placed>,
     /// Another message with the same Message-ID is on record.
     pub collision: bool,
+    /// No ledger has it: this host's log alone tells it.
+    pub unrecorded: bool,
     pub phases: Phases,
 }
 
@@ -181,6 +183,7 @@ impl Ending {
             account: None,
             own: None,
             collision: false,
+            unrecorded: false,
             phases: Phases::default(),
         }
     }

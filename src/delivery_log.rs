@@ -25,6 +25,9 @@ pub struct DeliveryLogRecord<'a> {
     pub took: Option<Duration>,
     pub phases: Option<&'a Phases>,
     pub reason: Option<Reason>,
+    /// The configuration file by which it was put off, where no ledger has it on record:
+    /// `status/unrecorded.rs` finds it by that.
+    pub unrecorded: Option<&'a str>,
     /// Prefix of the outcome's text, such as `handed over: `.
     pub by: &'a str,
 }
@@ -60,6 +63,7 @@ impl DeliveryLogRecord<'_> {
             reason = self.reason.map(Reason::word),
             %status,
             collision = self.collision,
+            unrecorded = self.unrecorded,
             milliseconds = self.took.map(|took| took.as_millis() as u64),
             lock_ms = phase(|phases| phases.lock),
             record_ms = phase(|phases| phases.record),

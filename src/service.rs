@@ -174,6 +174,11 @@ impl Service {
         &self.loaded.config
     }
 
+    /// The configuration's file, by its whole path.
+    pub fn config_file(&self) -> String {
+        self.loaded.shown_file()
+    }
+
     /// Begins to open what delivering to these recipients will need of the store: by IMAP, a
     /// delivery takes 7 % less time.
     pub fn prepare(&self, recipients: &[String], deadline: &Deadline) {
@@ -297,7 +302,7 @@ impl Service {
                     let ending = failure.ending(self.policy.over_quota);
                     let all = 0..envelope.recipients.len();
                     let all: Vec<_> = all.map(|at| (at, ending.clone())).collect();
-                    if !matches!(failure, Failure::Ledger(_)) {
+                    if !failure.is_unrecorded() {
                         self.note_unrouted(message, envelope, &all, started, deadline);
                     }
                     return Err(failure);

@@ -20,11 +20,15 @@ mod figures;
 mod findings;
 mod queue;
 mod store;
+mod unrecorded;
 
 pub use figures::{SeenByHost, StatusFigures, StatusGauges};
 pub use findings::{unread_jobs, verify_since};
 pub use queue::of_output as of_postqueue;
 pub use store::answers as store_answers;
+pub use unrecorded::{
+    count as unrecorded_count, finding as unrecorded_finding, trace as unrecorded_trace,
+};
 
 /// How far back attempts are counted.
 pub const HOUR: Duration = Duration::from_secs(3600);
@@ -172,11 +176,13 @@ pub fn of_this_host(loaded: &Loaded, time: Duration) -> Vec<StatusFinding> {
     std::thread::scope(|scope| {
         let until = Instant::now() + time;
         let queue = scope.spawn(move || queue::finding(loaded, until));
+        let log = scope.spawn(move || unrecorded::finding(&loaded.shown_file(), until));
         let found = match store::answers(&loaded.config, until) {
             Ok(()) => StatusFinding::ok("store", format!("{} answers", store.kind())),
             Err(why) => StatusFinding::attention("store", why, "onedrop check"),
         };
-        [Some(found), queue.join().unwrap_or(None)].into_iter().flatten().collect()
+        let found = [log.join().unwrap_or(None), Some(found), queue.join().unwrap_or(None)];
+        found.into_iter().flatten().collect()
     })
 }
 

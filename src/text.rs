@@ -61,6 +61,28 @@ pub fn without_number(text: &str) -> &str {
     text.split(" (os error").next().unwrap_or_default()
 }
 
+/// `line` within `width` columns: what does not fit goes on below `indent` columns. It is wrapped
+/// at blanks; a word that is too wide for a line stands alone in one, to be copied as a whole.
+pub fn fitted(line: &str, indent: usize, width: usize) -> String {
+    let mut fitted = String::with_capacity(line.len());
+    let mut used = 0;
+    // Of words: those at the beginning are columns, whose blanks stay.
+    let mut has_words = false;
+    for word in line.split_inclusive(' ') {
+        let columns = word.trim_end_matches(' ').chars().count();
+        if used + columns > width && has_words {
+            fitted.truncate(fitted.trim_end_matches(' ').len());
+            fitted.push('\n');
+            fitted.extend(std::iter::repeat_n(' ', indent));
+            used = indent;
+        }
+        fitted.push_str(word);
+        used += word.chars().count();
+        has_words = has_words || used > indent;
+    }
+    fitted
+}
+
 /// What a panic said.
 pub fn of_panic(payload: Box<dyn Any + Send>) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());

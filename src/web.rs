@@ -77,6 +77,8 @@ const STYLE: &str = include_str!("web/style.css");
 
 /// What the pages are made from.
 pub struct Site {
+    /// By its whole path: what was put off by it is in the journal.
+    config_file: Option<String>,
     ledger: Arc<dyn AnyLedger>,
     guard: PageGuard,
     shows_subjects: bool,
@@ -98,6 +100,7 @@ impl Site {
         host: String,
     ) -> Site {
         Site {
+            config_file: None,
             ledger,
             guard: PageGuard::new(&config.web.hosts, password),
             shows_subjects: config.web.show_subjects,
@@ -112,6 +115,11 @@ impl Site {
             pages: Arc::new(Turns::new(QUESTIONS)),
             health: KeptHealth::default(),
         }
+    }
+
+    /// The configuration's file, by its whole path.
+    pub fn reads(self, file: String) -> Site {
+        Site { config_file: Some(file), ..self }
     }
 
     /// Those that are shown until others are read.

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
-use crate::check::{self, Finding, Severity};
+use crate::check::{self, Finding, LEVEL, Severity};
 use crate::command_line::CheckArgs;
 use crate::exit::Verdict;
 use crate::service::Adapters;
@@ -13,9 +14,14 @@ use crate::service::Adapters;
 const TIME: Duration = Duration::from_secs(15);
 
 /// Ends as failed with errors, as no where something was not tested.
-pub(super) fn run(args: &CheckArgs, config: Option<&Path>, adapters: Adapters) -> CommandOutcome {
+pub(super) fn run(
+    args: &CheckArgs,
+    config: Option<&Path>,
+    adapters: Adapters,
+    screen: Screen,
+) -> CommandOutcome {
     let findings = check::run(args, config, adapters, TIME);
-    let lines = || findings.iter().map(Finding::line).collect::<Vec<_>>().join("\n");
+    let lines = || findings.iter().map(|finding| line(finding, screen)).collect::<String>();
     let out = match args.json {
         true => serde_json::to_string_pretty(&findings).unwrap_or_else(|_| lines()),
         false => lines(),
@@ -31,4 +37,16 @@ pub(super) fn run(args: &CheckArgs, config: Option<&Path>, adapters: Adapters) -
         _ => (counts.join(", "), Verdict::Failed),
     };
     CommandOutcome { out, err, verdict }
+}
+
+/// As an administrator reads it.
+fn line(finding: &Finding, screen: Screen) -> String {
+    let paint = match finding.severity {
+        Severity::Ok => Paint::Good,
+        Severity::Warning | Severity::Untested => Paint::Doubtful,
+        Severity::Error => Paint::Bad,
+    };
+    let line = finding.line();
+    let (level, rest) = line.split_at(LEVEL);
+    screen.line(level, paint, rest, LEVEL)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::input;
 use crate::command_line::DeliverArgs;
-use crate::config::{Config, Loaded, Opens};
+use crate::config::{Config, Loaded, Opens, shown_file};
 use crate::deadline::Deadline;
 use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
@@ -102,7 +102,9 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Err(errors) => Err(Failure::Setup(errors.first_line()).ending(OverQuota::Defer)),
     };
     let envelope = &request.envelope;
-    result.unwrap_or_else(|ending| DeliveryResult::all(envelope, &ending)).log(envelope, started)
+    let file = shown_file(config);
+    let result = result.unwrap_or_else(|ending| DeliveryResult::all(envelope, &ending));
+    result.log(envelope, started, &file)
 }
 
 /// How it ended, for each of the envelope's recipients in their order.
@@ -123,7 +125,7 @@ impl DeliveryResult {
     }
 
     /// Logs how it ended for each; returns how the process ends.
-    fn log(self, envelope: &Envelope, started: Instant) -> Outcome {
+    fn log(self, envelope: &Envelope, started: Instant, config_file: &str) -> Outcome {
         let recipient = |at| envelope.recipients.get(at).map_or("", String::as_str);
         for (at, end) in self.each.iter().enumerate() {
             let record = DeliveryLogRecord {
@@ -137,6 +139,7 @@ impl DeliveryResult {
                 took: Some(started.elapsed()),
                 phases: (!self.handed_over).then_some(&end.phases),
                 reason: end.reason,
+                unrecorded: end.unrecorded.then_some(config_file),
                 by: if self.handed_over { "handed over: " } else { "" },
             };
             record.log(&end.outcome);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 
 use super::resume::Resume;
+use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Loaded;
@@ -18,7 +19,7 @@ use crate::pool::Limits;
 use crate::service::{Adapters, ONE, host_name};
 use crate::store::AnyStore;
 use crate::text::one_line;
-use crate::verify::{Difference, LEDGER_TIME, News, Plan, Tally, Topic};
+use crate::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 use crate::way::WayProof;
 
 /// A command that compares ledger and mailboxes.
@@ -48,7 +49,12 @@ type Compare = fn(
 ) -> Result<Tally, LedgerError>;
 
 impl Comparison<'_> {
-    pub(super) fn run(mut self, loaded: &Loaded, by: Adapters) -> Result<CommandOutcome, String> {
+    pub(super) fn run(
+        mut self,
+        loaded: &Loaded,
+        by: Adapters,
+        screen: Screen,
+    ) -> Result<CommandOutcome, String> {
         let attempt = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
         let limits = &loaded.config.limits;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -72,7 +78,7 @@ impl Comparison<'_> {
         let ledger = (by.ledger)(loaded, limits).map_err(of_the_ledger)?;
         let store = (by.store)(loaded, limits).map_err(|error| error.to_string())?;
         self.pass_the_gate(&*ledger, &*store)?;
-        let mut printer = FindingsPrinter::new(self.json);
+        let mut printer = FindingsPrinter::new(self.json, screen);
         let tally = (self.work)(&plan, &*ledger, &*store, &mut |news| match (news, &mut resume) {
             (News::Passed { account }, Some(resume)) => resume.passed(account),
             (news, _) => printer.print(news),
@@ -134,6 +140,7 @@ impl Comparison<'_> {
 /// Prints what is found.
 struct FindingsPrinter {
     json: bool,
+    screen: Screen,
     findings: u64,
     /// Shown on a terminal alone.
     progress: ProgressBar,
@@ -142,10 +149,10 @@ struct FindingsPrinter {
 }
 
 impl FindingsPrinter {
-    fn new(json: bool) -> FindingsPrinter {
+    fn new(json: bool, screen: Screen) -> FindingsPrinter {
         // The default target is standard error, and hidden where that is no terminal.
         let progress = ProgressBar::new_spinner();
-        FindingsPrinter { json, findings: 0, progress, written: Ok(()) }
+        FindingsPrinter { json, screen, findings: 0, progress, written: Ok(()) }
     }
 
     fn print(&mut self, news: News) {
@@ -180,7 +187,12 @@ impl FindingsPrinter {
                 "{}: account={} mailbox={} {id}: {}",
                 finding.topic, finding.account, finding.mailbox, finding.text
             );
-            format!("{:<9}{}\n", finding.level, one_line(&line))
+            let paint = match finding.level {
+                Level::Info | Level::Repaired | Level::Settled => Paint::Good,
+                Level::Error => Paint::Bad,
+            };
+            let first = format!("{:<9}", finding.level);
+            self.screen.line(&first, paint, &one_line(&line), first.len())
         };
         self.write(&text);
         self.findings += 1;

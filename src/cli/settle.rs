@@ -4,6 +4,7 @@ use std::time::{Instant, UNIX_EPOCH};
 
 use super::CommandOutcome;
 use super::findings::Comparison;
+use super::terminal::Screen;
 use crate::command_line::SettleArgs;
 use crate::config::Loaded;
 use crate::ledger::{AnyLedger, LedgerError, Window};
@@ -14,6 +15,7 @@ pub(super) fn run(
     args: &SettleArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let comparison = Comparison {
         window: Window { since: UNIX_EPOCH, all: true },
@@ -26,7 +28,7 @@ pub(super) fn run(
         work: verify::settle,
         resume: None,
     };
-    comparison.run(loaded, adapters)
+    comparison.run(loaded, adapters, screen)
 }
 
 fn first(ledger: &dyn AnyLedger, until: Instant) -> Result<Option<String>, LedgerError> {

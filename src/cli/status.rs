@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::json;
 
 use super::CommandOutcome;
+use super::terminal::{Paint, Screen};
 use crate::command_line::StatusArgs;
 use crate::config::{Loaded, StoreUrl};
 use crate::deliver::Failure;
@@ -27,6 +28,8 @@ use crate::way::WayProof;
 const LEDGER: Duration = Duration::from_secs(10);
 /// What the mail store and Postfix may take, meanwhile.
 const HOST: Duration = Duration::from_secs(10);
+/// The column of a finding's sentence.
+const TEXT: usize = 21;
 /// What `--prometheus` makes may be read by all.
 const READABLE: u32 = 0o644;
 
@@ -34,6 +37,7 @@ pub(super) fn run(
     args: &StatusArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     if let Some(file) = &args.prometheus {
         return write_metrics(file, loaded, adapters);
@@ -62,7 +66,7 @@ pub(super) fn run(
             let figures = facts.as_ref().ok().map(|facts| facts.figures(jobs));
             as_json(level, &findings, figures.as_ref())
         }
-        false => as_text(level, &findings),
+        false => as_text(level, &findings, screen),
     };
     let verdict = match level {
         StatusLevel::Ok => Verdict::Done,
@@ -91,7 +95,7 @@ fn of_root(loaded: &Loaded, adapters: Adapters) -> Option<StatusFinding> {
     Some(StatusFinding::attention("store", failure.to_string(), "onedrop check"))
 }
 
-fn as_text(level: StatusLevel, findings: &[StatusFinding]) -> String {
+fn as_text(level: StatusLevel, findings: &[StatusFinding], screen: Screen) -> String {
     let how = match level {
         StatusLevel::Ok => "all is well",
         StatusLevel::Attention => "something wants attention",
@@ -100,11 +104,25 @@ fn as_text(level: StatusLevel, findings: &[StatusFinding]) -> String {
     let (version, host) = (env!("CARGO_PKG_VERSION"), host_name());
     let mut out = format!("onedrop {version} on {}: {how}\n", one_line(&host));
     for StatusFinding { level, topic, text, command } in findings {
-        out += &format!("{:<9}  {topic:<8}  {text}", level.word());
-        if let Some(command) = command {
-            out += &format!("  -> {command}");
+        let paint = match level {
+            StatusLevel::Ok => Paint::Good,
+            StatusLevel::Attention => Paint::Doubtful,
+            StatusLevel::Failed => Paint::Bad,
+        };
+        let first = format!("{:<9}  ", level.word());
+        let (rest, next) = (format!("{topic:<8}  {text}"), command.as_deref());
+        let next = next.map(|command| format!("-> {command}")).unwrap_or_default();
+        let columns = [&first, &rest, &next].map(|part| part.chars().count()).iter().sum::<usize>();
+        // A command is there to be copied.
+        let is_apart = screen.width.is_some_and(|width| columns + 2 > width);
+        match (next.is_empty(), is_apart) {
+            (true, _) => out += &screen.line(&first, paint, &rest, TEXT),
+            (false, false) => out += &screen.line(&first, paint, &format!("{rest}  {next}"), TEXT),
+            (false, true) => {
+                out += &screen.line(&first, paint, &rest, TEXT);
+                out += &format!("{:TEXT$}{next}\n", "");
+            }
         }
-        out.push('\n');
     }
     out
 }
@@ -140,7 +158,9 @@ fn write_metrics(
     let facts = checked.and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
     let figures = facts.as_ref().ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
     let store_up = status::store_answers(&loaded.config, Instant::now() + HOST).is_ok();
-    let seen = SeenByHost { ledger_up, store_up, jobs_config_ok: loaded.job_problems.is_empty() };
+    let unrecorded = status::unrecorded_count(&loaded.shown_file(), Instant::now() + HOST);
+    let jobs_config_ok = loaded.job_problems.is_empty();
+    let seen = SeenByHost { ledger_up, store_up, jobs_config_ok, unrecorded };
     let text = StatusGauges::textfile(seen, figures.as_ref(), SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
     let err = facts.err().map(|error| format!("ledger: {error}\n")).unwrap_or_default();

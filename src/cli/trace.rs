@@ -2,11 +2,11 @@
 //! lines are wrapped at 100 columns; for other readers no line is wrapped, so that they find whole
 //! values.
 
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::{Timestamp, tz::TimeZone};
 
+use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, since};
 use crate::command_line::TraceArgs;
 use crate::config::Loaded;
@@ -16,13 +16,14 @@ use crate::ledger::{
     HANDED_OVER, LedgerError, SchemaVersion, Trace, TraceAttempt, TraceCopy, TraceFilter,
 };
 use crate::service::{Adapters, ONE};
+use crate::status::unrecorded_trace;
 use crate::text::one_line;
 
 const TIME: Duration = Duration::from_secs(60);
+/// What this host's log may take.
+const LOG_TIME: Duration = Duration::from_secs(10);
 /// The default of `--since` if no name is given.
 const SINCE: &str = "7d";
-/// Columns on a terminal.
-const WIDTH: usize = 100;
 /// Columns of the name at the start of a line.
 const NAME: usize = 12;
 
@@ -30,6 +31,7 @@ pub(super) fn run(
     args: &TraceArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let back = args.since.as_deref().or(args.wanted.is_none().then_some(SINCE));
     let filter = TraceFilter {
@@ -54,27 +56,40 @@ pub(super) fn run(
             _ => found.map_err(failed),
         }
     };
-    let mut traces = find(&filter)?;
-    // The recipient may be on record in another form; then its account has the copies.
-    if traces.is_empty()
-        && let Some(name) = filter.name
-        && let Known::Home(home) = loaded.config.directory.known(name)
-    {
-        traces = find(&TraceFilter { name: Some(&home.account), ..filter })?;
+    let found = find(&filter).and_then(|traces| match filter.name {
+        // The recipient may be on record in another form; then its account has the copies.
+        Some(name) if traces.is_empty() => match loaded.config.directory.known(name) {
+            Known::Home(home) => find(&TraceFilter { name: Some(&home.account), ..filter }),
+            Known::Nobody | Known::Ask(_) => Ok(traces),
+        },
+        _ => Ok(traces),
+    });
+    let (mut traces, away) = match found {
+        Ok(traces) => (traces, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    let since = filter.since.unwrap_or(SystemTime::UNIX_EPOCH);
+    let of_log = args.wanted.as_deref().and_then(|name| {
+        unrecorded_trace(&loaded.shown_file(), name, since, &traces, Instant::now() + LOG_TIME)
+    });
+    traces.extend(of_log);
+    // It may be why these are not on record.
+    if let Some(why) = away.as_ref().filter(|_| traces.is_empty()) {
+        return Err(why.clone());
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&traces).map_err(|error| error.to_string())?,
         false => {
             let zone = if args.utc { TimeZone::UTC } else { TimeZone::system() };
-            let width = if std::io::stdout().is_terminal() { WIDTH } else { usize::MAX };
             let texts: Vec<_> =
-                traces.iter().map(|trace| TraceText::of(trace, &zone, width)).collect();
+                traces.iter().map(|trace| TraceText::of(trace, &zone, screen)).collect();
             texts.join("\n")
         }
     };
-    let (err, verdict) = match traces.is_empty() {
-        true => (format!("nothing on record{}", asked(args, back)), Verdict::No),
-        false => (String::new(), Verdict::Done),
+    let (err, verdict) = match (away, traces.is_empty()) {
+        (Some(why), _) => (why, Verdict::Failed),
+        (None, true) => (format!("nothing on record{}", asked(args, back)), Verdict::No),
+        (None, false) => (String::new(), Verdict::Done),
     };
     Ok(CommandOutcome { out, err, verdict })
 }
@@ -95,13 +110,13 @@ fn asked(args: &TraceArgs, since: Option<&str>) -> String {
 /// A message as text: a name and a value on each line.
 struct TraceText<'a> {
     zone: &'a TimeZone,
-    width: usize,
+    screen: Screen,
     out: String,
 }
 
 impl TraceText<'_> {
-    fn of(trace: &Trace, zone: &TimeZone, width: usize) -> String {
-        let mut text = TraceText { zone, width, out: String::new() };
+    fn of(trace: &Trace, zone: &TimeZone, screen: Screen) -> String {
+        let mut text = TraceText { zone, screen, out: String::new() };
         if trace.message == 0 {
             text.line("message", "not recorded");
         } else {
@@ -255,30 +270,10 @@ impl TraceText<'_> {
         at.to_zoned(self.zone.clone()).strftime(&format!("%Y-%m-%d %H:%M:%S {zone}")).to_string()
     }
 
-    /// Writes a line, wrapped at blanks, or within a word that is too wide for a line.
+    /// Writes a line: what it is about, and that.
     fn line(&mut self, name: &str, value: &str) {
-        let room = self.width.saturating_sub(NAME);
-        let next = format!("\n{:NAME$}", "");
-        let mut line = format!("{name:<width$} ", width = NAME - 1);
-        let mut used = 0;
-        for word in one_line(value).split(' ') {
-            let mut word: Vec<char> = word.chars().collect();
-            if used > 0 && used + 1 + word.len() <= room {
-                line.push(' ');
-                used += 1;
-            } else if used > 0 {
-                line += &next;
-                used = 0;
-            }
-            while word.len() > room - used {
-                let rest = word.split_off(room - used);
-                line.extend(word);
-                line += &next;
-                (word, used) = (rest, 0);
-            }
-            used += word.len();
-            line.extend(word);
-        }
+        let first = format!("{name:<width$} ", width = NAME - 1);
+        let line = self.screen.line(&first, Paint::Name, &one_line(value), NAME);
         self.out += line.trim_end();
         self.out.push('\n');
     }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::findings::Comparison;
 use super::resume::{Resume, ResumedPlan};
+use super::terminal::Screen;
 use super::{CommandOutcome, since};
 use crate::command_line::VerifyArgs;
 use crate::config::Loaded;
@@ -18,6 +19,7 @@ pub(super) fn run(
     args: &VerifyArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let window = Window { since: since(&args.since)?, all: args.all };
     let asked = ResumedPlan { all: args.all, repair: args.repair, only: args.account.clone() };
@@ -35,7 +37,7 @@ pub(super) fn run(
         work: verify::verify,
         resume,
     };
-    comparison.run(loaded, adapters)
+    comparison.run(loaded, adapters, screen)
 }
 
 /// Without a copy on record there is nothing to repair.

@@ -38,7 +38,8 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     let password = loaded.web_password()?;
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle: IDLE };
     let ledger = (adapters.reading)(&loaded, limits).map_err(|error| format!("ledger: {error}"))?;
-    let site = Arc::new(Site::new(&loaded.config, ledger, password, host_name()));
+    let site = Site::new(&loaded.config, ledger, password, host_name());
+    let site = Arc::new(site.reads(loaded.shown_file()));
     site.know_jobs(ConfiguredJobs::of(&loaded));
     let failed = |error: std::io::Error| format!("cannot serve: {error}");
     let (stop, waker) = UnixStream::pair().map_err(failed)?;

@@ -43,7 +43,25 @@ pub struct Loaded {
     passwords: Passwords,
 }
 
+/// The file that is read: `explicit` (`--config`), else `$ONEDROP_CONFIG`, else the default.
+pub fn named_file(explicit: Option<&Path>) -> PathBuf {
+    let by_variable = || std::env::var_os("ONEDROP_CONFIG").filter(|path| !path.is_empty());
+    let named = explicit.map(Path::to_owned).or_else(|| by_variable().map(PathBuf::from));
+    named.unwrap_or_else(|| DEFAULT_FILE.into())
+}
+
+/// The same by its whole path.
+pub fn shown_file(explicit: Option<&Path>) -> String {
+    let named = named_file(explicit);
+    std::path::absolute(&named).unwrap_or(named).to_string_lossy().into_owned()
+}
+
 impl Loaded {
+    /// The first of its files, by its whole path.
+    pub fn shown_file(&self) -> String {
+        shown_file(self.files.first().map(PathBuf::as_path))
+    }
+
     /// The password in `ledger.password_file`; for [`Opens::Pages`] that of [`pages_url`].
     ///
     /// [`pages_url`]: Loaded::pages_url

@@ -79,6 +79,7 @@ impl Placing<'_> {
             account: Some(mailbox.account.clone()),
             own,
             collision: self.recorded.collision,
+            unrecorded: false,
             phases,
         })
     }
@@ -183,7 +184,7 @@ pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> V
     for (recipient, ending) in endings.iter().enumerate() {
         watch.ended(recipient, ending);
     }
-    if !matches!(failure, Failure::Ledger(_)) {
+    if !failure.is_unrecorded() {
         let ended: Vec<_> = (0..endings.len())
             .map(|at| (job.attempt(at), job.attempt_end_of(at, &endings, deadline)))
             .collect();

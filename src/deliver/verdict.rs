@@ -176,7 +176,18 @@ impl Failure {
 
     /// The end that it is for a recipient of whom nothing else is known.
     pub fn ending(&self, over_quota: OverQuota) -> Ending {
-        Ending { reason: Some(self.reason()), ..Ending::of(self.outcome(over_quota)) }
+        let (reason, unrecorded) = (Some(self.reason()), self.is_unrecorded());
+        Ending { reason, unrecorded, ..Ending::of(self.outcome(over_quota)) }
+    }
+
+    /// Whether the ledger was not there to keep it, or was not asked yet. One that refuses for
+    /// another configuration keeps what it has refused.
+    pub fn is_unrecorded(&self) -> bool {
+        match self {
+            Failure::Ledger(error) => !matches!(error, LedgerError::OtherConfig(_)),
+            Failure::Setup(_) | Failure::Cut(_) | Failure::Input(_) | Failure::Server(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether it is about this recipient alone: others of the same message may be asked about, and

@@ -149,6 +149,8 @@ pub struct SeenByHost {
     pub store_up: bool,
     /// Without a mistake in `[jobs]`; with one, the host runs no job.
     pub jobs_config_ok: bool,
+    /// Deliveries of the last hour that were put off before they were on record.
+    pub unrecorded: u64,
 }
 
 /// The gauges of them, in a registry.
@@ -159,6 +161,7 @@ pub struct StatusGauges {
     ledger_up: Gauge,
     store_up: Gauge,
     jobs_config_ok: Gauge,
+    unrecorded: Gauge,
     in_doubt: Gauge,
     leases: Gauge,
     oldest: Gauge,
@@ -189,6 +192,8 @@ impl StatusGauges {
         of.register("onedrop_store_up", help, gauges.store_up.clone());
         let help = "Whether the host can read its jobs; 0: it runs none, for a mistake in [jobs]";
         of.register("onedrop_jobs_config_ok", help, gauges.jobs_config_ok.clone());
+        let help = "Deliveries of the last hour on this host, put off before they were on record";
+        of.register("onedrop_unrecorded_deliveries", help, gauges.unrecorded.clone());
     }
 
     fn register_of_ledger(&self, of: &mut Registry) {
@@ -224,6 +229,7 @@ impl StatusGauges {
         self.ledger_up.set(seen.ledger_up.into());
         self.store_up.set(seen.store_up.into());
         self.jobs_config_ok.set(seen.jobs_config_ok.into());
+        self.unrecorded.set(number(seen.unrecorded));
         let Some(figures) = figures else { return };
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.seen.set(number(now.as_secs()));

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{ConfiguredJobs, Site};
-use crate::status::{LedgerFacts, StatusFinding, unread_jobs, without_ledger};
+use crate::status::{LedgerFacts, StatusFinding, unread_jobs, unrecorded_finding, without_ledger};
 
 /// What is newer is shown as it is.
 const FRESH: Duration = Duration::from_secs(10);
@@ -61,10 +61,12 @@ fn judged(facts: &LedgerFacts, known: &ConfiguredJobs) -> Vec<StatusFinding> {
 /// Reads them and keeps them.
 pub fn read(site: &Site) -> ReadFindings {
     let facts = LedgerFacts::read(&*site.ledger, Instant::now() + TIME);
-    let findings = match facts {
+    let mut findings = match facts {
         Ok(facts) => judged(&facts, &site.jobs.known()),
         Err(error) => vec![without_ledger(&error)],
     };
+    let file = site.config_file.as_deref();
+    findings.extend(file.and_then(|file| unrecorded_finding(file, Instant::now() + TIME)));
     let now = ReadFindings { findings, at: SystemTime::now(), read: Instant::now() };
     *site.findings.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(now.clone());
     now

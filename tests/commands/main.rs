@@ -14,5 +14,6 @@ mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod trace;
+mod unrecorded;
 mod verify;
 mod verify_servers;

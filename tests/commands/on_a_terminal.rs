@@ -46,3 +46,58 @@ fn the_bar_of_a_replay_says_how_much_time_is_left() {
     let bar = shown.split('\r').find(|part| part.contains(" left: ")).unwrap_or_default();
     assert!(bar.contains(" %, ") && bar.matches('%').count() == 1, "{bar:?} in {shown:?}");
 }
+
+/// Lines without what sets colours (ECMA-48).
+fn plain(shown: &str) -> String {
+    let mut parts = shown.split('\u{1b}');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    plain.extend(parts.filter_map(|part| part.split_once('m')).map(|(_, text)| text));
+    plain
+}
+
+fn is_within(shown: &str, width: usize) -> bool {
+    // A word is not cut: paths are there to be copied.
+    shown.lines().all(|line| {
+        line.chars().count() <= width || line.split_whitespace().any(|word| word.len() + 21 > width)
+    })
+}
+
+#[test]
+fn lines_fit_the_terminal_and_have_colours_there_alone() {
+    let admin = Admin::new();
+    let shown = |width: u16, args: &[&str], set: &[(&str, &str)]| {
+        let mut command = admin.command(args);
+        let set = set.iter().copied();
+        command.env("TERM", "xterm").env_remove("NO_COLOR").envs(set);
+        on_a_terminal(&mut command, width, "").0
+    };
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for args in
+        [&["status"][..], &["trace", "scuba"], &["check"], &["--help"], &["verify", "--help"]]
+    {
+        let whole = admin.run(args).out;
+        assert!(!whole.contains('\u{1b}'), "{whole}");
+        for width in [60, 80, 132] {
+            let colored = shown(width, args, &[]);
+            assert!(colored.contains('\u{1b}'), "{args:?}: {colored:?}");
+            let shown = shown(width, args, &[("NO_COLOR", "1")]);
+            assert!(is_within(&shown, width.into()), "{width} columns: {shown}");
+            assert_eq!(plain(&colored), shown, "{args:?}");
+            if !args.contains(&"--help") && args[0] != "check" {
+                let seconds = |text: &str| text.replace(char::is_numeric, "");
+                assert_eq!(seconds(&words(&shown)), seconds(&words(&whole)), "{args:?}");
+            }
+        }
+        for no in [&[("NO_COLOR", "1")][..], &[("TERM", "dumb")]] {
+            assert!(!shown(WIDE, args, no).contains('\u{1b}'), "{no:?}");
+        }
+        let never = [args, &["--color", "never"]].concat();
+        assert!(!shown(WIDE, &never, &[]).contains('\u{1b}'), "{never:?}");
+        let always = [args, &["--color=always"]].concat();
+        assert!(admin.run(&always).out.contains('\u{1b}'), "{always:?}");
+    }
+    // What a program reads has none.
+    for args in [["status", "--json"], ["check", "--json"]] {
+        assert!(!shown(WIDE, &args, &[]).contains('\u{1b}'), "{args:?}");
+    }
+}

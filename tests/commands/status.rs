@@ -438,7 +438,7 @@ fn metrics_go_to_a_file_that_is_replaced_as_a_whole() {
     has(&text, "onedrop_ledger_up 0");
     has(&text, "onedrop_store_up 1");
     let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
-    let known = ["build_info", "ledger_up", "store_up", "jobs_config_ok"];
+    let known = ["build_info", "ledger_up", "store_up", "jobs_config_ok", "unrecorded_deliveries"];
     let known = known.map(|name| format!("onedrop_{name} gauge"));
     assert_eq!(names, known, "what the ledger alone knows is left out");
     let names = fs::read_dir(&*admin.site.root).expect("files");

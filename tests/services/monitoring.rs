@@ -89,11 +89,12 @@ fn every_metric_that_is_named_is_one_of_the_programs() {
 }
 
 /// What a host tells whether or not it sees the ledger.
-const OF_HOSTS: [&str; 5] = [
+const OF_HOSTS: [&str; 6] = [
     "onedrop_build_info",
     "onedrop_ledger_up",
     "onedrop_store_up",
     "onedrop_jobs_config_ok",
+    "onedrop_unrecorded_deliveries",
     "onedrop_status_timestamp_seconds",
 ];
 

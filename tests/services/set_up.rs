@@ -274,6 +274,27 @@ fn readme_leads_from_the_package_to_the_first_mail() {
     let package = pack(&root, "0.1.0-1");
     let machine = machine_with(|files| provide_package(files, &package));
     leads_from_the_package_to_the_first_mail(&machine);
+    what_no_ledger_has_is_in_the_journal(&machine);
+}
+
+/// Its user may read the journal.
+#[track_caller]
+fn what_no_ledger_has_is_in_the_journal(machine: &Machine) {
+    machine.run(
+        "echo 'nosuch = 1' > /etc/onedrop/conf.d/wrong.toml
+         chmod 644 /etc/onedrop/conf.d/wrong.toml
+         printf 'Subject: early\\n\\nbody\\n' |
+             sendmail -f lisa@gmail.com scuba@mail.axial.net",
+    );
+    let put_off = "grep -q 'dsn=4.3.5, status=deferred' /var/log/mail.log";
+    assert!(machine.soon(put_off), "{}", log(machine));
+    machine.run("rm /etc/onedrop/conf.d/wrong.toml");
+    let line = "ATTENTION  log       last hour: 1 put off before they were on record, the last: \
+                4.3.5 ";
+    let told = machine.run("runuser -u onedrop -- onedrop status || true");
+    assert!(told.contains(line), "{told}{}", log(machine));
+    let told = machine.run("runuser -u onedrop -- onedrop trace scuba@mail.axial.net");
+    assert!(told.contains("            not on record: this host's log tells it\n"), "{told}");
 }
 
 /// Where README's first command finds it.

@@ -75,7 +75,8 @@ fn look(
     // The next tick reads the file as it is now, whatever this server has begun with.
     let jobs_config_ok = Config::load_despite_jobs(config, Opens::Ledger)
         .is_ok_and(|now| now.job_problems.is_empty());
-    let seen = SeenByHost { ledger_up, store_up: answers.is_ok(), jobs_config_ok };
+    let unrecorded = status::unrecorded_count(&loaded.shown_file(), Instant::now() + LOOK);
+    let seen = SeenByHost { ledger_up, store_up: answers.is_ok(), jobs_config_ok, unrecorded };
     gauges.set(seen, figures.as_ref(), SystemTime::now());
 }
 

@@ -147,8 +147,11 @@ impl SocketClient<'_> {
     fn refuse(&self, transaction: &Transaction, recipient: &str, ending: &Ending) {
         self.server.metrics.count_ending(ending);
         let (Transaction { queue_id, sender, .. }, reason) = (transaction, ending.reason);
-        DeliveryLogRecord { queue_id, sender, recipient, reason, ..DeliveryLogRecord::default() }
-            .log(&ending.outcome);
+        let file = self.service.config_file();
+        let is_put_off = matches!(ending.outcome, Outcome::TempFail(..));
+        let unrecorded = is_put_off.then_some(&*file);
+        let record = DeliveryLogRecord { queue_id, sender, recipient, reason, ..<_>::default() };
+        DeliveryLogRecord { unrecorded, ..record }.log(&ending.outcome);
     }
 
     fn reply(&self, outcome: &Outcome) -> io::Result<()> {
@@ -224,6 +227,7 @@ impl SocketClient<'_> {
 /// fields those of the recipient's own.
 fn log_ending(delivery: &MessageDelivery, recipient: &str, account: Option<&str>, ending: &Ending) {
     let envelope = &delivery.envelope;
+    let file = delivery.service.config_file();
     let ended = DeliveryLogRecord {
         queue_id: &envelope.queue_id,
         sender: &envelope.sender,
@@ -235,6 +239,7 @@ fn log_ending(delivery: &MessageDelivery, recipient: &str, account: Option<&str>
         took: Some(delivery.started.elapsed()),
         phases: Some(&ending.phases),
         reason: ending.reason,
+        unrecorded: ending.unrecorded.then_some(&*file),
         by: "",
     };
     ended.log(&ending.outcome);
