@@ -28,11 +28,12 @@ mod finding;
 mod ledger;
 mod postfix;
 pub mod program;
+mod running;
 mod store;
 mod web;
 
 pub use dovecot::of_output as of_doveconf;
-pub use finding::{Finding, LEVEL, Severity};
+pub use finding::{Finding, Severity};
 pub use postfix::{leads_to as postfix_leads_to, of_output as of_postconf};
 
 /// Calls and programs end by themselves in time; after this much more a step is given up.
@@ -107,6 +108,7 @@ pub fn run(
         let warnings = loaded.warnings.iter();
         findings.extend(warnings.map(|one| Finding::of_problem(Severity::Warning, one)));
         findings.extend(of_server(loaded));
+        findings.extend(running::findings(loaded));
         findings.extend(ledger::findings(&check));
         findings.extend(directory::findings(&check));
         findings.extend(directory::of_userdb(&check));

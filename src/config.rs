@@ -11,6 +11,7 @@
 //! those of `[jobs.NAME]` are in `config/jobs.rs`.
 //! Rules between keys are in `config/rules.rs`, the order of layers in `config/load.rs`.
 
+mod digests;
 mod filing;
 mod job_rules;
 mod jobs;
@@ -391,7 +392,8 @@ pub enum RunIn {
 
 impl Default for Config {
     fn default() -> Self {
-        load::merge(Vec::new()).expect("the schema's defaults fit their keys")
+        let merged = load::merged(Vec::new()).and_then(::config::Config::try_deserialize);
+        merged.expect("the schema's defaults fit their keys")
     }
 }
 

@@ -4,7 +4,7 @@
 //! under which it began.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -71,6 +71,7 @@ pub struct Service {
     pub by: DedupBy,
     /// This host's name.
     pub host: String,
+    help: OnceLock<Arc<[String]>>,
     age: Age,
 }
 
@@ -158,6 +159,7 @@ impl Service {
         let host = host_name();
         let names = site_names::of(config, &host);
         Ok(Service {
+            help: OnceLock::new(),
             ledger,
             store,
             routing,
@@ -172,6 +174,13 @@ impl Service {
 
     pub fn config(&self) -> &Config {
         &self.loaded.config
+    }
+
+    /// What a server answers to HELP: digests of the values that it has read.
+    pub fn help(&self) -> Arc<[String]> {
+        let line = |(key, digest): (String, String)| format!("configuration {key} {digest}");
+        let lines = || self.loaded.digests().into_iter().map(line).collect();
+        Arc::clone(self.help.get_or_init(lines))
     }
 
     /// The configuration's file, by its whole path.

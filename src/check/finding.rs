@@ -11,9 +11,6 @@ use crate::text;
 /// Bytes of a finding, which may quote foreign text.
 const LONGEST: usize = 4000;
 
-/// Columns of the level, at the beginning of a line.
-pub const LEVEL: usize = 8;
-
 /// What a finding means for mail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,7 +63,7 @@ impl Finding {
 
     /// As an administrator reads it.
     pub fn line(&self) -> String {
-        format!("{:<LEVEL$}{}: {}", self.severity, self.topic, self.text)
+        format!("{:<7} {}: {}", self.severity, self.topic, self.text)
     }
 }
 

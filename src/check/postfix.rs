@@ -32,7 +32,7 @@ use site::MailboxCommand;
 use transport::PipeTransport;
 
 /// The socket of systemd/onedrop-lmtp.socket.
-const SOCKET: &str = "/run/onedrop/lmtp.sock";
+pub(super) const SOCKET: &str = "/run/onedrop/lmtp.sock";
 
 /// Further parameters of main.cf.
 const MAIN: [&str; 9] = [

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
-use crate::check::{self, Finding, LEVEL, Severity};
+use crate::check::{self, Finding, Severity};
 use crate::command_line::CheckArgs;
 use crate::exit::Verdict;
 use crate::service::Adapters;
@@ -47,6 +47,6 @@ fn line(finding: &Finding, screen: Screen) -> String {
         Severity::Error => Paint::Bad,
     };
     let line = finding.line();
-    let (level, rest) = line.split_at(LEVEL);
-    screen.line(level, paint, rest, LEVEL)
+    let level = format!("{:<7} ", finding.severity);
+    screen.line(&level, paint, line.strip_prefix(&level).unwrap_or_default(), level.len())
 }

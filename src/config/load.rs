@@ -5,6 +5,7 @@
 //! reported; the `config` crate then lays what is left over each other. Reading writes nothing and
 //! takes no stdin: only regular files are read.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use ::config::ConfigError;
 use secrecy::SecretString;
 
+use super::digests::MergedValues;
 use super::layer::{self, Layer, Reading};
 use super::password::{self, open_regular};
 use super::problem::{ConfigErrors, Origin, Problem, shown_io};
@@ -40,6 +42,7 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// Where `ledger.url` is set.
     pub ledger_set_in: Origin,
+    merged: MergedValues,
     passwords: Passwords,
 }
 
@@ -57,6 +60,18 @@ pub fn shown_file(explicit: Option<&Path>) -> String {
 }
 
 impl Loaded {
+    /// What its values are, by their keys, to be compared with another's.
+    pub fn digests(&self) -> BTreeMap<String, String> {
+        self.merged.digests()
+    }
+
+    /// Whether it is what is read where nobody names another file.
+    pub fn is_the_hosts(&self) -> bool {
+        let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let default = resolved(Path::new(DEFAULT_FILE));
+        self.files.first().is_some_and(|file| resolved(file) == default)
+    }
+
     /// The first of its files, by its whole path.
     pub fn shown_file(&self) -> String {
         shown_file(self.files.first().map(PathBuf::as_path))
@@ -173,7 +188,10 @@ fn read_all(
         }
     }
     variables::read(&environment, &mut reading);
-    let mut config = merge(std::mem::take(&mut reading.layers)).unwrap_or_else(|error| {
+    let merged = merged(std::mem::take(&mut reading.layers));
+    let values = merged.as_ref().map(Clone::clone).unwrap_or_default();
+    let merged = merged.and_then(::config::Config::try_deserialize);
+    let mut config = merged.unwrap_or_else(|error| {
         // The schema has accepted each value, so this is our own mistake; it must not pass for
         // a default.
         let text = format!("the layers do not fit together: {error}");
@@ -187,6 +205,9 @@ fn read_all(
     let credentials = path_in("CREDENTIALS_DIRECTORY");
     let passwords = rules::check(&config, opens, credentials.as_deref(), &mut reading);
     let ledger_set_in = reading.origin("ledger.url");
+    let is_by_variable = |key: &&str| matches!(reading.origin(key), Origin::Variable { .. });
+    let by_variable = schema::known_keys().filter(is_by_variable).map(str::to_owned).collect();
+    let merged = MergedValues { values, by_variable };
     let Reading { mut problems, mut job_problems, mut warnings, .. } = reading;
     if !job_problems.is_empty() {
         config.jobs.jobs.clear();
@@ -199,7 +220,7 @@ fn read_all(
     }
     warnings.sort();
     job_problems.sort();
-    Ok(Loaded { config, job_problems, warnings, files, ledger_set_in, passwords })
+    Ok(Loaded { config, job_problems, warnings, files, ledger_set_in, merged, passwords })
 }
 
 /// The text of a file, or the line that keeps it from being read (0: the file as a whole) and why.
@@ -241,11 +262,11 @@ fn conf_d(main: &Path, reading: &mut Reading) -> Vec<PathBuf> {
 }
 
 /// The defaults, and the layers over them.
-pub(super) fn merge(layers: Vec<Layer>) -> Result<Config, ConfigError> {
+pub(super) fn merged(layers: Vec<Layer>) -> Result<::config::Config, ConfigError> {
     let mut builder = ::config::Config::builder();
     for key in schema::KEYS {
         let value = key.default_value().map_err(ConfigError::Message)?;
         builder = builder.set_default(key.full, value)?;
     }
-    builder.add_source(layers).build()?.try_deserialize()
+    builder.add_source(layers).build()
 }

@@ -20,6 +20,7 @@ mod dovecot;
 mod ends;
 mod postfix;
 mod retention;
+mod running;
 mod web;
 
 /// The fixtures' `user=`.

@@ -92,7 +92,7 @@ fn what_no_ledger_has_is_shown_from_the_journal() {
     let text = fs::read_to_string(&file).expect("metrics");
     assert!(text.contains("\nonedrop_unrecorded_deliveries 2\n"), "{text}");
 
-    journalctl(&admin, &[gone.clone()]);
+    journalctl(&admin, std::slice::from_ref(&gone));
     let ended = run(&admin, &["trace", "--utc", "4Early"]);
     let asked = fs::read_to_string(admin.site.root.join("asked")).expect("a question");
     let matches: Vec<&str> =

@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::io;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use onedrop::config::{Config, LmtpSettings};
@@ -39,7 +39,8 @@ pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> Connection
         spool_dir: "/nonexistent".into(),
         ..DEFAULTS.clone()
     };
-    ConnectionSettings { host: host.to_owned(), lmtp, message_bytes }
+    let help = Arc::new([]);
+    ConnectionSettings { host: host.to_owned(), lmtp, message_bytes, help }
 }
 
 /// What the client does next.

@@ -7,6 +7,7 @@
 //! and the fuzzer over scripts, without a socket and without waiting.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::protocol::{Next, Protocol, SLOWEST, Transaction};
@@ -69,6 +70,8 @@ pub struct ConnectionSettings {
     pub lmtp: LmtpSettings,
     /// The largest message, in bytes; 0: no limit.
     pub message_bytes: u64,
+    /// What HELP says, beside its last line.
+    pub help: Arc<[String]>,
 }
 
 /// See the module.
@@ -86,7 +89,7 @@ pub struct ClientConnection<P> {
 impl<P: Peer> ClientConnection<P> {
     pub fn new(peer: P, settings: ConnectionSettings) -> ClientConnection<P> {
         let mut protocol = Protocol::default();
-        protocol.set(&settings.host, settings.lmtp.recipients);
+        protocol.set(&settings.host, settings.lmtp.recipients, &settings.help);
         ClientConnection {
             protocol,
             settings,
@@ -123,7 +126,7 @@ impl<P: Peer> ClientConnection<P> {
             if self.protocol.is_idle()
                 && let Some(settings) = self.peer.new_settings()
             {
-                self.protocol.set(&settings.host, settings.lmtp.recipients);
+                self.protocol.set(&settings.host, settings.lmtp.recipients, &settings.help);
                 self.settings = settings;
             }
             let (now, peer) = (self.peer.now(), &mut self.peer);

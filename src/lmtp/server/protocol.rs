@@ -4,6 +4,7 @@
 //! chunks as [`Next`] says. Holds nothing that a crash could lose: no message is accepted before
 //! the caller writes the recipients' replies.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::net::lmtp::command::{self, CommandError, LmtpCommand};
@@ -76,6 +77,8 @@ pub struct Protocol {
     host: String,
     /// The most recipients of one message; 0: no limit. RFC 5321 section 4.5.3.1.8 asks for 100.
     recipients: usize,
+    /// Lines before its last one.
+    help: Arc<[String]>,
     lhlo: Option<String>,
     forwarded: Forwarded,
     /// A transaction between MAIL and its end.
@@ -96,9 +99,10 @@ impl Protocol {
         self.open.is_none()
     }
 
-    /// This host's name, as the greeting says it, and the most recipients, from the next message
-    /// on.
-    pub fn set(&mut self, host: &str, recipients: usize) {
+    /// This host's name, as the greeting says it, the most recipients, and what HELP says, from the
+    /// next message on.
+    pub fn set(&mut self, host: &str, recipients: usize, help: &Arc<[String]>) {
+        self.help = Arc::clone(help);
         self.host = harmless(host).chars().take(LONGEST_NAME).collect();
         self.recipients = recipients;
     }
@@ -220,7 +224,10 @@ impl Protocol {
             }
             Noop => line(out, "250 2.0.0 Nothing done"),
             Vrfy => line(out, "252 2.5.0 Send a message to find out"),
-            Help => line(out, "214 2.0.0 RFC 2033"),
+            Help => {
+                self.help.iter().for_each(|one| line(out, &format!("214-2.0.0 {one}")));
+                line(out, "214 2.0.0 RFC 2033");
+            }
             Quit => return Ok(self.hang_up("221 2.0.0 Bye", out)),
         }
         Ok(Next::Command)

@@ -41,6 +41,7 @@ fn settings(service: &Service) -> ConnectionSettings {
         host: service.host.clone(),
         lmtp: service.config().lmtp.clone(),
         message_bytes: service.config().limits.message_bytes,
+        help: service.help(),
     }
 }
 
