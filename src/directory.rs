@@ -1,12 +1,16 @@
 //! Maps addresses to accounts and messages to mailboxes. Values only: if the configuration has a
 //! query or a userdb, [`Directory::known`] returns what is to be asked, and the caller asks.
 
+mod domain;
 mod mailbox;
 mod template;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use domain::{ascii_domain, is_international};
+
+pub use domain::is_same_domain;
 pub use mailbox::{detail_mailbox, mailbox_name};
 pub use template::{AccountTemplate, FolderTemplate};
 
@@ -157,11 +161,11 @@ impl Directory {
     /// case that it has, where nothing else does and the address is not listed as given.
     pub fn known(&self, address: &str) -> Known {
         let asked = self.asked(address);
-        if let Some(home) = self.accounts.get(&asked.given) {
+        if let Some(home) = self.listed(&asked.given) {
             return Known::Home(home.clone());
         }
         let (base, domain) = asked.address.rsplit_once('@').unwrap_or_default();
-        if let Some(home) = self.accounts.get(&asked.address) {
+        if let Some(home) = self.listed(&asked.address) {
             let mailbox = home.mailbox.clone().or(asked.mailbox);
             return Known::Home(Home { mailbox, ..home.clone() });
         }
@@ -171,13 +175,29 @@ impl Directory {
             return Known::Ask(asked);
         }
         let account = self.account.account(base, domain);
-        match is_local && !base.is_empty() && is_account_name(&account) {
+        match is_local && is_local_part(base) && is_account_name(&account) {
             true => Known::Home(Home { account, mailbox: asked.mailbox }),
             false => Known::Nobody,
         }
     }
 
-    /// An address in the forms in which it may be known.
+    /// What `accounts` says of an address in the form of [`asked`](Directory::asked).
+    fn listed(&self, address: &str) -> Option<&Home> {
+        let listed = self.accounts.get(address);
+        let (local, domain) = address.rsplit_once('@')?;
+        if listed.is_some() || !is_international(domain) {
+            return listed;
+        }
+        let is_it = |(key, _): &(&String, &Home)| {
+            key.rsplit_once('@').is_some_and(|(other_local, other)| {
+                other_local == local && is_same_domain(other, domain)
+            })
+        };
+        self.accounts.iter().find(is_it).map(|(_, home)| home)
+    }
+
+    /// An address in the forms in which it may be known. Its domain is as `domains` has it, else in
+    /// ASCII.
     pub fn asked(&self, address: &str) -> Asked {
         let written = address.trim().trim_start_matches('<').trim_end_matches('>');
         let address = written.to_lowercase();
@@ -186,6 +206,8 @@ impl Directory {
             // local(8) may pass a bare user name; it belongs to the first domain.
             None => (address.as_str(), self.domains.first().map_or("", String::as_str)),
         };
+        let ours = self.domains.iter().find(|ours| is_same_domain(ours, domain));
+        let domain = ours.cloned().unwrap_or_else(|| ascii_domain(domain));
         let (base, _) = self.parts(local);
         let mailbox = self.mailbox_of_detail(written);
         Asked { address: format!("{base}@{domain}"), given: format!("{local}@{domain}"), mailbox }
@@ -205,7 +227,7 @@ impl Directory {
             "" => base.to_owned(),
             _ => self.account.account(base, domain),
         };
-        (!base.is_empty() && is_account_name(&name)).then_some(name)
+        (is_local_part(base) && is_account_name(&name)).then_some(name)
     }
 
     /// Whether no address can have an account, because nothing here names one: a broken
@@ -237,6 +259,12 @@ impl Directory {
             .find(|(_, c)| self.recipient_delimiter.contains(*c))
             .map_or((local, None), |(at, c)| (&local[..at], Some(&local[at + c.len_utf8()..])))
     }
+}
+
+/// Whether it can name an account of its domain. Quoted, a local part may have an `@`; servers that
+/// take accounts for addresses would take what follows it for the domain.
+fn is_local_part(local: &str) -> bool {
+    !local.is_empty() && !local.contains('@')
 }
 
 /// Whether `name` can be an account. It becomes the name of a folder and an IMAP identity, so it

@@ -3,6 +3,7 @@
 //! dmarc=pass for its domain, or if Postfix names an authenticated SASL user with the same account.
 //! Values only: the caller looks the accounts up.
 
+use crate::directory::is_same_domain;
 use crate::envelope::Envelope;
 use crate::message::{Message, from_addresses};
 
@@ -62,5 +63,5 @@ fn dmarc_passed(message: &Message, authserv_id: &str, domain: &str) -> bool {
         .map(|field| results::dmarc(&String::from_utf8_lossy(&field.unfolded()), authserv_id))
         .filter(|said| *said != Dmarc::Silent)
         .reduce(results::agreed);
-    matches!(said, Some(Dmarc::Pass { from }) if from.eq_ignore_ascii_case(domain))
+    matches!(said, Some(Dmarc::Pass { from }) if is_same_domain(&from, domain))
 }

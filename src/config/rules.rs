@@ -14,7 +14,7 @@ use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
 use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
 use super::{Config, Opens, password};
-use crate::directory::{Detail, FolderTemplate};
+use crate::directory::{Detail, FolderTemplate, is_same_domain};
 use crate::login::LoginForm;
 use crate::net::{is_loopback, tls::Tls};
 
@@ -278,7 +278,9 @@ fn shared_accounts(config: &Config, reading: &mut Reading) {
         .iter()
         .enumerate()
         .flat_map(|(at, one)| domains[..at].iter().map(move |other| (other, one)));
-    let shares = |(one, other): &(&String, &String)| one != other && template.may_share(one, other);
+    let shares = |(one, other): &(&String, &String)| {
+        !is_same_domain(one, other) && template.may_share(one, other)
+    };
     let Some((one, other)) = pairs.find(shares) else { return };
     let (one, other) = (shown_name(one), shown_name(other));
     let text = format!(

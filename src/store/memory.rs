@@ -5,14 +5,11 @@
 //! outlives the process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::port::{Access, Mailboxes, Need, Slot, Store};
-use super::{
-    Copy, CopySearch, FoundCopy, MailboxOwner, Proof, Receipt, StoreError, Way, WitnessNames,
-};
+use super::port::{Mailboxes, Need, Slot, Store};
+use super::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::hook::{Call, Hook};
@@ -24,6 +21,7 @@ use finding::{found_by_identity, found_by_name};
 pub use handed::Filters;
 use handed::OurFields;
 
+mod access;
 mod finding;
 mod handed;
 
@@ -461,43 +459,6 @@ impl Mailboxes for MemoryStore {
         _until: Instant,
     ) -> Result<(), StoreError> {
         self.call("remove_double", None, |shared| shared.remove_handed(account, double, keeper))
-    }
-}
-
-impl Access for MemoryStore {
-    fn way(&self) -> Option<Way> {
-        None
-    }
-
-    fn root(&self) -> Option<&Path> {
-        None
-    }
-
-    fn missing_place(&self, _account: &str) -> Result<Option<PathBuf>, StoreError> {
-        Ok(None)
-    }
-
-    fn whose_mailboxes(&self, _account: &str, _until: Instant) -> Result<MailboxOwner, StoreError> {
-        self.call("whose_mailboxes", None, |_| {
-            Ok(MailboxOwner::Accounts("no server stands between".to_owned()))
-        })
-    }
-
-    fn are_apart(&self, _: &str, _: &str, _: Instant) -> Result<bool, StoreError> {
-        Ok(false)
-    }
-
-    fn name_witnesses(&self, _: WitnessNames) {}
-
-    fn has_mailbox(&self, destination: &Destination, _: Instant) -> Result<bool, StoreError> {
-        let place = place(destination);
-        self.call("has_mailbox", Some(destination), |shared| {
-            Ok(shared.mailboxes.contains_key(&place))
-        })
-    }
-
-    fn check(&self, _account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
-        self.call("check", None, |_| Ok(vec!["in memory".to_owned()]))
     }
 }
 

@@ -14,7 +14,9 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::support::site::{Files, Site, delivered};
-use crate::support::{chown_recursive, fixture, fixture_text, onedrop, onedrop_path, set_mode};
+use crate::support::{
+    self, chown_recursive, fixture, fixture_text, onedrop, onedrop_path, set_mode,
+};
 
 mod dovecot;
 mod ends;
@@ -241,6 +243,25 @@ fn the_store_is_tested_by_an_account_on_record_or_the_check_says_that_nothing_wa
     let expected =
         "\nok      store: maildir://$DIR/mail, account lisa: $DIR/mail/lisa/Maildir exists";
     assert!(told.contains(expected), "{told}");
+}
+
+#[test]
+fn a_file_system_without_links_is_an_error() {
+    let site = CheckSite::good();
+    site.deliver_once();
+    site.write("no_links.c", include_bytes!("check/no_links.c"));
+    let library = site.path("no_links.so");
+    let source = site.path("no_links.c");
+    support::run(Command::new("gcc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]));
+    let before = site.files();
+    let output = site.command().env("LD_PRELOAD", &library).output().expect("onedrop");
+    let told = site.told(&output.stdout);
+    let expected = "error   store: maildir://$DIR/mail, account lisa: \
+                    $DIR/mail/lisa/Maildir/tmp: a file cannot be linked there (Operation not \
+                    permitted";
+    assert!(told.contains(expected), "{told}");
+    assert_eq!(output.status.code(), Some(75), "{told}");
+    assert_eq!(site.files(), before, "what it tried with is gone");
 }
 
 /// A good one. `$DIR` is the folder of the case.

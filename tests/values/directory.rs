@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onedrop::directory::{
     AccountTemplate, Asked, Detail, Directory, FolderTemplate, Home, Known, detail_mailbox,
-    mailbox_name,
+    is_same_domain, mailbox_name,
 };
 
 fn directory() -> Directory {
@@ -111,6 +111,10 @@ fn addresses_lead_to_accounts() {
         ("doug@elsewhere.example", Known::Nobody),
         ("../etc@mail.axial.net", Known::Nobody),
         ("a/b@mail.axial.net", Known::Nobody),
+        // With accounts that are whole addresses it would be another domain's.
+        ("\"doug@other.example\"@mail.axial.net", Known::Nobody),
+        ("doug@other.example@mail.axial.net", Known::Nobody),
+        ("scuba@mail.axial.net.", home("scuba")),
         ("@mail.axial.net", Known::Nobody),
         ("", Known::Nobody),
     ];
@@ -319,5 +323,40 @@ fn a_path_that_lets_two_accounts_share_a_folder_is_refused() {
     ] {
         let error = FolderTemplate::parse(Path::new(path)).expect_err(path);
         assert!(error.contains(why), "{path}: {error}");
+    }
+}
+
+#[test]
+fn the_forms_of_an_international_domain_are_one() {
+    const FORMS: [&str; 6] = [
+        "bücher.example",
+        "xn--bcher-kva.example",
+        "bu\u{308}cher.example",
+        "BÜCHER.Example",
+        "XN--BCHER-KVA.EXAMPLE",
+        "bücher.example.",
+    ];
+    for listed in &FORMS[..3] {
+        let by_domain = Directory {
+            domains: vec![(*listed).to_owned()],
+            account: "{address}".parse().expect("a template"),
+            ..directory()
+        };
+        let mut by_list = directory();
+        by_list.accounts.insert(format!("info@{listed}"), Home::of("info"));
+        for form in FORMS {
+            let known = by_domain.known(&format!("Scuba+x@{form}"));
+            assert_eq!(known, home(&format!("scuba@{listed}")), "{form}");
+            let known = by_list.known(&format!("info+x@{form}"));
+            assert_eq!(known, home("info"), "{form}");
+        }
+    }
+    // Of those that are not listed it is the one in ASCII that a query is asked for.
+    for form in FORMS {
+        let asked = directory().asked(&format!("scuba@{form}"));
+        assert_eq!(asked.address, "scuba@xn--bcher-kva.example", "{form}");
+    }
+    for other in ["bucher.example", "xn--bcher-kvb.example", "bücher.example.net", "xn--"] {
+        assert!(FORMS.iter().all(|form| !is_same_domain(form, other)), "{other}");
     }
 }

@@ -8,7 +8,7 @@
 use super::{ExpectedPostfix, Setup, routes};
 use crate::check::finding::Remarks;
 use crate::config::{Config, StoreUrl};
-use crate::directory::Directory;
+use crate::directory::{Directory, is_same_domain};
 
 /// The parameter that routes mail here, its domains, and the table of their recipients.
 const TABLES: [(&str, &str, &str); 4] = [
@@ -75,7 +75,7 @@ fn unknown_domains(
 }
 
 fn knows(directory: &Directory, domain: &str) -> bool {
-    let is_domain = |other: &str| other.eq_ignore_ascii_case(domain);
+    let is_domain = |other: &str| is_same_domain(other, domain);
     let mut addresses = directory.accounts.keys().filter_map(|address| address.rsplit_once('@'));
     directory.domains.iter().any(|ours| is_domain(ours))
         || addresses.any(|(_, other)| is_domain(other))
