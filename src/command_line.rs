@@ -155,8 +155,9 @@ pub struct MigrateArgs {
     /// Print what would be done as JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
-    /// Take this host's dedup.by, directory.account, directory.detail, [[file]], sent.mailbox,
-    /// store.lmtp and store.url for all hosts; let Postfix's queues run empty first
+    /// Take this host's dedup.by, dedup.filter_fields, directory.account, directory.detail,
+    /// [[file]], sent.mailbox, store.lmtp and store.url for all hosts; let Postfix's queues run
+    /// empty first, but for a change of dedup.filter_fields alone
     #[arg(long, conflicts_with = "dry_run")]
     pub accept_config: bool,
 }

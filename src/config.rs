@@ -243,6 +243,8 @@ pub struct DedupSettings {
     pub by: DedupBy,
     /// Further names by which the site's Postfix calls itself in Received.
     pub received_by: Vec<String>,
+    /// What makes two copies of one message differ where filters run: names in lower case.
+    pub filter_fields: Vec<String>,
 }
 
 /// `[lock]`: waiting for and holding a copy.

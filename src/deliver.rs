@@ -18,7 +18,9 @@ use crate::config::Config;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::envelope::Envelope;
-use crate::ledger::{Attempt, Claim, Entry, LeaseTerms, Ledger, LedgerError, Recorded};
+use crate::ledger::{
+    Attempt, Claim, Entry, FilterFields, LeaseTerms, Ledger, LedgerError, Recorded,
+};
 use crate::lock_key::Hash;
 use crate::message::{self, Message};
 use crate::outcome::{Outcome, OverQuota, Reason, UnknownAccount};
@@ -26,12 +28,14 @@ use crate::store::{Copy, HandOff, Need, Receipt, Slot, Store};
 
 mod endings;
 pub mod guard;
+mod named;
 mod place;
 mod stand_in;
 mod verdict;
 mod waiting;
 
 pub use endings::{fail, note_unrouted};
+use named::Named;
 use place::Placing;
 pub use verdict::Failure;
 
@@ -252,13 +256,37 @@ pub struct Means<'a> {
 /// reserved copy is locked, from before its row is read until its receipt is on record. That lock
 /// ends with its process, not with the ledger's session.
 pub fn deliver(job: &DeliveryRequest<'_>, means: Means<'_>) -> Vec<Ending> {
+    match Named::new(job, means, false) {
+        Ok(named) => deliver_named(job, &named, means, true),
+        Err(error) => fail(job, &error.into(), means),
+    }
+}
+
+/// As [`deliver`], to copies of these names. If the ledger says that they are named by a list of
+/// fields that is not on record any more, they are named once more.
+fn deliver_named(
+    plain: &DeliveryRequest<'_>,
+    named: &Named,
+    means: Means<'_>,
+    may_rename: bool,
+) -> Vec<Ending> {
+    let job = &named.request(plain);
     let keys = job.copy_keys();
     let mut early = begin_early(job, &keys, means);
     let attempt = job.attempt(job.first());
     let mut phases = Phases::default();
-    let recorded = match record(job, &attempt, means, &mut early, &mut phases) {
+    let fields = named.fields.as_ref();
+    let recorded = match record(job, &attempt, fields, means, &mut early, &mut phases) {
         Ok(recorded) => recorded,
         Err(failure) => {
+            if may_rename
+                && fields.is_some()
+                && matches!(failure, Failure::Ledger(LedgerError::OtherConfig(_)))
+                && let Ok(anew) = Named::new(plain, means, true)
+                && anew.fields != named.fields
+            {
+                return deliver_named(plain, &anew, means, false);
+            }
             means.watch.not_recorded(phases.waits);
             return fail(job, &failure, means);
         }
@@ -313,6 +341,7 @@ fn begin_early<'a>(job: &'a DeliveryRequest<'a>, keys: &'a [Hash], means: Means<
 fn record(
     job: &DeliveryRequest<'_>,
     attempt: &Attempt,
+    fields: Option<&FilterFields>,
     means: Means<'_>,
     early: &mut Early<'_>,
     phases: &mut Phases,
@@ -328,6 +357,7 @@ fn record(
         nul_runs: nul_runs.as_deref(),
         at: early.as_ref().map(|(at, _)| *at),
         oldest: job.oldest,
+        fields,
     };
     let mut patience = Patience::new(policy.wait, deadline);
     loop {

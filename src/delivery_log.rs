@@ -54,7 +54,7 @@ impl DeliveryLogRecord<'_> {
             recipient = self.recipient,
             sender = self.sender,
             account = self.account,
-            mailbox = self.own.map(|own| own.destination.mailbox.as_str()),
+            mailbox = self.own.map(|own| own.destination.place()),
             instead_of = self.own.and_then(|own| own.instead_of.as_deref()),
             uid,
             file,

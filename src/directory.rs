@@ -22,6 +22,8 @@ pub const SENT_ROLE: &str = "\\Sent";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     pub account: String,
+    /// As the ledger knows the copy: the mailbox' name, and behind it the
+    /// [variant](crate::message::filter_variant) of the message, if there is one.
     pub mailbox: String,
     /// A copy that several deliveries of one message share (Sent): marked as read, without
     /// per-recipient fields.
@@ -45,7 +47,24 @@ impl Destination {
     /// Where a recipient's copy goes if the mailbox that was meant for it is not there, or not
     /// open to us; of INBOX and of shared copies there is none.
     pub fn stand_in(&self) -> Option<Destination> {
-        (!self.shared && self.mailbox != "INBOX").then(|| Destination::inbox(&self.account))
+        let inbox = || Destination::inbox(&self.account).of_variant(self.variant());
+        (!self.shared && self.place() != "INBOX").then(inbox)
+    }
+
+    /// The mailbox' name, for a store and for people.
+    pub fn place(&self) -> &str {
+        &self.mailbox[..self.mailbox.len() - self.variant().len()]
+    }
+
+    /// `\\` and a number behind the name, which holds no `\\` but in front ([`SENT_ROLE`]).
+    fn variant(&self) -> &str {
+        let at = self.mailbox.rfind('\\').filter(|at| *at > 0 && !self.shared);
+        &self.mailbox[at.unwrap_or(self.mailbox.len())..]
+    }
+
+    /// The same mailbox, for the copy of this variant of the message; empty: of none.
+    pub fn of_variant(&self, variant: &str) -> Destination {
+        Destination { mailbox: format!("{}{variant}", self.place()), ..self.clone() }
     }
 
     pub fn is_same_mailbox(&self, other: &Destination) -> bool {
@@ -55,7 +74,7 @@ impl Destination {
 
 impl std::fmt::Display for Destination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "account={} mailbox={}", self.account, self.mailbox)
+        write!(f, "account={} mailbox={}", self.account, self.place())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::message::{Facts, Identity};
 use crate::outcome::Reason;
 use crate::receipt::Receipt;
 use crate::shared_config::ConfigMismatch;
-pub use crate::shared_config::SharedConfig;
+pub use crate::shared_config::{FilterFields, SharedConfig};
 
 mod durability;
 mod facts;
@@ -153,6 +153,9 @@ pub struct Entry<'a> {
     /// the ledger may have forgotten what was recorded then, the copies of a new message are
     /// claimed in doubt, and [look back](Claim::looks_back).
     pub oldest: Option<SystemTime>,
+    /// By which the destinations are named: what is on record must be just that. `None`: none of
+    /// them hangs on it.
+    pub fields: Option<&'a FilterFields>,
 }
 
 /// By how much a message may seem younger than it is: clocks of hosts that it came by differ.

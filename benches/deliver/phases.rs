@@ -156,6 +156,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         nul_runs: None,
         at: None,
         oldest: None,
+        fields: None,
     };
     let terms = LeaseTerms { lease: Duration::from_secs(90), join: is_sqlite, due: false };
     let until = deadline.end();

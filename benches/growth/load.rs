@@ -122,6 +122,7 @@ fn record(ledger: &dyn AnyLedger, mail: Mail, number: u64) -> Open {
         nul_runs: None,
         at: None,
         oldest: Some(SystemTime::now()),
+        fields: None,
     };
     let terms = LeaseTerms { lease: Duration::from_secs(90), join: false, due: false };
     let recorded = ledger.record(&entry, &attempt, &destinations, terms, until()).expect("record");

@@ -92,6 +92,11 @@ pub(super) const KEYS: &[Key] = &[
     key("sent.mailbox", "Sent", Text(mailbox)),
     key("dedup.by", "content", Choice(&["content", "message-id"])),
     key("dedup.received_by", "", List(host)),
+    key(
+        "dedup.filter_fields",
+        "auto-submitted, list-id, precedence, x-spam, x-spam-flag, x-spam-status",
+        List(field_name),
+    ),
     key("lock.wait_secs", "5", Count(0..=DAY)),
     key("lock.lease_secs", "90", Count(1..=DAY)),
     key("limits.deadline_secs", "60", Count(1..=DAY)),
@@ -287,6 +292,13 @@ fn listen(text: &str) -> Result<String, String> {
 }
 
 /// A name by which browsers ask for the pages, as it is compared.
+fn field_name(text: &str) -> Result<String, String> {
+    let is_of_a_name = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b':' | b',');
+    let fits = !text.is_empty() && text.bytes().all(is_of_a_name);
+    ensure(fits, "expected names of header fields, without a colon")?;
+    Ok(text.to_ascii_lowercase())
+}
+
 fn host(text: &str) -> Result<String, String> {
     ensure(!text.contains(':'), "expected names of hosts, without a port")?;
     domain(text)

@@ -2,6 +2,8 @@
 //! alike. Of `store.url` it is the place: another port or encryption is the same server, and a name
 //! of this host is `localhost`.
 
+use std::collections::BTreeSet;
+
 use super::{Config, StoreUrl};
 use crate::directory::Detail;
 use crate::filing::FileRule;
@@ -22,6 +24,7 @@ impl Config {
         };
         SharedConfig::new([
             ("dedup.by", by.to_owned()),
+            ("dedup.filter_fields", names(&self.dedup.filter_fields)),
             ("directory.account", self.directory.account.to_string()),
             ("directory.detail", detail.to_owned()),
             ("file", rules(&self.file)),
@@ -31,6 +34,12 @@ impl Config {
             ("store.url", place(&self.store.url)),
         ])
     }
+}
+
+/// Names as they are compared: their order means nothing.
+fn names(names: &[String]) -> String {
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    Vec::from_iter(names).join(" ")
 }
 
 /// Rules as they are compared: case of fields and values means nothing.
@@ -69,7 +78,9 @@ mod tests {
     #[test]
     fn it_is_what_decides_and_nothing_else() {
         let config = Config::default();
-        let expected = r#"{"dedup.by":"content","directory.account":"{local}","#.to_owned()
+        let expected = r#"{"dedup.by":"content","dedup.filter_fields":"auto-submitted list-id "#
+            .to_owned()
+            + r#"precedence x-spam x-spam-flag x-spam-status","directory.account":"{local}","#
             + r#""directory.detail":"ignore","file":"[]","#
             + r#""sent.mailbox":"Sent","store.lmtp":"no","#
             + r#""store.url":"maildir:///var/lib/onedrop/mail"}"#;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 use super::durability::{Durability, Lasting};
 use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
-    PlannedStep, Program, Recorded, SCHEMA_VERSION, SchemaVersion, SharedConfig,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms,
+    LedgerError, PlannedStep, Program, Recorded, SCHEMA_VERSION, SchemaVersion, SharedConfig,
 };
 use crate::clock::Clock;
 use crate::directory::{Asked, Destination, Home};
@@ -218,7 +218,8 @@ impl Ledger for MemoryLedger {
             let held = self.lock(lock_key::advisory_key(&entry.identity.id_hash))?;
             self.hook.within(&Call { name: "record", destination: None })?;
             let mut rows = self.rows_under(&held)?;
-            rows.share_first(self.config.as_ref())?;
+            let config = self.config.as_ref().map(|config| config.with(entry.fields));
+            rows.share_first(config.as_ref())?;
             rows.record(entry, attempt, destinations, terms)
         })
     }
@@ -276,6 +277,29 @@ impl Ledger for MemoryLedger {
     fn kept(&self, message: i64, _until: Instant) -> Result<Option<String>, LedgerError> {
         self.call("kept", || {
             Ok(self.rows().message(message)?.kept.as_ref().map(|(_, why)| why.clone()))
+        })
+    }
+
+    fn filter_fields(&self, _anew: bool, _until: Instant) -> Result<FilterFields, LedgerError> {
+        self.call("filter_fields", || {
+            let Some(config) = &self.config else { return Ok(FilterFields::default()) };
+            Ok(config.filter_fields(self.rows().config.as_deref())?)
+        })
+    }
+
+    fn has_copy(
+        &self,
+        identity: &Identity,
+        destination: &Destination,
+        _until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call("has_copy", || {
+            let rows = self.rows();
+            let message = rows.known(identity);
+            let mut copies = rows.copies.values();
+            Ok(message.is_some_and(|message| {
+                copies.any(|row| row.message == message && row.destination == *destination)
+            }))
         })
     }
 

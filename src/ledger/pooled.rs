@@ -7,14 +7,14 @@
 //! the dead one have done it, and only the answer be lost, the second call finds what the first one
 //! did. A file does not die ([`Traits::is_a_file`]).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{
-    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, Entry, LeaseTerms, Ledger,
-    LedgerError, OpenTurn, PlannedStep, Proofs, Recorded, Schema, SchemaVersion, Session,
-    SessionTurn, ToConfirm, ToRecord, Turn, rows,
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyState, Due, Entry, FilterFields,
+    LeaseTerms, Ledger, LedgerError, OpenTurn, PlannedStep, Proofs, Recorded, Schema,
+    SchemaVersion, Session, SessionTurn, ToConfirm, ToRecord, Turn, rows,
 };
 use crate::directory::Destination;
 use crate::lock_key::Hash;
@@ -49,6 +49,8 @@ pub struct PooledLedger<S: Session> {
     commits: Option<Commits>,
     /// By how many seconds the ledger's clock is ahead of ours, by its last word.
     ahead: AtomicI64,
+    /// As read last. Should it be another by now, the record that rests on it is refused.
+    fields: Mutex<Option<FilterFields>>,
 }
 
 impl<S: Session + 'static> PooledLedger<S> {
@@ -60,7 +62,12 @@ impl<S: Session + 'static> PooledLedger<S> {
             is_a_file: traits.is_a_file,
             commits: traits.commits_together.then(Commits::default),
             ahead: AtomicI64::new(0),
+            fields: Mutex::default(),
         }
+    }
+
+    fn fields(&self) -> MutexGuard<'_, Option<FilterFields>> {
+        self.fields.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A session, and whether it was kept from an earlier use.
@@ -214,6 +221,29 @@ where
         self.call(until, |session| session.kept(message))
     }
 
+    fn filter_fields(&self, anew: bool, until: Instant) -> Result<FilterFields, LedgerError> {
+        if let Some(known) = self.fields().clone().filter(|_| !anew) {
+            return Ok(known);
+        }
+        let read = self.call(until, |session| {
+            let Some(config) = session.program().config.clone() else {
+                return Ok(FilterFields::default());
+            };
+            Ok(config.filter_fields(session.shared_config()?.as_deref())?)
+        })?;
+        *self.fields() = Some(read.clone());
+        Ok(read)
+    }
+
+    fn has_copy(
+        &self,
+        identity: &Identity,
+        destination: &Destination,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call(until, |session| session.has_copy(identity, destination))
+    }
+
     fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError> {
         self.call(until, |session| session.has_placed_copy(account))
     }
@@ -334,10 +364,17 @@ impl<S: Session + 'static> Schema for PooledLedger<S> {
     fn share_config(&self, replace: bool, until: Instant) -> Result<(), LedgerError> {
         self.call(until, |session| {
             let Some(config) = session.program().config.clone() else { return Ok(()) };
-            session.share_config(config.json(), replace)?;
+            let now = SystemTime::now();
+            match replace {
+                true => {
+                    let on_record = session.shared_config()?;
+                    session.share_config(&config.replacing(on_record.as_deref(), now), true)?;
+                }
+                false => session.share_config(config.json(), false)?,
+            }
             check_program(session)?;
             let on_record = session.shared_config()?;
-            match config.completed(on_record.as_deref().unwrap_or("{}"))? {
+            match config.completed(on_record.as_deref().unwrap_or("{}"), now)? {
                 Some(completed) => session.share_config(&completed, true),
                 None => Ok(()),
             }

@@ -20,8 +20,9 @@ use super::pages::Pages;
 use super::retention::Retention;
 use super::settling::{Due, Settling};
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, LeaseTerms,
-    LedgerError, Overview, PlannedStep, Recorded, SchemaVersion, Trace, TraceFilter, Window,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, FilterFields,
+    LeaseTerms, LedgerError, Overview, PlannedStep, Recorded, SchemaVersion, Trace, TraceFilter,
+    Window,
 };
 use crate::directory::{Asked, Destination, Home};
 use crate::lock_key::Hash;
@@ -111,6 +112,18 @@ pub trait Ledger: Proofs + Send + Sync {
         after: Duration,
         until: Instant,
     ) -> Result<Due, LedgerError>;
+
+    /// Which fields tell a copy that goes through filters from another ([`Entry::fields`]): as read
+    /// before, or `anew`.
+    fn filter_fields(&self, anew: bool, until: Instant) -> Result<FilterFields, LedgerError>;
+
+    /// Whether a copy of the message in this mailbox is on record, placed or not.
+    fn has_copy(
+        &self,
+        identity: &Identity,
+        destination: &Destination,
+        until: Instant,
+    ) -> Result<bool, LedgerError>;
 
     /// Whether a copy for `account` is placed, whichever it is. What it costs does not grow with
     /// what is on record for others.

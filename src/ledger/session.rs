@@ -95,6 +95,12 @@ pub trait Session: Send {
         after: Duration,
     ) -> Result<Due, LedgerError>;
 
+    fn has_copy(
+        &mut self,
+        identity: &Identity,
+        destination: &Destination,
+    ) -> Result<bool, LedgerError>;
+
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError>;
 
     fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError>;

@@ -389,6 +389,14 @@ impl Session for SqliteSession {
         copies::kept(&self.connection, message)
     }
 
+    fn has_copy(
+        &mut self,
+        identity: &Identity,
+        destination: &Destination,
+    ) -> Result<bool, LedgerError> {
+        record::has_copy(&self.connection, identity, destination)
+    }
+
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
         Ok(first::<i64>(&self.connection, copies::A_PLACED_ONE, [account])?.is_some())
     }

@@ -94,7 +94,7 @@ impl Identity {
         let message_id = first_message_id(header);
         let is_separated = header.len() + body.len() < bytes.len();
         let received = received_that_counts(header, message_id.is_some());
-        let digest = content_digest(header, body, is_separated, received.as_ref());
+        let digest = content_digest(header, body, is_separated, received.as_ref(), NUL_IN_IMAP);
         let id_hash = match &message_id {
             Some(id) => lock_key::message_hash(id),
             None => lock_key::content_hash(&digest),
@@ -144,7 +144,7 @@ impl Identity {
 
 fn first_message_id(header: &[u8]) -> Option<Vec<u8>> {
     let mut id = fields(header).find(|field| field.is(b"message-id"))?.unfolded();
-    replace_nul(&mut id);
+    replace_nul(&mut id, NUL_IN_IMAP);
     (names_something(&id) && id.len() <= LONGEST_MESSAGE_ID).then_some(id)
 }
 
@@ -235,15 +235,17 @@ fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
 }
 
 /// SHA-256 of the authored fields in their order, relaxed as in DKIM (RFC 6376 section 3.4.2), then
-/// `received`, then the body with line ends as CRLF, NUL as 0x80 and without trailing empty lines.
+/// `received`, then the body with line ends as CRLF, NUL as `nul` and without trailing empty lines.
 /// CRs right before a line end belong to it.
 fn content_digest(
     header: &[u8],
     body: &[u8],
     is_separated: bool,
     received: Option<&Field<'_>>,
+    nul: u8,
 ) -> Hash {
-    let mut digest = CanonicalDigest { sha: Sha256::new(), buffer: Vec::with_capacity(2 * BUFFER) };
+    let buffer = Vec::with_capacity(2 * BUFFER);
+    let mut digest = CanonicalDigest { sha: Sha256::new(), buffer, nul };
     for field in fields(header).filter(is_authored) {
         digest.put_field(&field);
     }
@@ -283,9 +285,22 @@ pub(super) fn is_authored(field: &Field<'_>) -> bool {
         && !NOT_AUTHORED.contains(&name.as_slice())
 }
 
-/// IMAP servers store NUL as 0x80; the identity must be the same in the store.
-fn replace_nul(bytes: &mut [u8]) {
-    bytes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = 0x80);
+/// What stands for NUL: IMAP servers store it so, and the identity must be the same in the store.
+const NUL_IN_IMAP: u8 = 0x80;
+
+fn replace_nul(bytes: &mut [u8], nul: u8) {
+    bytes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = nul);
+}
+
+/// The digest in which NUL and 0x80 are two; `None` where it is the other one, as no NUL counts.
+pub(super) fn digest_with_nul(bytes: &[u8]) -> Option<Hash> {
+    memchr::memchr(0, bytes)?;
+    let (header, body) = split(bytes);
+    let is_separated = header.len() + body.len() < bytes.len();
+    let received = received_that_counts(header, first_message_id(header).is_some());
+    let [with, without] = [0, NUL_IN_IMAP]
+        .map(|nul| content_digest(header, body, is_separated, received.as_ref(), nul));
+    (with != without).then_some(with)
 }
 
 const BUFFER: usize = 16_384;
@@ -294,6 +309,7 @@ const BUFFER: usize = 16_384;
 struct CanonicalDigest {
     sha: Sha256,
     buffer: Vec<u8>,
+    nul: u8,
 }
 
 impl CanonicalDigest {
@@ -316,7 +332,7 @@ impl CanonicalDigest {
     }
 
     fn flush(&mut self) {
-        replace_nul(&mut self.buffer);
+        replace_nul(&mut self.buffer, self.nul);
         self.sha.update(&self.buffer);
         self.buffer.clear();
     }

@@ -210,7 +210,7 @@ impl ImapStore {
         let mut found = Vec::new();
         if !here.is_empty() {
             let found_here = self.run(&destination.account, at_hand, until, |session| {
-                let mailbox = names::in_command(session, &destination.mailbox, until)?;
+                let mailbox = names::in_command(session, destination.place(), until)?;
                 look::find_all(session, &mailbox, &here, (by, trust), until)
             });
             let doing = || format!("looking in {destination}");
@@ -246,7 +246,7 @@ impl ImapStore {
             if !session.capabilities().has("UIDPLUS") {
                 return Err(ImapError::refused("the server has no UIDPLUS"));
             }
-            let mailbox = names::in_command(session, &destination.mailbox, until)?;
+            let mailbox = names::in_command(session, destination.place(), until)?;
             work(session, &mailbox)
         });
         done.map_err(|error| error.while_doing(&format!("taking uid {uid} out of {destination}")))
@@ -255,6 +255,10 @@ impl ImapStore {
 
 impl Store for ImapStore {
     fn append_is_idempotent(&self) -> bool {
+        false
+    }
+
+    fn keeps_nul(&self) -> bool {
         false
     }
 
@@ -412,7 +416,7 @@ impl Access for ImapStore {
 
     fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError> {
         let opened = self.run(&destination.account, &mut None, until, |session| {
-            let mailbox = names::in_command(session, &destination.mailbox, until)?;
+            let mailbox = names::in_command(session, destination.place(), until)?;
             look::open(session, "EXAMINE", &mailbox, until)
         });
         let opened = opened.map_err(|error| error.while_doing(&format!("opening {destination}")));
@@ -470,8 +474,8 @@ impl Drop for Taken {
 
 /// Whether any server could have a mailbox of that name.
 fn check_name(destination: &Destination) -> Result<(), StoreError> {
-    let named = syntax::mailbox(&destination.mailbox);
+    let named = syntax::mailbox(destination.place());
     named.map(drop).ok_or_else(|| {
-        StoreError::Refused(format!("{:?} cannot name a mailbox", destination.mailbox))
+        StoreError::Refused(format!("{:?} cannot name a mailbox", destination.place()))
     })
 }

@@ -164,9 +164,13 @@ impl Store for LmtpStore {
         self.inner.append_is_idempotent()
     }
 
+    fn keeps_nul(&self) -> bool {
+        self.inner.keeps_nul()
+    }
+
     fn hands_over(&self, destination: &Destination) -> bool {
         // Another mailbox than INBOX is one that the configuration asks for: no filter decides.
-        !destination.shared && destination.mailbox == "INBOX"
+        !destination.shared && destination.place() == "INBOX"
     }
 
     fn hands_over_to(&self) -> Option<String> {

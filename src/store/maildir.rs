@@ -109,7 +109,7 @@ impl MaildirStore {
     fn ensure(&self, folder: &Path, destination: &Destination) -> Result<(), StoreError> {
         // What is made last tells that all of it was: a crash in between must not leave a mailbox
         // unsubscribed.
-        let is_inbox = destination.mailbox == "INBOX";
+        let is_inbox = destination.place() == "INBOX";
         if if is_inbox { folder.join("new").is_dir() } else { folder.join(FOLDER_MARK).exists() } {
             // The process that made it may have died before its name was durable; the lock file is
             // made after that.
@@ -143,6 +143,10 @@ impl MaildirStore {
 
 impl Store for MaildirStore {
     fn append_is_idempotent(&self) -> bool {
+        true
+    }
+
+    fn keeps_nul(&self) -> bool {
         true
     }
 
@@ -393,7 +397,7 @@ fn key_of(name: &str) -> &str {
 
 /// Nothing marks a Maildir++ folder: the one for sent mail has the usual name.
 fn name_of(destination: &Destination) -> &str {
-    match destination.mailbox.as_str() {
+    match destination.place() {
         SENT_ROLE => "Sent",
         name => name,
     }

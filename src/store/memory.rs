@@ -296,7 +296,7 @@ impl Shared {
 }
 
 fn place(destination: &Destination) -> Place {
-    (destination.account.clone(), destination.mailbox.clone())
+    (destination.account.clone(), destination.place().to_owned())
 }
 
 fn receipt(uid: u32) -> Receipt {
@@ -308,8 +308,12 @@ impl Store for MemoryStore {
         self.idempotent
     }
 
+    fn keeps_nul(&self) -> bool {
+        self.idempotent
+    }
+
     fn hands_over(&self, destination: &Destination) -> bool {
-        self.filters.is_some() && !destination.shared && destination.mailbox == "INBOX"
+        self.filters.is_some() && !destination.shared && destination.place() == "INBOX"
     }
 
     fn hands_over_to(&self) -> Option<String> {

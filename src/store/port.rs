@@ -22,6 +22,9 @@ pub trait Store: Send + Sync {
     /// look; and a reserved copy is locked: no other slot can be had for it, in any process.
     fn append_is_idempotent(&self) -> bool;
 
+    /// Whether NUL bytes stay NUL bytes in a mailbox. Else they are 0x80 there.
+    fn keeps_nul(&self) -> bool;
+
     /// Whether a copy into `destination` goes to the mail server's own delivery, where the owner's
     /// filters run: then its [`Copy::handed`] is needed.
     fn hands_over(&self, destination: &Destination) -> bool;

@@ -157,6 +157,7 @@ fn while_another_holds_the_lock() {
             nul_runs: None,
             at: None,
             oldest: None,
+            fields: None,
         };
         let terms = LeaseTerms { lease: Duration::from_secs(90), join: true, due: false };
         let recorded = other

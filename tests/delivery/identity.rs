@@ -70,7 +70,8 @@ fn messages_that_are_one() {
                 b"Received: from a by b;\n\tone\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 \
                   10:00:00 +0000\n\nbody\n",
                 b"Return-Path: <r@x>\nDelivered-To: trace@x\nReceived: from c by d; two\n\
-                  X-Spam-Score: 5\nMessage-ID: <t@x>\nDate: Sun, 22 Nov 2026 10:00:00 +0000\n\n\
+                  X-Spam-Score: 5\nX-Spam-Flag: YES\nList-Id: <l@x>\nMessage-ID: <t@x>\n\
+                  Date: Sun, 22 Nov 2026 10:00:00 +0000\n\n\
                   body\n",
             ],
         ),
@@ -97,6 +98,40 @@ fn messages_that_are_one() {
         }
         assert_eq!(site.dovecot.count(account, "INBOX"), 1, "{account}");
     }
+}
+
+/// By IMAP nobody could tell them apart: the server has 0x80 in both. In a Maildir the one with
+/// NULs has holes where the text of the other has its quotes.
+#[test]
+fn a_copy_with_nul_for_0x80_keeps_no_other_out_of_a_maildir() {
+    let site = Site::embedded();
+    let more = "[directory]\ndomains = [\"mail.axial.net\"]\n\
+                [[file]]\nheader = \"X-To\"\nis = \"gone\"\nmailbox = \"Gone\"\n";
+    let url = format!("store.url = \"maildir://{}/m\"\n", site.root.display());
+    let config = site.config("etc", &(url + more));
+    for (account, field) in [("scuba", ""), ("doug", "X-To: gone\n")] {
+        let real = format!("{field}Message-ID: <quotes-{account}@x>\n\n\u{201c}yes\u{201d}\n")
+            .into_bytes();
+        let forged: Vec<u8> =
+            real.iter().map(|byte| if *byte == 0x80 { 0 } else { *byte }).collect();
+        assert_ne!(real, forged);
+        for said in ["stored ", "already there "] {
+            for message in [&forged, &real] {
+                let told = give(&config, account, message);
+                assert!(told.starts_with(said), "{told}");
+                assert!(told.contains(&format!("account={account} mailbox=INBOX ")), "{told}");
+            }
+        }
+        let folder = site.root.join("m").join(account).join("Maildir/new");
+        let files = std::fs::read_dir(folder).expect("a Maildir");
+        let mut copies: Vec<Vec<u8>> = files
+            .map(|file| std::fs::read(file.expect("a file").path()).expect("a copy"))
+            .collect();
+        copies.sort();
+        assert_eq!(copies, [forged, real]);
+    }
+    let verified = run(&config, &["verify", "--since", "2d"]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
 /// With every receipt forgotten the look has to find the copies, and sends what it may of the

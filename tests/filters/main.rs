@@ -11,3 +11,4 @@ mod stories;
 #[path = "../support/mod.rs"]
 mod support;
 mod sweep;
+mod variants;

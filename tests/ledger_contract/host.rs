@@ -426,7 +426,16 @@ pub fn uid(uid: u32) -> Receipt {
 
 /// A message's entry, of one byte.
 pub fn entry<'a>(identity: &'a Identity, facts: &'a Facts) -> Entry<'a> {
-    Entry { identity, facts, size_bytes: 1, raw: None, nul_runs: None, at: None, oldest: None }
+    Entry {
+        identity,
+        facts,
+        size_bytes: 1,
+        raw: None,
+        nul_runs: None,
+        at: None,
+        oldest: None,
+        fields: None,
+    }
 }
 
 pub const ALL: Window = Window { since: UNIX_EPOCH, all: true };

@@ -46,9 +46,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use onedrop::directory::{Asked, Destination, Home};
 use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, BASE_VERSION, Claim, Confirmed, CopyFacts, CopyOnRecord,
-    CopyState, Due, Entry, LeaseTerms, LedgerError, Migration, MigrationStep, OpenTurn, Program,
-    RandomValue, Recorded, SCHEMA_VERSION, SharedConfig, Standing, ToConfirm, Trace, TraceCopy,
-    TraceFilter, Turn, Window,
+    CopyState, Due, Entry, FilterFields, LeaseTerms, LedgerError, Migration, MigrationStep,
+    OpenTurn, Program, RandomValue, Recorded, SCHEMA_VERSION, SharedConfig, Standing, ToConfirm,
+    Trace, TraceCopy, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -167,6 +167,7 @@ macro_rules! ledger_contract {
                     the_next_schema_is_used_as_long_as_it_lets_older_programs,
                     a_ledger_from_before_the_first_release_is_refused,
                     the_first_delivery_says_what_all_hosts_have_alike,
+                    a_record_rests_on_the_list_of_fields_that_is_in_force,
                     a_key_of_a_later_version_is_compared_once_it_is_on_record,
                     of_twenty_first_deliveries_that_differ_one_says_what_holds,
                 }

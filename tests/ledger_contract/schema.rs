@@ -149,6 +149,53 @@ pub fn the_first_delivery_says_what_all_hosts_have_alike(rig: &dyn Rig) {
     differs(a.try_record(&mail("third"), &[inbox()], LEASE).map(drop));
 }
 
+pub fn a_record_rests_on_the_list_of_fields_that_is_in_force(rig: &dyn Rig) {
+    let of = |list: &str| {
+        let keys = [("dedup.by", "content"), ("dedup.filter_fields", list)];
+        Host(rig.ledger_of(Some(SharedConfig::new(keys.map(|(key, of)| (key, of.to_owned()))))))
+    };
+    // A ledger of before the key: no list is in force until `migrate` has put it there.
+    Host(rig.ledger_of(Some(SharedConfig::new([("dedup.by", "content".to_owned())]))))
+        .record(&mail("before"), &[inbox()]);
+    let (a, b) = (of("x-a"), of("x-b"));
+    let fields = |host: &Host, anew| host.0.filter_fields(anew, soon()).expect("a list");
+    let record = |host: &Host, name: &str, fields: &FilterFields| {
+        let (mail, facts) = (mail(name), mail(name).facts());
+        let entry = Entry { fields: Some(fields), ..entry(mail.identity(), &facts) };
+        host.0.record(&entry, &attempt("mx1"), &[inbox()], LEASE, soon())
+    };
+    let refused = |answer: Result<Recorded, LedgerError>| match answer {
+        Err(LedgerError::OtherConfig(_)) => {}
+        other => panic!("{other:?}"),
+    };
+    let none = fields(&a, false);
+    assert_eq!(none.list, "");
+    record(&a, "none", &none).expect("by no list");
+    a.0.share_config(false, soon()).expect("the key is added");
+    refused(record(&a, "none", &none));
+    refused(record(&a, "new", &none));
+    let first = fields(&a, true);
+    assert_eq!((first.list.as_str(), first.former_lists(a.0.time())), ("x-a", vec![String::new()]));
+    record(&a, "first", &first).expect("by the list");
+    record(&a, "second", &first).expect("by the list");
+    refused(record(&b, "first", &fields(&b, false)));
+    b.0.share_config(true, soon()).expect("it is for all now");
+    refused(record(&a, "first", &first));
+    refused(record(&a, "third", &first));
+    let second = fields(&b, true);
+    let former = second.former_lists(b.0.time());
+    assert_eq!((second.list.as_str(), former), ("x-b", vec![String::new(), "x-a".to_owned()]));
+    record(&b, "third", &second).expect("by the new list");
+
+    let has = |name: &str, destination: &Destination| {
+        b.0.has_copy(mail(name).identity(), destination, soon()).expect("an answer")
+    };
+    let variant = inbox().of_variant("\\0123456789abcdef");
+    assert!(has("first", &inbox()) && !has("first", &variant) && !has("fourth", &inbox()));
+    b.record(&mail("first"), std::slice::from_ref(&variant));
+    assert!(has("first", &variant));
+}
+
 pub fn a_key_of_a_later_version_is_compared_once_it_is_on_record(rig: &dyn Rig) {
     let later = |value: &str| {
         let keys = [("dedup.by", "content"), ("sent.mailbox", "Sent"), ("new.key", value)];

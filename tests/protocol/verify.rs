@@ -73,6 +73,7 @@ impl Site {
             nul_runs: None,
             at: None,
             oldest: None,
+            fields: None,
         };
         let wanted = std::slice::from_ref(destination);
         let recorded =

@@ -222,6 +222,7 @@ impl World {
             nul_runs: None,
             at: None,
             oldest: None,
+            fields: None,
         };
         self.ledger.record(&entry, &attempt("mx2"), destinations, terms, soon()).expect("record")
     }

@@ -35,6 +35,8 @@ fn shipped_keys() -> BTreeMap<String, String> {
             // The shipped jobs, not defaults.
         } else if let Some((key, default)) = line.split_once(" = ").filter(|(key, _)| is_name(key))
         {
+            // A list over several lines.
+            let default = if default == "[" { "[...]" } else { default };
             keys.insert(format!("{section}.{key}"), default.to_owned());
         } else if let Some((key, _)) =
             line.strip_prefix("# ").and_then(|line| line.split_once(" = "))

@@ -8,8 +8,8 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, Ledger,
-    LedgerError, OpenTurn, Proofs, RandomValue, Recorded, ToConfirm, Turn, Window,
+    Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms,
+    Ledger, LedgerError, OpenTurn, Proofs, RandomValue, Recorded, ToConfirm, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::login::Way;
@@ -180,6 +180,19 @@ impl Ledger for DeliverysLedger {
         self.ledger.kept(message, until)
     }
 
+    fn filter_fields(&self, anew: bool, until: Instant) -> Result<FilterFields, LedgerError> {
+        self.ledger.filter_fields(anew, until)
+    }
+
+    fn has_copy(
+        &self,
+        identity: &Identity,
+        destination: &Destination,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.ledger.has_copy(identity, destination, until)
+    }
+
     fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError> {
         self.ledger.has_placed_copy(account, until)
     }
@@ -238,6 +251,10 @@ struct DeliverysSlot<'a> {
 impl Store for DeliverysStore {
     fn append_is_idempotent(&self) -> bool {
         self.store.append_is_idempotent()
+    }
+
+    fn keeps_nul(&self) -> bool {
+        self.store.keeps_nul()
     }
 
     fn hands_over(&self, destination: &Destination) -> bool {

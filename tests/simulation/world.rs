@@ -258,6 +258,7 @@ impl World {
             nul_runs: None,
             at: None,
             oldest: None,
+            fields: None,
         };
         let terms = LeaseTerms { lease: LEASE, join: false, due: false };
         let (crashed, soon) = (Attempt::default(), self.clock(None).now());

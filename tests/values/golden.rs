@@ -17,12 +17,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onedrop::lock_key::hex;
-use onedrop::message::{DedupBy, Message};
+use onedrop::message::{DedupBy, Message, filter_variant, nul_variant};
 
 use crate::fuzz;
 
-/// By name: id hash, digest, copy hash; digest and copy hash by Message-ID.
+/// By name: id hash, digest, copy hash; digest and copy hash by Message-ID; the variant where
+/// filters run, and the one where NUL is kept, or `-`.
 type Hashes = BTreeMap<String, Vec<String>>;
+
+/// `dedup.filter_fields` by default.
+const FIELDS: &str = "auto-submitted list-id precedence x-spam x-spam-flag x-spam-status";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -37,7 +41,7 @@ fn hashes_in(table: &str) -> Hashes {
     });
     let mut all = Hashes::new();
     for (name, columns) in hashes {
-        assert_eq!(columns.len(), 5, "{name}");
+        assert_eq!(columns.len(), 7, "{name}");
         assert_eq!(all.insert(name.clone(), columns), None, "{name} stands there twice");
     }
     all
@@ -51,7 +55,10 @@ fn computed(bytes: &[u8]) -> Vec<String> {
             .map(|hash| hex(&hash))
     });
     assert_eq!(by_content[0], by_id[0]);
-    [&by_content[..], &by_id[1..]].concat()
+    let message = Message::new(bytes.to_vec(), DedupBy::Content);
+    let variants = [filter_variant(&message, FIELDS), nul_variant(&message)];
+    let variants = variants.map(|one| if one.is_empty() { "-".to_owned() } else { one });
+    [&by_content[..], &by_id[1..], &variants].concat()
 }
 
 fn messages(folder: &Path) -> Vec<PathBuf> {

@@ -5,7 +5,8 @@ src/message/identity.rs does not go unseen (tests/values/golden.rs compares them
     python3 tests/values/identity_reference.py FILE...
 
 prints a line for each message: the file's name without its suffix, the id hash, the digest and the hash of scuba's copy
-in INBOX; then digest and copy hash with dedup.by = "message-id". Hexadecimal, separated by tabs.
+in INBOX; then digest and copy hash with dedup.by = "message-id"; then the variant where filters run, and the one where
+NUL is kept, or "-". Hexadecimal, separated by tabs.
 """
 
 import calendar
@@ -16,6 +17,7 @@ import sys
 
 AUTHORED = """from sender reply-to to cc subject date message-id in-reply-to references mime-version mail-followup-to
 mail-reply-to autocrypt disposition-notification-to return-receipt-to""".encode().split()
+FILTERS_HEED = "auto-submitted list-id precedence x-spam x-spam-flag x-spam-status".encode().split()
 SPACE = b" \t\n\x0c\r"
 MONTHS = b"jan feb mar apr may jun jul aug sep oct nov dec".split()
 HOURS = {b"est": -5, b"edt": -4, b"cst": -6, b"cdt": -5, b"mst": -7, b"mdt": -6, b"pst": -8, b"pdt": -7}
@@ -133,7 +135,7 @@ def is_authored(name):
 
 
 def identity(data):
-    """Message-ID (or None), id hash, digest."""
+    """Message-ID (or None), id hash, digest, variant where NUL is kept."""
     fields, rest = header_and_rest(data)
     ids = [unfolded(value).replace(b"\0", b"\x80") for name, value in fields if name == b"message-id"]
     message_id = ids[0] if ids and len(ids[0]) <= 4096 and names_something(ids[0]) else None
@@ -152,18 +154,43 @@ def identity(data):
     lines = re.sub(rb"\r*\n|\r+\Z", b"\n", body).rstrip(b"\n")
     text += lines.replace(b"\n", b"\r\n") + b"\r\n" if lines else b""
     digest = sha256(text.replace(b"\0", b"\x80"))
+    variant = variant_of(b"onedrop/1/nul\0", sha256(text)) if b"\0" in text else "-"
     id_hash = sha256(b"onedrop/1/message\0", message_id) if message_id else sha256(b"onedrop/1/content\0", digest)
-    return message_id, id_hash, digest
+    return message_id, id_hash, digest, variant
+
+
+def variant_of(domain, data):
+    return "\\" + sha256(domain, data)[:8].hex()
+
+
+def filter_variant(data):
+    said = set()
+    for name, value in header_and_rest(data)[0]:
+        value = unfolded(value).lower()
+        head, bracket, inner = value.rpartition(b"<")
+        if bracket and b">" in inner:
+            value = inner.partition(b">")[0].strip(SPACE)
+        elif re.search(rb"(?<!ba)yes", value):
+            value = b"yes"
+        else:
+            value = re.split(rb"[ \t\n\x0c\r,;]", value)[0]
+            if value in (b"", b"no", b"false", b"0"):
+                continue
+        if name in FILTERS_HEED:
+            said.add(name + b":" + value + b"\r\n")
+    return variant_of(b"onedrop/1/fields\0", b"".join(sorted(said))) if said else "-"
 
 
 def main():
     for path in sys.argv[1:]:
         with open(path, "rb") as file:
-            message_id, id_hash, digest = identity(without_mbox_line(file.read()))
+            data = without_mbox_line(file.read())
+        message_id, id_hash, digest, by_nul = identity(data)
         by_id = id_hash if message_id else digest
         copies = [sha256(b"onedrop/1/copy\0", id_hash, one, b"scuba\0INBOX") for one in (digest, by_id)]
         name = os.path.basename(path).removesuffix(".eml")
-        print(name, *(each.hex() for each in (id_hash, digest, copies[0], by_id, copies[1])), sep="\t")
+        hashes = (each.hex() for each in (id_hash, digest, copies[0], by_id, copies[1]))
+        print(name, *hashes, filter_variant(data), by_nul, sep="\t")
 
 
 main()

@@ -47,6 +47,11 @@ pub(super) fn record(
     if entry.raw.is_some() || destinations.is_empty() || names_one_twice(destinations) {
         return Ok(None);
     }
+    // The two steps say what it does not fit.
+    let ours = connection.program().config.as_ref().map(|ours| ours.with(entry.fields));
+    if ours.is_some_and(|ours| ours.check(config.as_deref()).is_err()) {
+        return Ok(None);
+    }
     let identity = entry.identity;
     let mut batch = SqlBatch::default();
     lock_slot(&mut batch, &identity.id_hash);

@@ -79,7 +79,7 @@ pub(super) fn record(
     let ledger = rows_at(&answers, 5).first();
     let mut on_record = ledger.map(|row| row.cell::<Option<String>>(0)).transpose()?.flatten();
     if let Some(config) = connection.program().config.clone() {
-        on_record = check_config(connection, &config, on_record)?;
+        on_record = check_config(connection, &config.with(entry.fields), on_record)?;
     }
     let seen = match ledger {
         Some(row) => Some(Seen { version: (row.cell(1)?, row.cell(2)?), config: on_record }),

@@ -98,6 +98,19 @@ impl Session for MariadbSession {
         kept::kept(self, message)
     }
 
+    fn has_copy(
+        &mut self,
+        identity: &Identity,
+        destination: &Destination,
+    ) -> Result<bool, LedgerError> {
+        let Destination { account, mailbox, .. } = destination;
+        let sql = "SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
+                   WHERE m.id_hash = ?1 AND m.digest = ?2 AND c.account = ?3 AND c.mailbox = ?4";
+        let (id, digest) = (&identity.id_hash, &identity.digest);
+        let values = values![id, digest, account.as_bytes(), mailbox.as_bytes()];
+        Ok(!self.query(sql, values)?.is_empty())
+    }
+
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
         // Those that it was refused come last: the first rows read tell.
         let sql = "SELECT 1 FROM onedrop_copy WHERE account = ?1 AND placed_at IS NOT NULL

@@ -131,9 +131,12 @@ impl Rows {
         replace: bool,
     ) -> Result<(), LedgerError> {
         let Some(ours) = config else { return Ok(()) };
-        self.config = self.config.take().filter(|_| !replace);
+        let now = self.time.wall_clock();
+        if replace {
+            self.config = Some(ours.replacing(self.config.as_deref(), now));
+        }
         self.share_first(config)?;
-        let completed = self.config.as_deref().map(|on_record| ours.completed(on_record));
+        let completed = self.config.as_deref().map(|on_record| ours.completed(on_record, now));
         self.config = completed.transpose()?.flatten().or(self.config.take());
         Ok(())
     }
@@ -191,7 +194,7 @@ impl Rows {
     }
 
     /// The number of the message's row.
-    fn known(&self, identity: &Identity) -> Option<i64> {
+    pub fn known(&self, identity: &Identity) -> Option<i64> {
         let is_it = |Identity { id_hash, digest, .. }: &Identity| {
             *id_hash == identity.id_hash && *digest == identity.digest
         };

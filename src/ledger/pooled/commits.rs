@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::directory::Destination;
 use crate::group_commit::{GroupCommit, Waited};
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyFacts, Entry, LeaseTerms, LedgerError,
-    MOST_TOGETHER, Recorded, ToConfirm, ToRecord,
+    Attempt, AttemptEnd, Claim, Committed, Confirmed, CopyFacts, Entry, FilterFields, LeaseTerms,
+    LedgerError, MOST_TOGETHER, Recorded, ToConfirm, ToRecord,
 };
 use crate::message::{Facts, Identity};
 use crate::receipt::Receipt;
@@ -130,6 +130,7 @@ struct QueuedRecord {
     nul_runs: Option<Vec<u8>>,
     at: Option<SystemTime>,
     oldest: Option<SystemTime>,
+    fields: Option<FilterFields>,
     attempt: Attempt,
     destinations: Vec<Destination>,
     terms: LeaseTerms,
@@ -144,6 +145,7 @@ impl QueuedCall {
             nul_runs: one.entry.nul_runs.map(<[u8]>::to_vec),
             at: one.entry.at,
             oldest: one.entry.oldest,
+            fields: one.entry.fields.cloned(),
             attempt: one.attempt.clone(),
             destinations: one.destinations.to_vec(),
             terms: one.terms,
@@ -172,6 +174,7 @@ impl QueuedCall {
             nul_runs: one.nul_runs.as_deref(),
             at: *at,
             oldest: one.oldest,
+            fields: one.fields.as_ref(),
         };
         Some(ToRecord { entry, attempt, destinations, terms: *terms })
     }

@@ -103,6 +103,10 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
+    fn has_copy(&mut self, _: &Identity, _: &Destination) -> Result<bool, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
     fn has_placed_copy(&mut self, _: &str) -> Result<bool, LedgerError> {
         unimplemented!("{UNUSED}")
     }

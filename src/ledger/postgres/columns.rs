@@ -180,7 +180,7 @@ pub(super) fn recorded(
     program.sees(number(1)?, number(OLDEST_PROGRAM)?).check()?;
     if let (Some(config), Some(on_record)) = (&program.config, row.cell::<Option<String>>(CONFIG)?)
     {
-        config.check(Some(&on_record))?;
+        config.with(one.entry.fields).check(Some(&on_record))?;
     }
     if row.cell::<Option<bool>>(2)? != Some(true) {
         return Err(LedgerError::Contended);

@@ -189,6 +189,21 @@ impl Session for Connection {
         rows.first().map(|row| row.cell(0)).transpose()
     }
 
+    fn has_copy(
+        &mut self,
+        identity: &Identity,
+        destination: &Destination,
+    ) -> Result<bool, LedgerError> {
+        let sql = "SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
+                   WHERE m.id_hash = $1 AND m.digest = $2 AND c.account = $3 AND c.mailbox = $4";
+        let statement = Statement::new(sql)
+            .with(identity.id_hash.as_slice(), Type::BYTEA)
+            .with(identity.digest.as_slice(), Type::BYTEA)
+            .with(destination.account.as_str(), Type::TEXT)
+            .with(destination.mailbox.as_str(), Type::TEXT);
+        Ok(!self.query(statement)?.is_empty())
+    }
+
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
         // Those that it was refused come last: the first rows read tell.
         let sql = "SELECT 1 FROM onedrop_copy WHERE account = $1 AND placed_at IS NOT NULL

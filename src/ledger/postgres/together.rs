@@ -12,7 +12,7 @@ use super::columns;
 use super::connection::{Connection, Statement};
 use super::schema;
 use crate::ledger::rows::SqlRow;
-use crate::ledger::{Committed, LedgerError, SharedConfig, ToConfirm, ToRecord};
+use crate::ledger::{Committed, LedgerError, ToConfirm, ToRecord};
 
 /// Milliseconds that a group waits for another session's lock; a single call may wait longer. It is
 /// longer than a commit on a slow disk, because commits with NOTIFY wait for each other. A deadlock
@@ -63,14 +63,14 @@ fn call(
         1 => connection.patience_ms(),
         _ => connection.patience_ms().min(IN_COMPANY_MS),
     };
-    let (program, config) = (connection.program().version(), connection.program().config.clone());
-    let config = config.as_ref().map(SharedConfig::json);
+    let (program, ours) = (connection.program().version(), connection.program().config.clone());
     let mut statement = Statement::kept(text(records.len(), receipts.len()));
     for one in records {
+        let config = ours.as_ref().map(|ours| ours.with(one.entry.fields));
         statement = statement
             .with(patience, Type::INT8)
             .with(program as i32, Type::INT4)
-            .with(config, Type::TEXT);
+            .with(config.map(|config| config.json().to_owned()), Type::TEXT);
         statement = columns::record(statement, one, with_raw, connection.notifies());
     }
     for one in receipts {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use super::{BootTime, attempts, copies, execute, first, read, schema};
+use crate::directory::Destination;
 use crate::ledger::facts as json;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
@@ -23,6 +24,7 @@ pub(super) fn record(
     let ToRecord { entry, attempt, destinations, terms } = *one;
     schema::version(tx, program)?.check()?;
     if let Some(ours) = &program.config {
+        let ours = ours.with(entry.fields);
         match schema::shared_config(tx)? {
             None => schema::share_config(tx, ours.json(), false)?,
             on_record => ours.check(on_record.as_deref())?,
@@ -63,6 +65,18 @@ fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRo
     let params = [&identity.id_hash, &identity.digest];
     let rows = read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?)))?;
     Ok(rows.into_iter().next())
+}
+
+/// [`Ledger::has_copy`](crate::ledger::Ledger::has_copy).
+pub(super) fn has_copy(
+    connection: &Connection,
+    identity: &Identity,
+    destination: &Destination,
+) -> Result<bool, LedgerError> {
+    let Some((message, _)) = find_message(connection, identity)? else { return Ok(false) };
+    let sql = "SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
+    let params = params![message, destination.account, destination.mailbox];
+    Ok(first::<i64>(connection, sql, params)?.is_some())
 }
 
 fn insert_message(

@@ -94,7 +94,7 @@ impl Appends {
     fn mailbox(&self, destination: &Destination) -> Arc<MailboxAppends> {
         // Nothing that can panic is done under this lock.
         let mut mailboxes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (destination.account.clone(), destination.mailbox.clone());
+        let key = (destination.account.clone(), destination.place().to_owned());
         if let Some(mailbox) = mailboxes.get(&key).and_then(Weak::upgrade) {
             return mailbox;
         }

@@ -116,7 +116,7 @@ impl ImapSlot<'_> {
     /// Begins the append in an idle session.
     fn begin(&mut self) -> Option<()> {
         // What the server calls another mailbox may have to be asked for.
-        let mailbox = &self.destination.mailbox;
+        let mailbox = self.destination.place();
         let is_odd = message::is_damaged(self.copy.bytes);
         if !grouped::is_small(&self.copy) || mailbox != "INBOX" || is_odd {
             return None;
@@ -207,7 +207,7 @@ impl ImapSlot<'_> {
             store.run(account, session, until, |session| match early.take() {
                 Some(early) => append::complete(session, &early.tag, messages),
                 None => {
-                    let mailbox = names::in_command(session, &destination.mailbox, until)?;
+                    let mailbox = names::in_command(session, destination.place(), until)?;
                     append::append(session, &mailbox, destination.shared, messages)
                 }
             })
@@ -219,7 +219,7 @@ impl ImapSlot<'_> {
             // What this says is not clear, and INBOX is the better place for a copy than a queue.
             Err(ImapError::Refused(no)) if no.code.is_empty() && self.is_not_to_be_made() => {
                 let exists = store.run(account, session, until, |session| {
-                    let mailbox = names::in_command(session, &destination.mailbox, until)?;
+                    let mailbox = names::in_command(session, destination.place(), until)?;
                     look::exists(session, &mailbox, until)
                 });
                 match exists {
@@ -252,7 +252,7 @@ impl ImapSlot<'_> {
             return Err(ImapError::Final(StoreError::Refused, why));
         }
         self.store.run(&self.destination.account, session, until, |session| {
-            let mailbox = names::in_command(session, &self.destination.mailbox, until)?;
+            let mailbox = names::in_command(session, self.destination.place(), until)?;
             match session.run(&format!("CREATE {mailbox}"), until) {
                 Err(ImapError::Refused(no)) if no.code == "ALREADYEXISTS" => {}
                 Err(error) => return Err(error.map(|why| format!("creating it: {why}"))),

@@ -229,6 +229,7 @@ fn placed(receipts: &[Receipt]) -> Result<Arc<dyn AnyLedger>, LedgerError> {
             nul_runs: None,
             at: None,
             oldest: None,
+            fields: None,
         };
         let inbox = [Destination::inbox("lisa")];
         let recorded = ledger.record(&entry, &Attempt::default(), &inbox, terms, until)?;

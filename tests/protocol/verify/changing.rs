@@ -42,6 +42,10 @@ impl<F: After> Store for ChangingStore<F> {
         false
     }
 
+    fn keeps_nul(&self) -> bool {
+        self.inner.keeps_nul()
+    }
+
     fn hands_over(&self, destination: &Destination) -> bool {
         self.inner.hands_over(destination)
     }

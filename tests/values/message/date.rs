@@ -1,6 +1,6 @@
 //! Which dates are read. A Date counts if it can be read and is from seven days before the oldest
-//! Received to two days after it; else that Received counts for the identity. So each reading shows,
-//! to the second.
+//! Received to two days after it; else that Received counts for the identity. So each reading
+//! shows, to the second.
 
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};

@@ -37,6 +37,7 @@ fn record(commits: &Commits, row: u64, call: &Call<'_>) -> Option<Result<Recorde
         nul_runs: None,
         at: None,
         oldest: None,
+        fields: None,
     };
     let terms = LeaseTerms { lease: LATER, join: false, due: false };
     let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };

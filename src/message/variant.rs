@@ -1,0 +1,73 @@
+//! Variants of a message: one identity, and yet not the same to what takes the copy. Where the
+//! owner's filters run, fields that steer them count, and where NUL can be stored, NUL is not 0x80.
+//! If they did not, whoever knows a message could send it first with `X-Spam-Flag: YES`, or with
+//! NULs in it, and the real one would be "already there". A variant is a part of the name that the
+//! ledger has for a copy, and so frozen like an identity; it never touches the message's.
+
+use sha2::{Digest, Sha256};
+
+use super::identity::digest_with_nul;
+use super::{DedupBy, Message};
+use crate::lock_key::hex;
+
+/// Bytes of a hash that name a variant.
+const BYTES: usize = 8;
+
+/// How this message differs for filters that heed `fields` (names in lower case, between blanks):
+/// empty, or `\\` and a number. What counts of a field is what filters decide by, without scores
+/// and hosts ([`reduced`]); a field that says no counts as one that is missing.
+pub fn filter_variant(message: &Message, fields: &str) -> String {
+    let mut said: Vec<Vec<u8>> = Vec::new();
+    for field in message.fields() {
+        let name = field.name_lower();
+        if fields.split(' ').any(|one| one.as_bytes() == name)
+            && let Some(value) = reduced(&field.unfolded())
+        {
+            said.push([&name[..], b":", &value, b"\r\n"].concat());
+        }
+    }
+    said.sort();
+    said.dedup();
+    match said.is_empty() {
+        true => String::new(),
+        false => named(b"onedrop/1/fields\0", &said.concat()),
+    }
+}
+
+/// How this message differs where NUL can be stored: empty, or `\\` and a number.
+pub fn nul_variant(message: &Message) -> String {
+    let digest = match message.dedup_by() {
+        DedupBy::Content => digest_with_nul(message.own_copy()),
+        DedupBy::MessageId => None,
+    };
+    digest.map_or_else(String::new, |digest| named(b"onedrop/1/nul\0", &digest))
+}
+
+fn named(domain: &[u8], bytes: &[u8]) -> String {
+    let hash: [u8; 32] = Sha256::new().chain_update(domain).chain_update(bytes).finalize().into();
+    format!("\\{}", hex(&hash[..BYTES]))
+}
+
+/// What stands between `<` and `>` (the name of a list); else `yes` where that stands anywhere but
+/// in `bayes`; else the first word. In lower case; `None`: it says no, or nothing.
+fn reduced(value: &[u8]) -> Option<Vec<u8>> {
+    let value = value.to_ascii_lowercase();
+    let bracket = |one: u8| move |byte: &u8| *byte == one;
+    let open = value.iter().rposition(bracket(b'<'));
+    if let Some(open) = open
+        && let Some(close) = value[open..].iter().position(bracket(b'>'))
+    {
+        return Some(value[open + 1..open + close].trim_ascii().to_vec());
+    }
+    if says_yes(&value) {
+        return Some(b"yes".to_vec());
+    }
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
+    let word = value.split(ends).next().unwrap_or_default();
+    (!matches!(word, b"" | b"no" | b"false" | b"0")).then(|| word.to_vec())
+}
+
+fn says_yes(value: &[u8]) -> bool {
+    let mut at = memchr::memmem::find_iter(value, b"yes");
+    at.any(|at| !value[..at].ends_with(b"ba"))
+}
