@@ -23,6 +23,7 @@ mod sent;
 mod settle;
 #[path = "../support/mod.rs"]
 mod support;
+mod unable;
 mod unknown;
 mod via;
 mod via_postfix;

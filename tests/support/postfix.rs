@@ -420,6 +420,9 @@ fn main_cf(root: &TempRoot, spec: &PostfixSpec) -> String {
     text
 }
 
+/// The shipped table of what is tried again instead of returned.
+pub const STATUS_FILTER: &str = "regexp:/usr/share/onedrop/postfix/onedrop-status";
+
 /// The shipped transport, with the program, the configuration and the user replaced.
 fn transport(program: &Path, spec: &PostfixSpec) -> String {
     let mut text = active_lines("conf/postfix/master.cf.onedrop").join("\n");
@@ -439,6 +442,9 @@ fn transport(program: &Path, spec: &PostfixSpec) -> String {
         "argv=/usr/bin/onedrop deliver",
         &format!("argv={} deliver{config}", program.display()),
     );
+    let shipped = program.with_file_name("onedrop-status");
+    fs::write(&shipped, fixture_text("conf/postfix/onedrop-status")).expect("a table");
+    replace(STATUS_FILTER, &format!("regexp:{}", shipped.display()));
     replace("user=onedrop", &format!("user={}", spec.user));
     if spec.soft_bounce {
         replace(" pipe\n", " pipe\n  -o soft_bounce=yes\n");
