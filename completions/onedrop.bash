@@ -356,7 +356,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__deliver)
-            opts="-d -f -h --size --queue-id --sasl-username --config --color --help"
+            opts="-d -f -h --size --queue-id --sasl-username --via --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -379,6 +379,10 @@ _onedrop() {
                     return 0
                     ;;
                 --sasl-username)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --via)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -53,6 +53,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -s f -d 'Envelo
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l size -d 'Size of the message as Postfix states it (${size}); a much shorter message is refused as cut' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l queue-id -d 'Postfix queue id (${queue_id}), for the record' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l sasl-username -d 'Login of the client that submitted the message (${sasl_username}), empty for none' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l via -d 'Hand the message to the server that listens at this socket (/run/onedrop/users.sock), and read no configuration: so every user of this host may run it, for its own account' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand deliver" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''

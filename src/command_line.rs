@@ -127,6 +127,10 @@ pub struct DeliverArgs {
     /// Login of the client that submitted the message (${sasl_username}), empty for none
     #[arg(long, value_name = "LOGIN", allow_hyphen_values = true, value_parser = text())]
     pub sasl_username: Option<String>,
+    /// Hand the message to the server that listens at this socket (/run/onedrop/users.sock), and
+    /// read no configuration: so every user of this host may run it, for its own account
+    #[arg(long, value_name = "SOCKET")]
+    pub via: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -286,6 +286,9 @@ pub struct DeliverSettings {
 pub struct LmtpSettings {
     /// Where to listen, without systemd's sockets and `--listen`; no place twice.
     pub listen: Vec<Listen>,
+    /// The Unix socket to which all users of the host may connect, each to deliver to its own
+    /// account; `None`: there is none.
+    pub users: Option<PathBuf>,
     /// The permission bits of a Unix socket that is made for it.
     #[serde(deserialize_with = "parsed")]
     pub socket_mode: SocketMode,

@@ -15,6 +15,10 @@ use crate::clock::{Clock, SystemClock};
 /// waits to be sent (TCP_USER_TIMEOUT in tcp(7)): then its host is gone, or a firewall has
 /// forgotten the connection, and a new one gets the rest of the time.
 pub const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+/// How long a process waits for the server that has no configuration, and so does not know the
+/// server's deadline: more than the usual one with the time for the store's answer (80 s), and well
+/// below Postfix's limit (command_time_limit, 1000 s).
+pub const TIME_FOR_THE_SERVER: Duration = Duration::from_secs(300);
 /// After this long without a word a peer is asked for a sign of life, and again in the same
 /// intervals (SO_KEEPALIVE).
 pub const KEEPALIVE: Duration = Duration::from_secs(10);

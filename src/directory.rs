@@ -239,6 +239,22 @@ impl Directory {
             || self.accounts.values().any(|home| home.account == account)
     }
 
+    /// The address that a user of this host has in the first domain; `None` where the name could
+    /// mean somebody else's: with a detail, with a domain, or in other than lower case.
+    pub fn address_of_user(&self, name: &str) -> Option<String> {
+        let domain = self.domains.first().map_or("", String::as_str);
+        let address = format!("{name}@{domain}");
+        (!name.contains('@') && self.asked(name).address == address).then_some(address)
+    }
+
+    /// What of an address a user of this host is called by: its local part, in the case that it
+    /// has, if that is `name` and perhaps a detail.
+    pub fn local_part_of_user<'a>(&self, address: &'a str, name: &str) -> Option<&'a str> {
+        let (local, _) = address.rsplit_once('@')?;
+        let (base, _) = self.parts(local);
+        base.eq_ignore_ascii_case(name).then_some(local)
+    }
+
     /// Under which name the userdb may know an address; `None`: under none.
     pub fn name_in_userdb(&self, asked: &Asked) -> Option<String> {
         let (base, domain) = asked.address.rsplit_once('@')?;

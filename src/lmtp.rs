@@ -3,9 +3,9 @@
 //!
 //! The protocol's form is `net::lmtp`. In `server`: `protocol` (what is said), `connection` (one
 //! client, be it a socket or a script), `session` (one client's socket, and what becomes of what it
-//! says), `delivery` (one message), `overdue` (deliveries that hang).
+//! says), `caller` (who a client is), `delivery` (one message), `overdue` (deliveries that hang).
 
 pub mod client;
 pub mod server;
 
-pub use server::{Control, Reload, run};
+pub use server::{Control, Entrance, Reload, run};

@@ -183,12 +183,7 @@ impl Routing {
         ledger: &dyn AnyLedger,
         until: Instant,
     ) -> Result<Vec<Destination>, Failure> {
-        let mut destinations: Vec<Destination> = Vec::new();
-        for mailbox in own.iter().flatten() {
-            if !destinations.iter().any(|other| other.is_same_mailbox(mailbox)) {
-                destinations.push(mailbox.clone());
-            }
-        }
+        let mut destinations = Routing::mailboxes(own);
         let sent = &self.sent;
         if let Some(author) = sender::author(message, envelope, sent.trust, &sent.authserv_id)
             && let Some(account) = self.author_account(&author.address, ledger, until)?
@@ -210,6 +205,17 @@ impl Routing {
             }
         }
         Ok(destinations)
+    }
+
+    /// The recipients' own mailboxes, each once.
+    pub fn mailboxes(own: &[Option<Destination>]) -> Vec<Destination> {
+        let mut mailboxes: Vec<Destination> = Vec::new();
+        for mailbox in own.iter().flatten() {
+            if !mailboxes.iter().any(|other| other.is_same_mailbox(mailbox)) {
+                mailboxes.push(mailbox.clone());
+            }
+        }
+        mailboxes
     }
 
     /// The author's account. What the directory cannot say about an author must not keep mail from

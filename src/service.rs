@@ -97,6 +97,8 @@ pub struct Mail<'a> {
     pub started: Instant,
     /// All recipients share one ending: the process' exit status.
     pub one_ending: bool,
+    /// No copy for the author's Sent: whoever hands the message over is not believed.
+    pub own_copies_alone: bool,
 }
 
 impl Service {
@@ -325,8 +327,15 @@ impl Service {
             !failed.iter().any(|(failed, _)| Some(*failed) == at)
         });
         let homes = homes.as_slice();
-        let mail =
-            Mail { message, envelope: &known, homes, clauses: None, started, one_ending: true };
+        let mail = Mail {
+            message,
+            envelope: &known,
+            homes,
+            clauses: None,
+            started,
+            one_ending: true,
+            own_copies_alone: false,
+        };
         let mut each = match homes {
             [] => Vec::new(),
             _ => self.deliver(mail, deadline, &()),
@@ -388,7 +397,10 @@ impl Service {
     ) -> Result<Vec<Destination>, Failure> {
         let (message, envelope, until) = (mail.message, mail.envelope, deadline.end());
         let (ledger, store) = (&*self.ledger, &*self.store);
-        let mut destinations = self.routing.destinations(own, message, envelope, ledger, until)?;
+        let mut destinations = match mail.own_copies_alone {
+            true => Routing::mailboxes(own),
+            false => self.routing.destinations(own, message, envelope, ledger, until)?,
+        };
         // What cannot be told of an author keeps no mail from a recipient.
         destinations
             .retain(|one| !one.shared || !matches!(self.missing_place(&one.account), Ok(Some(_))));

@@ -1,21 +1,22 @@
 //! `onedrop deliver`: one message from standard input to its recipients, by way of the LMTP server
-//! on this host or by itself. The store's session is opened while the message is still being read;
-//! the watchdog runs from the first moment. Whatever goes wrong, an [`Outcome`] comes back.
+//! on this host or by itself; with `--via`, by way of the server alone. The store's session is
+//! opened while the message is still being read; the watchdog runs from the first moment. Whatever
+//! goes wrong, an [`Outcome`] comes back.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::input;
 use crate::command_line::DeliverArgs;
 use crate::config::{Config, Loaded, Opens, shown_file};
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, TIME_FOR_THE_SERVER};
 use crate::deliver::{Ending, Failure};
 use crate::delivery_log::DeliveryLogRecord;
 use crate::envelope::Envelope;
 use crate::exit;
 use crate::lmtp::client::{HandOverError, ServerConnection};
-use crate::message::Message;
+use crate::message::{DedupBy, Message};
 use crate::outcome::{Outcome, OverQuota};
 use crate::service::{Adapters, Service, host_name};
 
@@ -26,6 +27,8 @@ struct Request {
     sender_known: bool,
     /// The recipient is not from the command line.
     by_environment: bool,
+    /// The server that is to deliver, whatever the configuration says.
+    via: Option<PathBuf>,
 }
 
 impl Request {
@@ -46,6 +49,7 @@ impl Request {
         Request {
             sender_known: sender.is_some(),
             by_environment,
+            via: args.via,
             envelope: Envelope {
                 sender: sender.unwrap_or_default(),
                 recipients,
@@ -53,6 +57,52 @@ impl Request {
                 sasl_username: args.sasl_username.unwrap_or_default(),
             },
             stated_size: args.size,
+        }
+    }
+
+    /// Reads the message, and what the server that delivered it to us prepended.
+    fn read_message(
+        &mut self,
+        writer: &input::StdinWriter,
+        limit: u64,
+        by: DedupBy,
+    ) -> Result<Message, Failure> {
+        let message = input::read(writer, self.stated_size, limit, by)?;
+        let envelope = &mut self.envelope;
+        if self.by_environment
+            && let Some(exact) = message.prepended_address(b"delivered-to")
+            && envelope.recipients.iter().all(|recipient| as_local_exports(&exact) == *recipient)
+        {
+            envelope.recipients = vec![exact];
+        }
+        if !self.sender_known {
+            envelope.sender = message.prepended_address(b"return-path").unwrap_or_default();
+        }
+        Ok(message)
+    }
+
+    /// Leaves all to the server at `socket`: the caller may read no configuration. Without its
+    /// answer the mail waits.
+    fn hand_over(
+        &mut self,
+        socket: &Path,
+        writer: &input::StdinWriter,
+        deadline: &Deadline,
+    ) -> Result<DeliveryResult, Failure> {
+        let secs = TIME_FOR_THE_SERVER.as_secs();
+        let server = ServerConnection::start(socket, &host_name(), deadline, secs)
+            .map_err(|why| Failure::Server(format!("the server cannot be reached: {why}")))?;
+        let message = self.read_message(writer, 0, DedupBy::default())?;
+        match server.hand_over(&message, &self.envelope) {
+            Ok(outcomes) => Ok(DeliveryResult::by_server(outcomes, &message)),
+            Err(HandOverError::TooLarge(outcome)) => {
+                let count = self.envelope.recipients.len();
+                Ok(DeliveryResult::by_server(vec![outcome; count], &message))
+            }
+            Err(HandOverError::NotTaken(why)) => {
+                Err(Failure::Server(format!("the server took no message: {why}")))
+            }
+            Err(HandOverError::Failed(failure)) => Err(failure),
         }
     }
 }
@@ -85,6 +135,13 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
     };
     crate::telemetry::start();
     let mut request = Request::of(args);
+    if let Some(socket) = request.via.take() {
+        let deadline = Deadline::new(TIME_FOR_THE_SERVER, Duration::ZERO);
+        watchdog.watch(&deadline, TIME_FOR_THE_SERVER.as_secs());
+        let result = request.hand_over(&socket, &writer, &deadline);
+        let result = result.map_err(|failure| failure.ending(OverQuota::Defer));
+        return log(result, &request.envelope, started, config);
+    }
     let result = match Config::load_despite_jobs(config, Opens::Everything) {
         Ok(loaded) => {
             let limits = &loaded.config.limits;
@@ -101,10 +158,17 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         }
         Err(errors) => Err(Failure::Setup(errors.first_line()).ending(OverQuota::Defer)),
     };
-    let envelope = &request.envelope;
-    let file = shown_file(config);
-    let result = result.unwrap_or_else(|ending| DeliveryResult::all(envelope, &ending));
-    result.log(envelope, started, &file)
+    log(result, &request.envelope, started, config)
+}
+
+fn log(
+    result: Result<DeliveryResult, Ending>,
+    to: &Envelope,
+    started: Instant,
+    config: Option<&Path>,
+) -> Outcome {
+    let result = result.unwrap_or_else(|ending| DeliveryResult::all(to, &ending));
+    result.log(to, started, &shown_file(config))
 }
 
 /// How it ended, for each of the envelope's recipients in their order.
@@ -122,6 +186,15 @@ impl DeliveryResult {
         let count = envelope.recipients.len().max(1);
         let each = vec![ending.clone(); count];
         DeliveryResult { each, message_id: None, handed_over: false }
+    }
+
+    /// What the server said for each recipient.
+    fn by_server(outcomes: Vec<Outcome>, message: &Message) -> DeliveryResult {
+        DeliveryResult {
+            each: outcomes.into_iter().map(Ending::of).collect(),
+            message_id: message.identity().message_id.clone(),
+            handed_over: true,
+        }
     }
 
     /// Logs how it ended for each; returns how the process ends.
@@ -167,17 +240,13 @@ impl DeliverCommand<'_> {
         };
         let message = self.read_message(writer)?;
         match server.hand_over(&message, &self.request.envelope) {
-            Ok(outcomes) => Ok(DeliveryResult {
-                each: outcomes.into_iter().map(Ending::of).collect(),
-                message_id: message.identity().message_id.clone(),
-                handed_over: true,
-            }),
-            Err(HandOverError::Failed(failure)) => Err(failure),
-            Err(HandOverError::NotTaken(why)) => {
-                self.log_not_taken(&why);
-                self.deliver(&message, &self.prepare()?)
-            }
+            Ok(outcomes) => return Ok(DeliveryResult::by_server(outcomes, &message)),
+            Err(HandOverError::Failed(failure)) => return Err(failure),
+            Err(HandOverError::NotTaken(why)) => self.log_not_taken(&why),
+            // Our own limit decides, which may be another one.
+            Err(HandOverError::TooLarge(_)) => self.log_not_taken("too large for the server"),
         }
+        self.deliver(&message, &self.prepare()?)
     }
 
     /// Connects to the server that is to take the message, if there is one.
@@ -209,19 +278,7 @@ impl DeliverCommand<'_> {
 
     fn read_message(&mut self, writer: &input::StdinWriter) -> Result<Message, Failure> {
         let config = &self.loaded.config;
-        let (limit, by) = (config.limits.message_bytes, config.dedup.by);
-        let message = input::read(writer, self.request.stated_size, limit, by)?;
-        let envelope = &mut self.request.envelope;
-        if self.request.by_environment
-            && let Some(exact) = message.prepended_address(b"delivered-to")
-            && envelope.recipients.iter().all(|recipient| as_local_exports(&exact) == *recipient)
-        {
-            envelope.recipients = vec![exact];
-        }
-        if !self.request.sender_known {
-            envelope.sender = message.prepended_address(b"return-path").unwrap_or_default();
-        }
-        Ok(message)
+        self.request.read_message(writer, config.limits.message_bytes, config.dedup.by)
     }
 
     fn log_not_taken(&self, why: &str) {

@@ -1,5 +1,5 @@
 //! `onedrop lmtp`: reads the configuration, opens the listeners (systemd's, else `--listen`, else
-//! `[lmtp] listen`), serves.
+//! `[lmtp] listen`; and `[lmtp] users`), serves.
 
 use std::fs::Permissions;
 use std::io;
@@ -18,7 +18,7 @@ use crate::command_line::LmtpArgs;
 use crate::config::{Listen, LmtpSettings, Loaded, Opens, RunIn};
 use crate::jobs::own_program::OwnProgram;
 use crate::jobs::ticker::Ticker;
-use crate::lmtp::{self, Control};
+use crate::lmtp::{self, Control, Entrance};
 use crate::net::listener::{Listener, SocketFile};
 use crate::service::{Adapters, Service};
 
@@ -36,7 +36,7 @@ pub(super) fn run(
     // Before there are threads.
     keep_one_arena();
     // Before the log, which has a thread.
-    let mut listeners = systemds_listeners()?;
+    let mut listeners: Vec<Entrance> = systemds_listeners()?.into_iter().map(entrance).collect();
     let _log = crate::telemetry::start_for_a_server();
     let config = config.map(Path::to_owned);
     let (program, of_look) = (OwnProgram { config: config.clone(), umask }, config.clone());
@@ -122,7 +122,7 @@ fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<L
     let mut loaded = super::load_despite_jobs(config, Opens::Everything)?;
     let lmtp = &mut loaded.config.lmtp;
     if has_listeners {
-        lmtp.listen.clear();
+        (lmtp.listen, lmtp.users) = (Vec::new(), None);
     } else if !args.listen.is_empty() {
         lmtp.listen.clone_from(&args.listen);
     }
@@ -132,18 +132,30 @@ fn load(args: &LmtpArgs, has_listeners: bool, config: Option<&Path>) -> Result<L
     Ok(loaded)
 }
 
-pub(super) fn systemds_listeners() -> Result<Vec<Listener>, String> {
-    let passed = sd_notify::listen_fds().map_err(|error| format!("systemd's sockets: {error}"))?;
-    let listener = |fd| {
+/// The name of the socket of onedrop-users.socket (FileDescriptorName=).
+const FOR_USERS: &str = "users";
+/// The mode of a socket to which all users may connect.
+const ALL_USERS: u32 = 0o666;
+
+fn entrance((listener, name): (Listener, String)) -> Entrance {
+    Entrance { listener, is_for_users: name == FOR_USERS }
+}
+
+/// Each with its name.
+pub(super) fn systemds_listeners() -> Result<Vec<(Listener, String)>, String> {
+    let passed = sd_notify::listen_fds_with_names()
+        .map_err(|error| format!("systemd's sockets: {error}"))?;
+    let listener = |(fd, name)| {
         // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and
         // nobody else in it takes it: this is the only call, before any thread is started.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Listener::from_fd(fd).map_err(|error| format!("systemd's socket: {error}"))
+        let listener = Listener::from_fd(fd);
+        Ok((listener.map_err(|error| format!("systemd's socket: {error}"))?, name))
     };
     passed.map(listener).collect()
 }
 
-fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
+fn listen(settings: &LmtpSettings) -> Result<Vec<Entrance>, String> {
     let group = group(&settings.socket_group)?;
     if settings.listen.is_empty() {
         let text =
@@ -151,8 +163,17 @@ fn listen(settings: &LmtpSettings) -> Result<Vec<Listener>, String> {
         return Err(text.to_owned());
     }
     let group = group.map(|group| (group, settings.socket_group.as_str()));
-    let listener = |place| listen_at(place, group, settings.socket_mode.0);
-    settings.listen.iter().map(listener).collect()
+    let listener = |place| {
+        let listener = listen_at(place, group, settings.socket_mode.0)?;
+        Ok(Entrance { listener, is_for_users: false })
+    };
+    let mut all: Vec<Entrance> =
+        settings.listen.iter().map(listener).collect::<Result<_, String>>()?;
+    if let Some(path) = &settings.users {
+        let listener = listen_at(&Listen::Unix(path.clone()), None, ALL_USERS)?;
+        all.push(Entrance { listener, is_for_users: true });
+    }
+    Ok(all)
 }
 
 /// A socket that is made here; a Unix socket's file gets the group and the mode.

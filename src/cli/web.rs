@@ -24,7 +24,8 @@ const IDLE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> Result<(), String> {
     // Before the log, which has a thread.
-    let mut listeners = systemds_listeners()?;
+    let passed = systemds_listeners()?;
+    let mut listeners: Vec<_> = passed.into_iter().map(|(listener, _)| listener).collect();
     let _log = crate::telemetry::start_for_a_server();
     let loaded = super::load_despite_jobs(config, Opens::Pages)?;
     if listeners.is_empty() {

@@ -228,6 +228,13 @@ fn server(config: &Config, reading: &mut Reading) {
             reading.broken(&["lmtp.listen", "lmtp.metrics"], text);
         }
     }
+    if let Some(users) = &lmtp.users
+        && (lmtp.listen.contains(&Listen::Unix(users.clone()))
+            || config.deliver.via.as_ref() == Some(users))
+    {
+        let text = "lmtp.users: give it a socket of its own: who comes by it is not believed";
+        reading.broken(&["lmtp.users", "lmtp.listen", "deliver.via"], text.to_owned());
+    }
     let (side_by_side, per_account, sessions) = (lmtp.side_by_side, pool.per_account, pool.ledger);
     if side_by_side > sessions {
         let text = format!(

@@ -105,6 +105,7 @@ pub(super) const KEYS: &[Key] = &[
     key("deliver.via", "", OptionalText(socket)),
     key("deliver.trial", "false", Flag),
     key("lmtp.listen", "", List(listen)),
+    key("lmtp.users", "", OptionalText(socket)),
     key("lmtp.socket_mode", "0660", Text(parses::<SocketMode>)),
     key("lmtp.socket_group", "", Text(group)),
     key("lmtp.connections", "100", Count(1..=10_000)),

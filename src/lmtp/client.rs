@@ -1,5 +1,5 @@
-//! A message by way of the LMTP server on this host (`deliver.via`), which has its connections open
-//! already. The call is made before the message is read.
+//! A message by way of the LMTP server on this host (`deliver.via`, `deliver --via`), which has its
+//! connections open already. The call is made before the message is read.
 //!
 //! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server
 //! is busy, drains, goes away or does not understand, the process delivers by itself
@@ -35,6 +35,8 @@ const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMT
 pub enum HandOverError {
     /// Certainly nothing was handed over; why.
     NotTaken(String),
+    /// The same, for its size; how that ends where nobody else delivers.
+    TooLarge(Outcome),
     /// The delivery has failed.
     Failed(Failure),
 }
@@ -99,8 +101,8 @@ impl ServerConnection {
             let _ = self.stream.write_all(b"QUIT\r\n");
             let is_too_big =
                 |outcome: &Outcome| matches!(outcome, Outcome::PermFail(Status::TOO_BIG, _));
-            if replies.iter().any(is_too_big) {
-                return Err(HandOverError::NotTaken(format!("too large for {}", self.name)));
+            if let Some(reply) = replies.iter().find(|reply| is_too_big(reply)) {
+                return Err(HandOverError::TooLarge(reply.clone()));
             }
         }
         let mut replies = replies.into_iter();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{Uid, User, geteuid};
+use nix::unistd::Uid;
 
 use crate::config::{LmtpSettings, WhenFull};
 use crate::http;
@@ -21,6 +21,7 @@ use crate::net::socket::Socket;
 use crate::service::Service;
 use crate::status::StatusGauges;
 
+mod caller;
 pub mod connection;
 mod delivery;
 mod metrics;
@@ -30,6 +31,7 @@ pub mod queue_id;
 mod session;
 pub mod spool;
 
+use caller::{ClientIdentity, UserClients};
 use delivery::MessageDelivery;
 use metrics::Metrics;
 use overdue::OverdueWatch;
@@ -42,8 +44,10 @@ const NO_THREAD: &[u8] = b"421 4.3.2 Out of resources, try again\r\n";
 
 /// What all connections share for the life of the server.
 struct ServerState {
-    /// The users from whom a SASL login name is believed: our own, root, and Postfix's.
+    /// The users from whom a SASL login name is believed.
     believed: Vec<Uid>,
+    /// The clients that came by `lmtp.users`.
+    user_clients: Arc<UserClients>,
     metrics: Arc<Metrics>,
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
@@ -142,11 +146,18 @@ impl Control {
     }
 }
 
+/// A place where clients come in.
+pub struct Entrance {
+    pub listener: Listener,
+    /// All users of this host may connect, each for its own account.
+    pub is_for_users: bool,
+}
+
 /// Serves until `control` says stop, and then until what is in flight is done. `reload` is called
 /// when `control` says so. An error says in words what keeps it from serving.
 pub fn run(
     service: Arc<Service>,
-    listeners: Vec<Listener>,
+    listeners: Vec<Entrance>,
     control: Control,
     reload: &Reload,
 ) -> Result<(), String> {
@@ -155,7 +166,8 @@ pub fn run(
     let (stop, stopping) = UnixStream::pair().map_err(setup)?;
     let at_start = service.config().lmtp.clone();
     let state = Arc::new(ServerState {
-        believed: believed(),
+        believed: caller::believed(),
+        user_clients: Arc::default(),
         metrics: Arc::new(Metrics::with(&control.gauges)),
         service: RwLock::new(service),
         draining: AtomicBool::new(false),
@@ -188,22 +200,9 @@ pub fn run(
     Ok(())
 }
 
-fn believed() -> Vec<Uid> {
-    // A host without Postfix has no such user; one whose users cannot be looked up now takes no
-    // other user's word.
-    let postfix = User::from_name("postfix").ok().flatten();
-    let believed = [geteuid(), Uid::from_raw(0)].into_iter().chain(postfix.map(|user| user.uid));
-    // In a user namespace (systemd's PrivateUsers=) this stands for all users that have no number
-    // there: user_namespaces(7).
-    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
-    let overflow =
-        Uid::from_raw(overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534));
-    believed.filter(|user| *user != overflow).collect()
-}
-
 struct LmtpServer {
     state: Arc<ServerState>,
-    listeners: Vec<Listener>,
+    listeners: Vec<Entrance>,
     control: Control,
     /// What counted at the start, and counts until the end.
     at_start: LmtpSettings,
@@ -248,9 +247,11 @@ impl LmtpServer {
 
     fn change_to(&self, service: Arc<Service>) {
         let (lmtp, before) = (&service.config().lmtp, &self.at_start);
-        let has_socket = self.listeners.iter().any(Listener::is_made_here);
+        let is_made_here = |one: &Entrance| !one.is_for_users && one.listener.is_made_here();
+        let has_socket = self.listeners.iter().any(is_made_here);
         for (key, has_changed) in [
             ("lmtp.listen", lmtp.listen != before.listen),
+            ("lmtp.users", lmtp.users != before.users),
             ("lmtp.socket_mode", has_socket && lmtp.socket_mode != before.socket_mode),
             ("lmtp.socket_group", has_socket && lmtp.socket_group != before.socket_group),
             ("lmtp.metrics", lmtp.metrics != before.metrics),
@@ -272,12 +273,14 @@ impl LmtpServer {
     }
 
     /// Waits for a TICK at most; returns listeners that have clients.
-    fn wait(&self) -> Vec<&Listener> {
+    fn wait(&self) -> Vec<&Entrance> {
         let waits =
             self.is_full() && self.state.service().config().lmtp.when_full == WhenFull::Wait;
         let listeners = if waits { &[] } else { &self.listeners[..] };
         let mut fds = vec![PollFd::new(self.control.wakes.as_fd(), PollFlags::POLLIN)];
-        fds.extend(listeners.iter().map(|one| PollFd::new(one.as_fd(), PollFlags::POLLIN)));
+        fds.extend(
+            listeners.iter().map(|one| PollFd::new(one.listener.as_fd(), PollFlags::POLLIN)),
+        );
         // Interrupted or not: what is ready now is looked at, the rest the next time.
         let _ = poll(&mut fds, PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO));
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
@@ -287,9 +290,13 @@ impl LmtpServer {
         listeners.iter().zip(&fds[1..]).filter(|(_, fd)| is_ready(fd)).map(|(one, _)| one).collect()
     }
 
-    fn accept(&self, listener: &Listener) {
-        match listener.accept() {
-            Ok(client) => self.serve_client(Arc::new(client)),
+    fn accept(&self, entrance: &Entrance) {
+        match entrance.listener.accept() {
+            Ok(client) if entrance.is_for_users => {
+                let caller = ClientIdentity::of(&client, &self.state.believed);
+                self.serve_client(Arc::new(client), caller);
+            }
+            Ok(client) => self.serve_client(Arc::new(client), ClientIdentity::Believed),
             Err(error)
                 if [io::ErrorKind::WouldBlock, io::ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) => {}
@@ -301,7 +308,7 @@ impl LmtpServer {
         }
     }
 
-    fn serve_client(&self, client: Arc<Socket>) {
+    fn serve_client(&self, client: Arc<Socket>, caller: ClientIdentity) {
         let metrics = &self.state.metrics;
         let turn_away = |why: &[u8]| {
             metrics.refused.inc();
@@ -311,12 +318,23 @@ impl LmtpServer {
         if self.is_full() {
             return turn_away(FULL);
         }
+        let user_slot = match caller {
+            ClientIdentity::Believed | ClientIdentity::Unseen => None,
+            ClientIdentity::User(user) => {
+                let most = self.state.service().config().lmtp.connections.div_ceil(2);
+                let Some(slot) = self.state.user_clients.enter(user, most) else {
+                    return turn_away(FULL);
+                };
+                Some(slot)
+            }
+        };
         metrics.connections.inc();
         let (slot, socket) = (ClientSlot(Arc::clone(&self.state)), Arc::clone(&client));
         let spawned = thread::Builder::new().name("client".to_owned()).spawn(move || {
+            let _user_slot = user_slot;
             // A panic ends this client; the hook has logged it.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                session::serve(socket, &slot.0)
+                session::serve(socket, caller, &slot.0)
             }));
         });
         if let Err(error) = spawned {

@@ -25,5 +25,6 @@ mod settle;
 mod support;
 mod unable;
 mod unknown;
+mod users;
 mod via;
 mod via_postfix;

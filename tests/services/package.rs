@@ -179,8 +179,9 @@ while not os.path.exists("/root/enough"):
 "#;
 
 /// All that can be enabled.
-const UNITS: [&str; 5] = [
+const UNITS: [&str; 6] = [
     "onedrop-lmtp.socket",
+    "onedrop-users.socket",
     "onedrop-lmtp.service",
     "onedrop-jobs.timer",
     "onedrop-textfile.timer",

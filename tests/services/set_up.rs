@@ -14,7 +14,7 @@ use crate::support::{TempRoot, onedrop_path};
 
 /// The pages whose commands tests run, all of them. README's trial is run by `readme.rs`, the tour
 /// by `tour.rs`.
-pub const FOLLOWED: [&str; 11] = [
+pub const FOLLOWED: [&str; 12] = [
     "README.md",
     "docs/install.md",
     "docs/jobs-ticking.md",
@@ -24,6 +24,7 @@ pub const FOLLOWED: [&str; 11] = [
     "docs/set-up-imap.md",
     "docs/set-up-lmtp.md",
     "docs/set-up-maildirs.md",
+    "docs/set-up-mailbox-command.md",
     "docs/tour.md",
     "docs/tour-more.md",
 ];
@@ -215,9 +216,14 @@ fn nothing_to_find(machine: &Machine, user: &str) {
 /// Sends one message to scuba; `files` names the copies, of which there are `copies` then.
 #[track_caller]
 fn send(machine: &Machine, id: &str, files: &str, copies: usize) {
+    send_to(machine, "scuba@mail.axial.net", id, files, copies);
+}
+
+#[track_caller]
+fn send_to(machine: &Machine, to: &str, id: &str, files: &str, copies: usize) {
     machine.run(&format!(
         "printf 'From: lisa@gmail.com\\nSubject: {id}\\nMessage-ID: <{id}@x>\\n\\nbody of {id}\\n' |
-         sendmail -f lisa@gmail.com scuba@mail.axial.net"
+         sendmail -f lisa@gmail.com {to}"
     ));
     let arrived = machine.soon(&format!("grep -qx 'body of {id}' {files}"));
     assert!(arrived, "{id} has not arrived:\n{}", log(machine));
@@ -477,6 +483,70 @@ fn copies_are_leased_within_the_units_confinement(machine: &Machine) {
     assert!(machine.soon(&format!("grep -qx 'Subject: dark' {files}")), "{}", log(machine));
     let there = machine.run(&format!("ls {files} | wc -l"));
     assert_eq!(there.trim(), "3", "{}", log(machine));
+}
+
+/// What Debian's own main.cf has, and a second user; a host may have users of these names.
+const UNIX_USERS: &str = "
+postconf recipient_delimiter=+ alias_maps=hash:/etc/aliases alias_database=hash:/etc/aliases
+for user in scuba doug; do id $user 2>/dev/null || useradd --create-home $user; done
+rm -f ~scuba/.forward ~doug/.forward
+printf 'info: scuba\\npostmaster: doug, scuba\\n' >/etc/aliases
+newaliases
+";
+
+#[test]
+fn the_page_sets_up_mailbox_command() {
+    let machine = machine();
+    machine.run(UNIX_USERS);
+    install_and_set_up(&machine);
+    machine.run("runuser -u onedrop -- mkdir /var/lib/onedrop/mail/doug");
+    let blocks = Page::read("docs/set-up-mailbox-command.md").commands();
+    let (forward, before) = blocks.split_last().expect("blocks");
+    before.iter().for_each(|block| run(&machine, &block.text));
+    let files = "/var/lib/onedrop/mail/scuba/Maildir/new/*";
+    is_there_once(&machine, files);
+    let mail_log = machine.run("cat /var/log/mail.log");
+    assert!(mail_log.contains("relay=local, ") && mail_log.contains("(delivered to command: "));
+    let told = machine.run("runuser -u onedrop -- onedrop check --account scuba");
+    let ok = "ok      postfix: mailbox_command: each user of this host delivers to its own account";
+    // Where mail is read is another page's.
+    let mut of_postfix = told.lines().filter(|line| line.contains(" postfix: "));
+    assert!(told.contains(ok) && of_postfix.all(|line| line.starts_with("ok ")), "{told}");
+
+    // Aliases, a detail, and a .forward with the command in it, beside another user.
+    send_to(&machine, "info@mail.axial.net", "by-alias", files, 2);
+    send_to(&machine, "scuba+lists@mail.axial.net", "with-a-detail", files, 3);
+    run(&machine, &forward.text);
+    send_to(&machine, "scuba@mail.axial.net", "by-forward", files, 4);
+    machine.run("printf 'doug\\n' >>~scuba/.forward");
+    send_to(&machine, "scuba@localhost", "to-both", files, 5);
+    let of_doug = "/var/lib/onedrop/mail/doug/Maildir/new/*";
+    assert!(machine.soon(&format!("grep -qx 'body of to-both' {of_doug}")), "{}", log(&machine));
+    send_to(&machine, "postmaster@mail.axial.net", "to-two", files, 6);
+    assert!(machine.soon(&format!("grep -qx 'body of to-two' {of_doug}")), "{}", log(&machine));
+    let own = machine.run(&format!("head -n 3 $(grep -lx 'body of with-a-detail' {files})"));
+    let mut lines = own.lines();
+    assert_eq!(lines.next(), Some("Return-Path: <lisa@gmail.com>"), "{own}");
+    assert_eq!(lines.next(), Some("Delivered-To: scuba+lists@mail.axial.net"), "{own}");
+    nothing_was_deferred(&machine);
+
+    // A user delivers for no other, whatever it says.
+    let refused = machine.try_run(
+        "runuser -u scuba -- onedrop deliver --via /run/onedrop/users.sock \\
+         -d doug@mail.axial.net </usr/share/onedrop/welcome.eml",
+    );
+    let refused = refused.expect("nsenter");
+    let said = String::from_utf8_lossy(&refused.stdout);
+    assert_eq!(refused.status.code(), Some(75), "{said}");
+    assert!(said.starts_with("4.3.5 user scuba may deliver to its own account alone"), "{said}");
+
+    // While the server is away mail waits, and then comes once.
+    machine.run("systemctl stop onedrop-users.socket onedrop-lmtp.socket onedrop-lmtp.service");
+    let told = way_of(&machine, "scuba", "away");
+    assert!(told.contains(" status=deferred ") && told.contains("cannot be reached"), "{told}");
+    machine.run("systemctl start onedrop-lmtp.service && postqueue -f");
+    assert!(machine.soon(&format!("grep -qx 'Subject: away' {files}")), "{}", log(&machine));
+    assert_eq!(machine.run(&format!("ls {files} | wc -l")).trim(), "7", "{}", log(&machine));
 }
 
 #[test]

@@ -9,13 +9,14 @@ use std::process::{Command, Output};
 use onedrop::config::Config;
 
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "onedrop-jobs.service",
     "onedrop-jobs.timer",
     "onedrop-lmtp.service",
     "onedrop-lmtp.socket",
     "onedrop-textfile.service",
     "onedrop-textfile.timer",
+    "onedrop-users.socket",
     "onedrop-web.service",
     "onedrop-web.socket",
 ];

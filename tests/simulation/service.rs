@@ -76,6 +76,7 @@ pub fn deliver(
         clauses: (!is_alone).then_some((&clauses, &now)),
         started: deadline.now(),
         one_ending: is_alone,
+        own_copies_alone: false,
     };
     service.deliver(mail, deadline, &())
 }

@@ -50,6 +50,11 @@ impl OnedropCommand {
         }
     }
 
+    /// The socket of the server to which a delivery hands its message.
+    pub(super) fn via(&self) -> Option<&Path> {
+        self.delivery()?.via.as_deref()
+    }
+
     /// The configuration file that a delivery names.
     pub(super) fn config(&self) -> Option<&Path> {
         self.delivery().and(self.cli.as_ref().ok()?.config.as_deref())

@@ -1,13 +1,18 @@
 //! The rules for Postfix as a whole: whether anything runs onedrop, mailbox_command, queue ids.
 
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use super::command::{OnedropCommand, runs_onedrop};
 use super::postconf::Postconf;
-use super::{ExpectedPostfix, Setup, access, routes, seconds, time_limit};
+use super::{ExpectedPostfix, MARGIN_SECS, Setup, access, routes, seconds, time_limit};
 use crate::check::finding::Remarks;
 use crate::command_line::{Cli, CliCommand};
 use crate::config::DEFAULT_FILE;
+use crate::deadline::TIME_FOR_THE_SERVER;
+
+/// The socket of systemd/onedrop-users.socket.
+const USERS: &str = "/run/onedrop/users.sock";
 
 /// The characters of a command that local(8) runs without a shell (Postfix'
 /// src/util/exec_command.c).
@@ -23,6 +28,10 @@ pub(super) struct MailboxCommand {
     /// `local_command_shell`; if empty, a shell runs only if the text needs one.
     shell: String,
     time_limit: String,
+    /// `local_delivery_status_filter`.
+    filter: String,
+    /// Of the socket that `--via` names: its path, and why not every user can connect.
+    via: Option<(PathBuf, Option<String>)>,
 }
 
 impl MailboxCommand {
@@ -50,13 +59,29 @@ pub(super) fn mailbox_commands(
         let words: Vec<_> = text.split_ascii_whitespace().map(str::to_owned).collect();
         let Some(command) = OnedropCommand::find(&words) else { continue };
         let overrides: &[_] = reader.map_or(&[], |reader| &reader.overrides);
-        let mut values =
-            postconf.values(overrides, ["command_time_limit", "local_command_shell"])?;
+        let names = ["command_time_limit", "local_command_shell", "local_delivery_status_filter"];
+        let mut values = postconf.values(overrides, names)?;
         let mut value = |name: &str| values.remove(name).unwrap_or_default();
-        let (time_limit, shell) = (value("command_time_limit"), value("local_command_shell"));
-        found.push(MailboxCommand { place, text: text.to_owned(), command, shell, time_limit });
+        let [time_limit, shell, filter] = names.map(&mut value);
+        let via = command.via().map(|path| (path.to_owned(), not_for_all_users(path)));
+        let text = text.to_owned();
+        found.push(MailboxCommand { place, text, command, shell, time_limit, filter, via });
     }
     Ok(found)
+}
+
+/// Why not every user of this host can connect to the socket at `path`, if so.
+fn not_for_all_users(path: &Path) -> Option<String> {
+    let why = match std::fs::metadata(path) {
+        Err(error) => error.to_string(),
+        Ok(file) if !file.file_type().is_socket() => "it is no socket".to_owned(),
+        // unix(7): connecting needs the right to write.
+        Ok(file) if file.mode() & 0o002 == 0 => {
+            format!("its mode {:04o} does not let every user connect", file.mode() & 0o7777)
+        }
+        Ok(_) => return None,
+    };
+    Some(why)
 }
 
 pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
@@ -144,11 +169,14 @@ fn received_by(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
 
 fn mailbox_command(command: &MailboxCommand, ours: &ExpectedPostfix, remarks: &mut Remarks) {
     let place = &command.place;
-    remarks.warning(format!(
-        "{place}: local(8) replaces unusual characters of addresses by \"_\", gives neither size \
-         nor queue id, and runs onedrop as the recipient's user, who must be able to use the \
-         ledger and the store; a pipe(8) transport does none of that"
-    ));
+    match &command.via {
+        Some(via) => by_server(command, via, remarks),
+        None => remarks.warning(format!(
+            "{place}: local(8) replaces unusual characters of addresses by \"_\", gives neither \
+             size nor queue id, and runs onedrop as the recipient's user, who must be able to use \
+             the ledger and the store; with \"--via {USERS}\" the server does that in its place"
+        )),
+    }
     let why = match &command.command.cli {
         _ if !command.shell.is_empty() || needs_shell(&command.text) => {
             remarks.warning(format!(
@@ -166,7 +194,47 @@ fn mailbox_command(command: &MailboxCommand, ours: &ExpectedPostfix, remarks: &m
     if let Some(why) = why {
         remarks.error(format!("{place}: {why}; nothing is delivered, and every message waits"));
     }
-    time_limit("command_time_limit", &command.time_limit, ours, remarks);
+    match command.via {
+        Some(_) => by_server_in_time(&command.time_limit, remarks),
+        None => time_limit("command_time_limit", &command.time_limit, ours, remarks),
+    }
+}
+
+/// As [`time_limit`], for a command that waits for the server's answer.
+fn by_server_in_time(limit: &str, remarks: &mut Remarks) {
+    let most = TIME_FOR_THE_SERVER.as_secs();
+    if seconds(limit).is_none_or(|secs| secs < most + MARGIN_SECS) {
+        remarks.error(format!(
+            "command_time_limit = {limit}: the command waits {most} s for the server, and then \
+             Postfix would return the mail to its sender; set it to {}s or more",
+            most + MARGIN_SECS
+        ));
+    }
+}
+
+/// The command hands the message to the server.
+fn by_server(
+    command: &MailboxCommand,
+    (path, why_not): &(PathBuf, Option<String>),
+    remarks: &mut Remarks,
+) {
+    let (place, path) = (&command.place, path.display());
+    match why_not {
+        None => remarks.ok(format!(
+            "{place}: each user of this host delivers to its own account, by the server at {path}"
+        )),
+        Some(why) => remarks.error(format!(
+            "{place}: {path}: {why}: all mail waits; enable onedrop-users.socket and restart \
+             onedrop-lmtp.service"
+        )),
+    }
+    if command.filter.is_empty() {
+        remarks.warning(format!(
+            "{place}: without local_delivery_status_filter mail is returned if the program cannot \
+             begin (a library that is missing: 127); set it to \
+             regexp:/usr/share/onedrop/postfix/onedrop-status"
+        ));
+    }
 }
 
 fn needs_shell(text: &str) -> bool {

@@ -35,6 +35,8 @@ pub struct MessageDelivery {
     pub envelope: Envelope,
     /// The accounts of the envelope's recipients, in their order, and the mailboxes that are meant.
     pub homes: Vec<Option<Home>>,
+    /// As [`Mail::own_copies_alone`].
+    pub own_copies_alone: bool,
     pub clauses: ReceivedClauses,
     pub received: Zoned,
     pub started: Instant,
@@ -92,6 +94,7 @@ impl MessageDelivery {
             clauses: Some((&self.clauses, &self.received)),
             started: self.started,
             one_ending: false,
+            own_copies_alone: self.own_copies_alone,
         };
         let deliver = || drop(self.service.deliver(mail, &self.deadline, watch));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(deliver)) {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::Zoned;
 
 use super::ServerState;
+use super::caller::{self, ClientIdentity};
 use super::connection::{ClientConnection, ConnectionSettings, Peer};
 use super::delivery::MessageDelivery;
 use super::protocol::Transaction;
@@ -27,10 +28,11 @@ use crate::outcome::Outcome;
 use crate::service::{LOOK_UP, Service};
 
 /// Serves one client to its end.
-pub fn serve(socket: Arc<Socket>, server: &Arc<ServerState>) {
+pub fn serve(socket: Arc<Socket>, caller: ClientIdentity, server: &Arc<ServerState>) {
     let service = server.service();
     let settings = settings(&service);
-    let client = SocketClient { socket, server, service, known: HashMap::new(), cannot_ask: None };
+    let known = HashMap::new();
+    let client = SocketClient { socket, caller, server, service, known, cannot_ask: None };
     if let Err(error) = ClientConnection::new(client, settings).run() {
         tracing::debug!(%error, "connection ended");
     }
@@ -47,6 +49,7 @@ fn settings(service: &Service) -> ConnectionSettings {
 
 struct SocketClient<'a> {
     socket: Arc<Socket>,
+    caller: ClientIdentity,
     server: &'a Arc<ServerState>,
     service: Arc<Service>,
     /// The accounts of the message's recipients, and the mailboxes that are meant.
@@ -97,7 +100,7 @@ impl Peer for SocketClient<'_> {
         let asks = || !matches!(self.service.routing.known(recipient), Known::Home(_));
         let home = match &self.cannot_ask {
             Some(ending) if asks() => Err(ending.clone()),
-            _ => self.account_of(recipient),
+            _ => self.home_of(recipient),
         };
         let home = home.map_err(|ending| {
             self.refuse(transaction, recipient, &ending);
@@ -126,6 +129,43 @@ impl Peer for SocketClient<'_> {
 }
 
 impl SocketClient<'_> {
+    /// The recipient's account, if the caller may deliver to it.
+    fn home_of(&mut self, recipient: &str) -> Result<Home, Box<Ending>> {
+        // Temporary, also where nobody has the address: to Postfix it is this user's, so that is a
+        // fault of the set-up; and what others have no user needs to hear.
+        let over_quota = self.service.policy.over_quota;
+        let refused = |why: String| Box::new(Failure::Setup(why).ending(over_quota));
+        let deferred = |ending: Box<Ending>| match ending.outcome {
+            Outcome::PermFail(_, why) => refused(why),
+            Outcome::Delivered(_) | Outcome::TempFail(..) => ending,
+        };
+        let user = match self.caller {
+            ClientIdentity::Believed => return self.account_of(recipient),
+            ClientIdentity::Unseen => {
+                let why = "this server cannot see whose process calls: its service needs \
+                           PrivateUsers=no";
+                return Err(refused(why.to_owned()));
+            }
+            ClientIdentity::User(user) => user,
+        };
+        let name = caller::name_of(user).map_err(refused)?;
+        let directory = &self.service.config().directory;
+        let Some(address) = directory.address_of_user(&name) else {
+            let why = "has a detail, a domain or capital letters, and may mean another's account";
+            return Err(refused(format!("user {name}: the name {why}")));
+        };
+        // local(8) has made sure that such a recipient is this user, in whatever domain.
+        let asked = directory.local_part_of_user(recipient, &name).unwrap_or(recipient).to_owned();
+        let own = self.account_of(&address).map_err(deferred)?;
+        let its = self.account_of(&asked).map_err(deferred)?;
+        match its.account == own.account {
+            true => Ok(its),
+            false => Err(refused(format!(
+                "user {name} may deliver to its own account alone, and {recipient} is not its own"
+            ))),
+        }
+    }
+
     fn account_of(&mut self, recipient: &str) -> Result<Home, Box<Ending>> {
         let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient, Instant::now() + LOOK_UP) {
@@ -203,6 +243,8 @@ impl SocketClient<'_> {
         // Any client could name a user who logged in, and so write into every account's Sent.
         let is_believed =
             self.socket.peer_user().is_some_and(|user| self.server.believed.contains(&user));
+        // Nor is what such a message says of itself, as Authentication-Results.
+        let own_copies_alone = self.caller != ClientIdentity::Believed;
         Ok(MessageDelivery {
             envelope: Envelope {
                 sender: transaction.sender,
@@ -215,6 +257,7 @@ impl SocketClient<'_> {
             clauses: ReceivedClauses { from, by: service.host.clone(), protocol, id },
             message,
             homes,
+            own_copies_alone,
             received: Zoned::now(),
             started: Instant::now(),
             deadline: service.deadline(),
