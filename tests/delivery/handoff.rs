@@ -206,10 +206,13 @@ fn verify_takes_out_the_later_try_and_nothing_of_the_first() {
     for mailbox in ["Lists", "Late", "Copies"] {
         assert!(imap.command(&format!("CREATE {mailbox}")).expect("CREATE").is_ok());
     }
-    // A filter's second copy of the same try, a later try, and an equal message of Doug's own.
+    // A filter's second copy of the same try, a later try beside the first and where nothing else
+    // stands, and an equal message of Doug's own.
     let late = text.replace("X-Onedrop-Try: 1\r\n", "X-Onedrop-Try: 2\r\n");
     let own = &text[text.find("From:").expect("From")..];
-    for (mailbox, message) in [("Lists", text.as_str()), ("Late", &late), ("Copies", own)] {
+    for (mailbox, message) in
+        [("Lists", text.as_str()), ("INBOX", &late), ("Late", &late), ("Copies", own)]
+    {
         assert!(imap.append(mailbox, "", message.as_bytes()).expect("APPEND").is_ok());
     }
     let ages = "placed_at = placed_at - interval '1 hour', epoch = 2, settled_at = NULL";
@@ -225,15 +228,15 @@ fn verify_takes_out_the_later_try_and_nothing_of_the_first() {
     let count = |mailbox| site.dovecot.count("doug", mailbox);
     let counts = || ["INBOX", "Lists", "Late", "Copies"].map(count);
     let (status, said) = verify(&[]);
-    assert!(status == Some(1) && said.contains("lmtp=Late/1 is a later try's"), "{said}");
-    assert_eq!(counts(), [1, 1, 1, 1]);
+    assert!(status == Some(1) && said.contains("lmtp=INBOX/2 is a later try's"), "{said}");
+    assert_eq!(counts(), [2, 1, 1, 1]);
     let (_, said) = verify(&["--repair"]);
-    assert!(said.contains("lmtp=Late/1 was a later try's"), "{said}");
-    assert_eq!(counts(), [1, 1, 0, 1], "{said}");
+    assert!(said.contains("lmtp=INBOX/2 was a later try's"), "{said}");
+    assert_eq!(counts(), [1, 1, 1, 1], "the only copy in a mailbox stays: {said}");
     let (status, said) = verify(&["--repair"]);
     assert!(status == Some(0) && !said.contains("later try"), "{said}");
     // That it lies nowhere is no fault.
-    for mailbox in ["INBOX", "Lists"] {
+    for mailbox in ["INBOX", "Lists", "Late"] {
         for command in [&format!("SELECT {mailbox}"), "STORE 1 +FLAGS (\\Deleted)", "EXPUNGE"] {
             assert!(imap.command(command).expect(command).is_ok(), "{command}");
         }
