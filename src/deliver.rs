@@ -279,12 +279,7 @@ fn deliver_named(
     let recorded = match record(job, &attempt, fields, means, &mut early, &mut phases) {
         Ok(recorded) => recorded,
         Err(failure) => {
-            if may_rename
-                && fields.is_some()
-                && matches!(failure, Failure::Ledger(LedgerError::OtherConfig(_)))
-                && let Ok(anew) = Named::new(plain, means, true)
-                && anew.fields != named.fields
-            {
+            if let Some(anew) = named.anew(plain, means, &failure).filter(|_| may_rename) {
                 return deliver_named(plain, &anew, means, false);
             }
             means.watch.not_recorded(phases.waits);

@@ -6,7 +6,7 @@
 //! there, whoever has changed it meanwhile. After a change a copy that was named by a list before
 //! it keeps that name, so that what is in flight stays single.
 
-use super::{DeliveryRequest, Means};
+use super::{DeliveryRequest, Failure, Means};
 use crate::directory::Destination;
 use crate::ledger::{FilterFields, LedgerError};
 use crate::message;
@@ -52,6 +52,19 @@ impl Named {
             named.destinations.push(copy);
         }
         Ok(named)
+    }
+
+    /// The names by what is on record now, if that is why the record was refused.
+    pub fn anew(
+        &self,
+        job: &DeliveryRequest<'_>,
+        means: Means<'_>,
+        refused: &Failure,
+    ) -> Option<Named> {
+        let other = matches!(refused, Failure::Ledger(LedgerError::OtherConfig(_)));
+        let asks = other && self.fields.is_some();
+        let anew = asks.then(|| Named::new(job, means, true).ok()).flatten();
+        anew.filter(|anew| anew.fields != self.fields)
     }
 
     pub fn request<'a>(&'a self, job: &DeliveryRequest<'a>) -> DeliveryRequest<'a> {
