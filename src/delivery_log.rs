@@ -1,6 +1,6 @@
 //! The log record of a delivery to one recipient; the command and the LMTP server write the same
 //! one. Queue id, recipient and Message-ID are in the text as well as in fields, because rsyslog
-//! and grep see only the text.
+//! and grep see only the text; they are quoted there, so that none of them says how it ended.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use crate::deliver::{Phases, Placed};
 use crate::outcome::{Outcome, Reason};
 use crate::receipt::Receipt;
 use crate::telemetry::Priority;
+use crate::text::quoted;
 
 /// The outcome for one recipient. Unknown values are `None` or empty, and get no field.
 #[derive(Debug, Default)]
@@ -36,7 +37,6 @@ impl DeliveryLogRecord<'_> {
     /// Writes the record with the outcome's priority.
     pub fn log(&self, outcome: &Outcome) {
         let message_id = self.message_id.map(String::from_utf8_lossy).unwrap_or_default();
-        let message_id = message_id.escape_debug();
         let (uid, file) = match self.own.map(|own| &own.receipt) {
             Some(Receipt::Uid { uid, .. }) => (Some(*uid), None),
             Some(Receipt::Name(name)) => (None, Some(name.as_str())),
@@ -69,8 +69,10 @@ impl DeliveryLogRecord<'_> {
             record_ms = phase(|phases| phases.record),
             append_ms = phase(|phases| phases.append),
             commit_ms = phase(|phases| phases.commit),
-            "{queue_id}: to=<{}> message-id={message_id} {} {status}: {}{}",
-            self.recipient,
+            "{}: to={} message-id={} {} {status}: {}{}",
+            quoted(queue_id),
+            quoted(&format!("<{}>", self.recipient)),
+            quoted(&message_id),
             outcome.name(),
             self.by,
             outcome.text()

@@ -54,7 +54,7 @@ pub fn line(outcome: &Outcome) -> String {
             format!("{} {}", outcome.status(), outcome.text())
         }
     };
-    text::within(&text, LONGEST_LINE).into_owned() + "\n"
+    text::within(&text::shown(&text), LONGEST_LINE).into_owned() + "\n"
 }
 
 /// The right to end the process, and to write its last words. There is one.
@@ -130,7 +130,7 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
     let mut stdout = std::io::stdout();
     let written = match out {
         "" => Ok(()),
-        out => writeln!(stdout, "{}", out.trim_end()),
+        out => writeln!(stdout, "{}", text::shown_output(out.trim_end())),
     };
     let written = written.and_then(|()| stdout.flush());
     let mut errors = std::io::stderr();
@@ -141,7 +141,7 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
         let _ = writeln!(errors, "standard output: {error}");
     }
     if !err.is_empty() {
-        let _ = writeln!(errors, "{}", err.trim_end());
+        let _ = writeln!(errors, "{}", text::shown_output(err.trim_end()));
     }
     end.with(match verdict {
         Verdict::Done if written.is_ok() => ExitCode::Ok as i32,
@@ -247,7 +247,7 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
 
 /// Tells somebody on standard error what happens, in a line, unless that would block.
 pub fn tell(text: &str) {
-    let line = format!("onedrop: {}\n", text::one_line(text));
+    let line = format!("onedrop: {}\n", text::shown(text));
     say(std::io::stderr().as_fd(), line.as_bytes());
 }
 

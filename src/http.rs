@@ -1,14 +1,18 @@
 //! HTTP, by axum and hyper: one private runtime in one thread serves a router, over TCP or a Unix
 //! socket. Metrics are served by it, and the web pages.
 //!
-//! Promise: a client that is silent, slow or endless costs a place among [`HttpLimits::places`] for
-//! [`HttpLimits::whole`] at most, a panic ends one request, and no delivery ever waits for either.
+//! Promise: a client that is slow or endless costs a place among [`HttpLimits::places`] for
+//! [`HttpLimits::whole`] at most, and one that is silent only while no other wants it; a panic ends
+//! one request, and no delivery ever waits for either.
 //! Relies on handlers that do not block. Nothing outside this module and `web` is async.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,10 +21,12 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::net::listener::Listener;
@@ -28,7 +34,8 @@ use crate::net::listener::Listener;
 /// What clients may take.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpLimits {
-    /// Clients at a time; more wait in the system's queue.
+    /// Clients at a time. For one more, a client that has sent no request gives its place up; if
+    /// all have, it waits.
     pub places: usize,
     /// For a request's head.
     pub head: Duration,
@@ -60,7 +67,7 @@ pub fn serve(address: SocketAddr, router: Router) -> io::Result<()> {
     let runtime = runtime(1)?;
     thread::Builder::new().name("http".to_owned()).spawn(move || {
         let places = Arc::new(Semaphore::new(OF_METRICS.places));
-        let ended = runtime.block_on(accept(listener, router, OF_METRICS, places));
+        let ended = runtime.block_on(accept(listener, router, OF_METRICS, places, Arc::default()));
         if let Err(error) = ended {
             tracing::error!(%error, "no metrics are served any more");
         }
@@ -82,9 +89,11 @@ pub fn run(
     let served = runtime.block_on(async {
         let stop = tokio::net::UnixStream::from_std(stop)?;
         let open = Arc::new(Semaphore::new(limits.places));
-        let accepting = listeners
-            .into_iter()
-            .map(|listener| tokio::spawn(accept(listener, router.clone(), limits, open.clone())));
+        let silent = Arc::<SilentClients>::default();
+        let accepting = listeners.into_iter().map(|listener| {
+            let (open, silent) = (Arc::clone(&open), Arc::clone(&silent));
+            tokio::spawn(accept(listener, router.clone(), limits, open, silent))
+        });
         let accepting: Vec<_> = accepting.collect();
         stop.readable().await?;
         for one in accepting {
@@ -112,12 +121,43 @@ enum Accepting {
     Unix(tokio::net::UnixListener),
 }
 
+/// Clients whose request has not come yet, oldest first.
+#[derive(Default)]
+struct SilentClients(Mutex<BTreeMap<u64, (Option<IpAddr>, AbortHandle)>>);
+
+impl SilentClients {
+    /// Ends the oldest one of the address that has the most.
+    fn end_one(&self) {
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_address = |address| clients.values().filter(|(from, _)| *from == address).count();
+        let oldest_of_most = clients
+            .iter()
+            .map(|(number, (from, _))| (of_address(*from), Reverse(*number)))
+            .max()
+            .map(|(_, Reverse(number))| number);
+        if let Some((_, task)) = oldest_of_most.and_then(|number| clients.remove(&number)) {
+            task.abort();
+        }
+    }
+
+    fn add(&self, number: u64, from: Option<IpAddr>, task: AbortHandle) {
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.insert(number, (from, task));
+    }
+
+    fn remove(&self, number: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+}
+
 async fn accept(
     listener: Listener,
     router: Router,
     limits: HttpLimits,
     places: Arc<Semaphore>,
+    silent: Arc<SilentClients>,
 ) -> io::Result<()> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
     // The file of a Unix socket goes with the last of this.
     let (accepting, _file) = match listener {
         Listener::Tcp(one) => (Accepting::Tcp(tokio::net::TcpListener::from_std(one)?), None),
@@ -126,21 +166,39 @@ async fn accept(
         }
     };
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-        let router = router.clone();
         let accepted = match &accepting {
             Accepting::Tcp(one) => {
-                one.accept().await.map(|(client, _)| spawn(client, router, limits, place))
+                one.accept().await.map(|(client, from)| (Client::Tcp(client), Some(from.ip())))
             }
             Accepting::Unix(one) => {
-                one.accept().await.map(|(client, _)| spawn(client, router, limits, place))
+                one.accept().await.map(|(client, _)| (Client::Unix(client), None))
             }
         };
-        if accepted.is_err() {
+        let Ok((client, from)) = accepted else {
             // No more descriptors, most likely: they come back when clients leave.
             sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        if places.available_permits() == 0 {
+            silent.end_one();
         }
+        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (served, router) = (Arc::clone(&silent), router.clone());
+        // Its thread is this one: it begins after it was added.
+        let task = match client {
+            Client::Tcp(client) => spawn(client, router, limits, place, (number, served)),
+            Client::Unix(client) => spawn(client, router, limits, place, (number, served)),
+        };
+        silent.add(number, from, task);
+        // What it has sent already is read before the next client can take its place.
+        tokio::task::yield_now().await;
     }
+}
+
+enum Client {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
 }
 
 fn spawn(
@@ -148,15 +206,21 @@ fn spawn(
     router: Router,
     limits: HttpLimits,
     place: OwnedSemaphorePermit,
-) {
-    tokio::spawn(async move {
+    (number, silent): (u64, Arc<SilentClients>),
+) -> AbortHandle {
+    let serve = async move {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).keep_alive(false).title_case_headers(true);
         http.max_buf_size(LONGEST_REQUEST).header_read_timeout(limits.head);
-        let service = TowerToHyperService::new(router);
-        let served = http.serve_connection(TokioIo::new(client), service);
+        let router = TowerToHyperService::new(router);
+        let answer = service_fn(|request| {
+            silent.remove(number);
+            router.call(request)
+        });
         // A client that is gone, or too slow, needs no answer.
-        let _ = timeout(limits.whole, served).await;
+        let _ = timeout(limits.whole, http.serve_connection(TokioIo::new(client), answer)).await;
+        silent.remove(number);
         drop(place);
-    });
+    };
+    tokio::spawn(serve).abort_handle()
 }

@@ -7,6 +7,7 @@
 //! Priorities are syslog(3)'s. tracing has no NOTICE, so an event may name its priority in a field
 //! of that name ([`Priority`]), which then counts in place of its level.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
@@ -68,6 +69,8 @@ impl Priority {
 /// Where journald takes datagrams of `FIELD=value` lines ("native protocol" in
 /// systemd.journal-fields(7)).
 const SOCKET: &str = "/run/systemd/journal/socket";
+/// Whose records they are.
+const IDENTIFIER: &str = "SYSLOG_IDENTIFIER=onedrop";
 
 /// Sends this process' log records to the journal, if there is one.
 pub fn start() {
@@ -131,12 +134,13 @@ pub fn lines(
     let (queue, guard) = catch_unwind(AssertUnwindSafe(|| queue.finish(out))).ok()?;
     let _ = counter.set(queue.error_counter());
     let write = move |record: &LogRecord| {
-        let fields = record.fields.lines();
-        let fields: Vec<&str> =
-            fields.map(|field| field.strip_prefix("ONEDROP_").unwrap_or(field)).collect();
-        let text = format!("{} {}", record.message(), fields.join(" "));
+        let mut text = format!("MESSAGE={}", unmistakable(&record.message()));
+        for (name, value) in record.fields.lines().filter_map(|field| field.split_once('=')) {
+            let name = name.strip_prefix("ONEDROP_").unwrap_or(name);
+            text += &format!(" {name}={}", text::quoted(value));
+        }
         // What finds no room is counted there.
-        let _ = queue.clone().write_all(line(record.priority, text.trim_end()).as_bytes());
+        let _ = queue.clone().write_all(line(record.priority, &text).as_bytes());
     };
     Some((LogLayer(write), Log(Some(guard))))
 }
@@ -153,7 +157,7 @@ pub fn journal(path: PathBuf) -> std::io::Result<impl Layer<Registry> + Send + S
     Ok(LogLayer(move |record: &LogRecord| {
         let (priority, message) = (record.priority as u8, record.message());
         let text =
-            format!("SYSLOG_IDENTIFIER=onedrop\nPRIORITY={priority}\n{message}\n{}", record.fields);
+            format!("{IDENTIFIER}\nPRIORITY={priority}\nMESSAGE={message}\n{}", record.fields);
         let _ = socket.send_to(text.as_bytes(), &path);
     }))
 }
@@ -229,7 +233,18 @@ struct LogRecord {
 impl LogRecord {
     fn message(&self) -> String {
         let colon = if self.why.is_empty() { "" } else { ": " };
-        format!("MESSAGE={}{colon}{}", self.text, self.why)
+        format!("{}{colon}{}", self.text, self.why)
+    }
+}
+
+/// The text of a line: in quotation marks where a part of it reads as a field.
+fn unmistakable(text: &str) -> Cow<'_, str> {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let is_field =
+        |word: &str| word.split_once('=').is_some_and(|(name, _)| name.contains(is_name));
+    match text.starts_with('"') || text.split_whitespace().any(is_field) {
+        true => text::quoted(text),
+        false => text.into(),
     }
 }
 
@@ -242,7 +257,7 @@ impl Visit for LogRecord {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        let value = text::one_line(value);
+        let value = text::shown(value);
         match field.name() {
             "message" => self.text = value.into_owned(),
             "error" | "failure" | "why" => self.why = value.into_owned(),

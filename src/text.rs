@@ -4,9 +4,10 @@
 //!
 //! Promise: what comes out is one line. Each control character (Unicode's Cc: NUL, line ends, tab,
 //! escape, DEL, U+0080 to U+009F) is one space, bytes that are not UTF-8 are U+FFFD, and a text
-//! with a limit is cut before the first character that does not fit. Everything else stays. Only
-//! [`escaped`] shows which control character it was, and [`without_controls`] leaves them out. By
-//! hand: no crate does this and nothing else.
+//! with a limit is cut before the first character that does not fit. Everything else stays. That is
+//! for what is stored or sent. What people read goes through [`shown`], which leaves nothing in it
+//! that hides or turns round what stands beside it, and where words of ours follow, through
+//! [`quoted`]. By hand: no crate does this and nothing else.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -33,6 +34,62 @@ pub fn shortened(text: &str, longest: usize) -> Cow<'_, str> {
         true => one_line(text),
         false => (within(text, longest.saturating_sub(CUT.len())).into_owned() + CUT).into(),
     }
+}
+
+/// `text` on one line, for people: blanks of all kinds that end or move a line are spaces, and each
+/// other control character, and each that changes the direction of text or ends a line elsewhere
+/// (U+202E, U+2028), is an escape such as `\u202e`, which JSON reads as that character.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    match text.contains(is_blank) {
+        true => with_escapes_but(&text.replace(is_blank, " "), &[]).into_owned().into(),
+        false => with_escapes_but(text, &[]),
+    }
+}
+
+/// As [`shown`], of a text whose line ends and tabs stay.
+pub fn shown_lines(text: &str) -> Cow<'_, str> {
+    with_escapes_but(text, &['\n', '\t'])
+}
+
+/// As [`shown`], of a command's output: its own line ends, tabs and colours stay.
+pub fn shown_output(text: &str) -> Cow<'_, str> {
+    with_escapes_but(text, &['\n', '\t', '\u{1b}'])
+}
+
+/// As [`shown`], and in quotation marks unless it is one word without any: no word beside it can be
+/// taken for a part of it, and no part of it for a word beside it.
+pub fn quoted(text: &str) -> Cow<'_, str> {
+    let is_word = |text: &str| !text.contains(|c: char| c.is_whitespace() || "\"\\".contains(c));
+    match shown(text) {
+        shown if is_word(&shown) => shown,
+        shown => format!("\"{}\"", shown.replace('\\', "\\\\").replace('"', "\\\"")).into(),
+    }
+}
+
+/// A tab or the end of a line.
+fn is_blank(c: char) -> bool {
+    matches!(c, '\t'..='\r')
+}
+
+/// Whether it is no character that is seen, but one that changes how others are.
+fn is_hidden(c: char) -> bool {
+    let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}');
+    c.is_control() || turns(c) || matches!(c, '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}')
+}
+
+fn with_escapes_but<'a>(text: &'a str, stays: &[char]) -> Cow<'a, str> {
+    let must_go = |c| is_hidden(c) && !stays.contains(&c);
+    if !text.contains(must_go) {
+        return text.into();
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match must_go(c) {
+            true => escaped += &format!("\\u{:04x}", u32::from(c)),
+            false => escaped.push(c),
+        }
+    }
+    escaped.into()
 }
 
 /// `text` on one line with an escape in place of each control character (`\n`, `\u{1b}`): what an

@@ -47,7 +47,7 @@ pub struct Finding {
 impl Finding {
     /// A finding on one line, with `text` cleaned.
     pub(super) fn new(severity: Severity, topic: &'static str, text: impl AsRef<str>) -> Finding {
-        let text = text::shortened(text.as_ref().trim(), LONGEST).into_owned();
+        let text = text::shortened(&text::shown(text.as_ref().trim()), LONGEST).into_owned();
         Finding { severity, topic, text, file: None, line: None }
     }
 

@@ -18,7 +18,7 @@ use crate::ledger::{AnyLedger, Attempt, LedgerError, Window};
 use crate::pool::Limits;
 use crate::service::{Adapters, ONE, host_name};
 use crate::store::AnyStore;
-use crate::text::one_line;
+use crate::text::{shown, shown_output};
 use crate::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 use crate::way::WayProof;
 
@@ -163,12 +163,12 @@ impl FindingsPrinter {
             News::Failed { destination, why } => {
                 let line = format!("account={}: {why}", destination.account);
                 self.progress.suspend(|| {
-                    let _ = writeln!(io::stderr(), "failed   {}", one_line(&line));
+                    let _ = writeln!(io::stderr(), "failed   {}", shown(&line));
                 });
             }
             News::Progress { account, tally } => {
                 let found = tally.errors + tally.repaired;
-                let account = one_line(&account);
+                let account = shown(&account);
                 let copies = tally.copies;
                 let text = format!("{copies} compared, {found} found, at {account:.40}");
                 self.progress.set_message(text);
@@ -192,14 +192,15 @@ impl FindingsPrinter {
                 Level::Error => Paint::Bad,
             };
             let first = format!("{:<9}", finding.level);
-            self.screen.line(&first, paint, &one_line(&line), first.len())
+            self.screen.line(&first, paint, &shown(&line), first.len())
         };
         self.write(&text);
         self.findings += 1;
     }
 
     fn write(&mut self, text: &str) {
-        let written = self.progress.suspend(|| io::stdout().write_all(text.as_bytes()));
+        let written =
+            self.progress.suspend(|| io::stdout().write_all(shown_output(text).as_bytes()));
         if self.written.is_ok() {
             self.written = written;
         }

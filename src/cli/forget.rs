@@ -10,7 +10,7 @@ use crate::exit::Verdict;
 use crate::ledger::{ForgetWhat, ForgottenCopy, PassedBy};
 use crate::retention;
 use crate::service::{Adapters, ONE};
-use crate::text::one_line;
+use crate::text::shown;
 
 const LEASED: &str = "leased not long ago";
 const NEEDED: &str = "another account's Sent still needs its Message-ID";
@@ -94,5 +94,5 @@ fn text(line: &ForgottenLine, done: &str) -> String {
     let ForgottenLine { message_id, account, mailbox, why, .. } = line;
     let id = message_id.as_deref().unwrap_or("(no Message-ID)");
     let done = why.map_or(done.to_owned(), |why| format!("passed by: {why}"));
-    one_line(&format!("account={account} mailbox={mailbox} {id}: {done}")).into_owned() + "\n"
+    shown(&format!("account={account} mailbox={mailbox} {id}: {done}")).into_owned() + "\n"
 }

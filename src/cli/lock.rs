@@ -145,9 +145,7 @@ fn meant(name: Option<&str>) -> Result<Holding, String> {
     }
     match name.parse() {
         Ok(token) => Ok(Holding { token, owner: None }),
-        Err(_) => {
-            Err(format!("run under the lock {}, not {}", own?.token.name, text::one_line(name)))
-        }
+        Err(_) => Err(format!("run under the lock {}, not {}", own?.token.name, text::shown(name))),
     }
 }
 
@@ -212,7 +210,7 @@ fn steal(
         return Err(format!("several slots are held, say which with --slot: {holders}"));
     }
     let by = format!("stolen by {}:{}", host_name(), std::process::id());
-    let note = match text::one_line(note) {
+    let note = match text::shown(note) {
         why if why.is_empty() => by,
         why => format!("{by}: {why}"),
     };

@@ -21,7 +21,7 @@ use crate::service::{Adapters, ONE, host_name};
 use crate::status::{
     self, LedgerFacts, SeenByHost, StatusFigures, StatusFinding, StatusGauges, StatusLevel,
 };
-use crate::text::one_line;
+use crate::text::shown;
 use crate::way::WayProof;
 
 /// What the ledger may take.
@@ -102,7 +102,7 @@ fn as_text(level: StatusLevel, findings: &[StatusFinding], screen: Screen) -> St
         StatusLevel::Failed => "something could not be told",
     };
     let (version, host) = (env!("CARGO_PKG_VERSION"), host_name());
-    let mut out = format!("onedrop {version} on {}: {how}\n", one_line(&host));
+    let mut out = format!("onedrop {version} on {}: {how}\n", shown(&host));
     for StatusFinding { level, topic, text, command } in findings {
         let paint = match level {
             StatusLevel::Ok => Paint::Good,
@@ -110,8 +110,8 @@ fn as_text(level: StatusLevel, findings: &[StatusFinding], screen: Screen) -> St
             StatusLevel::Failed => Paint::Bad,
         };
         let first = format!("{:<9}  ", level.word());
-        let (rest, next) = (format!("{topic:<8}  {text}"), command.as_deref());
-        let next = next.map(|command| format!("-> {command}")).unwrap_or_default();
+        let (rest, next) = (format!("{topic:<8}  {}", shown(text)), command.as_deref());
+        let next = next.map(|command| format!("-> {}", shown(command))).unwrap_or_default();
         let columns = [&first, &rest, &next].map(|part| part.chars().count()).iter().sum::<usize>();
         // A command is there to be copied.
         let is_apart = screen.width.is_some_and(|width| columns + 2 > width);

@@ -17,7 +17,7 @@ use crate::ledger::{
 };
 use crate::service::{Adapters, ONE};
 use crate::status::unrecorded_trace;
-use crate::text::one_line;
+use crate::text::shown;
 
 const TIME: Duration = Duration::from_secs(60);
 /// What this host's log may take.
@@ -103,8 +103,7 @@ fn asked(args: &TraceArgs, since: Option<&str>) -> String {
         ("about", args.subject.as_deref()),
     ];
     let asked = words.into_iter().filter_map(|(word, value)| Some(format!(" {word} {}", value?)));
-    one_line(&(asked.collect::<String>() + if args.failed { " that failed" } else { "" }))
-        .into_owned()
+    shown(&(asked.collect::<String>() + if args.failed { " that failed" } else { "" })).into_owned()
 }
 
 /// A message as text: a name and a value on each line.
@@ -273,7 +272,7 @@ impl TraceText<'_> {
     /// Writes a line: what it is about, and that.
     fn line(&mut self, name: &str, value: &str) {
         let first = format!("{name:<width$} ", width = NAME - 1);
-        let line = self.screen.line(&first, Paint::Name, &one_line(value), NAME);
+        let line = self.screen.line(&first, Paint::Name, &shown(value), NAME);
         self.out += line.trim_end();
         self.out.push('\n');
     }

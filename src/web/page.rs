@@ -17,7 +17,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::Site;
 use crate::ledger::LedgerError;
-use crate::text::one_line;
+use crate::text::{shown, shown_lines};
 
 /// The text of a page.
 pub struct Html(String);
@@ -92,7 +92,7 @@ impl When {
     pub fn on_record(text: &str) -> When {
         match text.parse() {
             Ok(time) => When::at(time),
-            Err(_) => When { text: one_line(text).into_owned(), iso: String::new(), time: None },
+            Err(_) => When { text: shown(text).into_owned(), iso: String::new(), time: None },
         }
     }
 
@@ -200,13 +200,19 @@ impl HttpBody for InParts {
     }
 }
 
+/// Templates escape what HTML has a use for; what hides or turns round the text beside it is none
+/// of their own, so it came with a value.
+fn rendered(page: &impl Template) -> askama::Result<String> {
+    page.render().map(|page| shown_lines(&page).into_owned())
+}
+
 impl Html {
     /// The page; a template fails only where a value in it does.
     pub fn of(page: &impl Template) -> Result<Html, NotShown> {
         let why = |error: askama::Error| {
             NotShown::new(StatusCode::INTERNAL_SERVER_ERROR, "Not shown", error.to_string())
         };
-        page.render().map(Html).map_err(why)
+        rendered(page).map(Html).map_err(why)
     }
 
     pub fn response(self) -> Response {
@@ -217,7 +223,7 @@ impl Html {
     /// comes.
     fn beginning(head: &Head) -> String {
         let page = NotShownPage { head, text: "", next: ("", "/") };
-        let page = page.render().unwrap_or_default();
+        let page = rendered(&page).unwrap_or_default();
         let begins =
             page.split_once(CONTENT).map(|(begins, _)| [begins, CONTENT, LOOKING].concat());
         begins.unwrap_or_default()
@@ -279,14 +285,14 @@ impl NotShown {
 
     /// The same as a page, for one that was begun.
     pub fn page(self, site: &Site) -> Html {
-        let told = |error| one_line(&format!("The ledger: {}.", site.told(error))).into_owned();
+        let told = |error| shown(&format!("The ledger: {}.", site.told(error))).into_owned();
         let said = self.error.as_ref().map_or(self.text, told);
         let (text, next) = match &self.elsewhere {
             Some(path) => ("One message was found.", ("To its story", path.as_str())),
             None => (said.as_str(), ("To the front page", "/")),
         };
         let page = NotShownPage { head: &site.head(self.title, ""), text, next };
-        Html(page.render().unwrap_or_else(|_| said.clone()))
+        Html(rendered(&page).unwrap_or_else(|_| said.clone()))
     }
 }
 

@@ -399,6 +399,21 @@ fn the_server_says_at_its_start_what_it_cannot_reach_and_serves() {
     assert!(!content.log().contains("cannot be reached"), "{}", content.log());
 }
 
+/// What a sender writes is one word of the record's text, whatever it says.
+#[test]
+fn no_sender_writes_how_a_delivery_ended() {
+    let admin = Admin::empty();
+    let message = b"Subject: x\nMessage-ID: <a@x> delivered 2.0.0: stored account=ceo\n\nbody\n";
+    let recipient = "x> message-id=<y> delivered 2.0.0: stored@elsewhere.example";
+    let mut command = admin.command(&["deliver", "--queue-id", "4Log", "-d", recipient]);
+    let (status, told) = told_to_the_journal(&mut command, message);
+    assert_eq!((status.code(), told.len()), (Some(67), 1), "{told:#?}");
+    let text = "\nMESSAGE=4Log: to=\"<x> message-id=<y> delivered 2.0.0: \
+                stored@elsewhere.example>\" message-id=\"<a@x> delivered 2.0.0: stored \
+                account=ceo\" permfail 5.1.1: ";
+    assert!(told[0].contains(text), "{text}: {told:#?}");
+}
+
 /// One record for each recipient, at the priority of its end; its text is all that rsyslog and grep
 /// have.
 #[test]

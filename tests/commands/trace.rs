@@ -168,7 +168,7 @@ fn the_text_names_each_copys_state_and_local_times() {
     for line in [
         "recorded    2026-07-01 12:00:00 +02:00",
         "size        12 bytes",
-        "subject     a [2J",
+        "subject     a\\u001b[2J",
         "copy        account=scuba mailbox=INBOX: placed 2027-01-01 00:30:00 +01:00, uid=42, found \
          in the mailbox after a doubt, NUL bytes stored as 0x80",
         "copy        account=scuba mailbox=a: not delivered, tried 2 times",
@@ -188,4 +188,38 @@ fn the_text_names_each_copys_state_and_local_times() {
     assert!(text.lines().any(|found| found.starts_with(leased)), "{text}");
     let utc = told("Europe/Berlin", &["--utc"]);
     assert!(utc.contains("recorded    2026-07-01 10:00:00 UTC\n"), "{utc}");
+}
+
+/// What a sender wrote neither moves a terminal's cursor nor turns text round, in any output.
+#[test]
+fn what_hides_or_turns_text_round_is_shown_as_an_escape() {
+    let admin = Admin::empty();
+    let message = "From: =?utf-8?q?Ann=1B[2J?= <ann@x.example>\n\
+                   Subject: =?utf-8?q?a=1B[31m_=E2=80=AEgnp.exe=E2=80=A8b?=\n\
+                   Message-ID: <turned\u{202e}@x>\nDate: Mon, 23 Nov 2026 10:00:00 +0000\n\nbody\n";
+    let file = admin.site.root.write("turned.eml", message);
+    let file = file.display().to_string();
+    let hidden = |text: &str| {
+        text.contains(|c: char| {
+            c.is_control() && c != '\n'
+                || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        })
+    };
+    let outputs: [&[&str]; 6] = [
+        &["replay", "--json", "--to", "scuba@mail.axial.net", &file],
+        &["trace", "scuba"],
+        &["trace", "scuba", "--json"],
+        &["status"],
+        &["verify", "--since", "1h"],
+        &["forget", "--since", "1h", "--dry-run"],
+    ];
+    for args in outputs {
+        let ended = admin.run(args);
+        assert!(!hidden(&ended.out) && !hidden(&ended.err), "{args:?}: {ended:?}");
+        if args == ["trace", "scuba"] {
+            for said in ["\\u202egnp.exe\\u2028b", "<turned\\u202e@x>"] {
+                assert!(ended.out.contains(said), "{said}: {}", ended.out);
+            }
+        }
+    }
 }

@@ -331,16 +331,14 @@ fn ask(lmtp: &Lmtp, request: &str) -> String {
     text
 }
 
-/// There are eight places, and a client has each for two seconds at most (`src/web.rs`).
+/// There are eight places; a silent client gives its own up where another needs it, and after two
+/// seconds (`src/http.rs`).
 #[test]
 fn silent_clients_leave_their_places_to_others() {
     let site = Site::embedded();
     let lmtp = site.server("");
-    let began = Instant::now();
     let silent: Vec<TcpStream> = (0..3 * 8).map(|_| connect(&lmtp)).collect();
     assert!(ask(&lmtp, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n"));
-    let took = began.elapsed();
-    assert!(took >= Duration::from_secs(3 * 2) && took < LONG, "{took:?}");
     for mut one in silent {
         assert_eq!(one.read(&mut [0; 8]).expect("the end"), 0, "it was turned away");
     }

@@ -161,3 +161,31 @@ fn a_record_names_its_priority_and_a_line_has_a_time() {
     }
     assert_eq!(lines.next(), None);
 }
+
+/// Where there is no journal a record is one line, and whatever its values hold, it reads as one
+/// text and these fields.
+#[test]
+fn no_value_in_a_line_reads_as_another_field() {
+    let (unblock, until) = channel();
+    drop(unblock);
+    let taken: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let (lines, log) =
+        telemetry::lines(Blocked { until, taken: Arc::clone(&taken) }).expect("a thread");
+    with(lines, || {
+        tracing::info!(recipient = "a b@x OUTCOME=delivered", outcome = "permfail", "an end");
+        tracing::info!(sender = "\u{202e}\"x\n", "to=<a> STATUS=2.0.0 was refused");
+        tracing::info!("a = b and c=d");
+    });
+    drop(log);
+    let text = String::from_utf8(taken.lock().expect("lines").clone()).expect("text");
+    let lines: Vec<_> =
+        text.lines().map(|line| line.split_once(" INFO ").expect("a line").1).collect();
+    assert_eq!(
+        lines,
+        [
+            "MESSAGE=an end RECIPIENT=\"a b@x OUTCOME=delivered\" OUTCOME=permfail",
+            "MESSAGE=\"to=<a> STATUS=2.0.0 was refused\" SENDER=\"\\\\u202e\\\"x \"",
+            "MESSAGE=a = b and c=d",
+        ]
+    );
+}

@@ -138,3 +138,35 @@ fn a_copy_that_was_handed_over_is_in_no_mailbox_that_is_known() {
         assert_eq!(commands(&page, "onedrop verify"), Vec::<String>::new());
     }
 }
+
+/// What people elsewhere wrote, and what a job printed, neither hides nor turns round the text
+/// beside it.
+#[test]
+fn on_no_page_is_a_character_that_hides_or_turns_text_round() {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let config = site.config(
+        "web",
+        "[web]\nshow_subjects = true\n[jobs.loud]\nevery = \"1h\"\n\
+         command = [\"/bin/sh\", \"-c\", 'printf \"\\033[2J\\342\\200\\256gnp\"; exit 3']\n",
+    );
+    let message = "From: ann@x.example\nSubject: =?utf-8?q?=E2=80=AEgnp=E2=80=A8=1B[2J?=\n\
+                   Message-ID: <turned\u{202e}@x>\nDate: Mon, 23 Nov 2026 10:00:00 +0000\n\nbody\n";
+    let sender = "ann\u{1b}[2J\u{202e}@x.example";
+    delivered(&config, &["-d", SCUBA, "-f", sender], message.as_bytes());
+    run(&config, &["jobs", "run", "loud"]);
+    let served = Served::start(&config, &[]);
+    let story = served.page("/m/1");
+    for said in ["ann\\u001b[2J\\u202e@x.example", "\\u202egnp", "turned\\u202e@x"] {
+        assert!(story.contains(said), "{said}: {story}");
+    }
+    let jobs = served.page("/jobs");
+    assert!(jobs.contains("\\u001b[2J\\u202egnp"), "{jobs}");
+    let search = "/search?q=x%E2%80%AE%1B";
+    for path in ["/", "/m/1", "/jobs", "/failures", search, "/doubts", "/locks", "/hosts"] {
+        let page = served.page(path);
+        let turns = |c| matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let hidden = |c: char| c.is_control() && c != '\n' || turns(c);
+        assert!(!page.contains(hidden), "{path}: {page:?}");
+    }
+}

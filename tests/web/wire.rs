@@ -85,6 +85,36 @@ impl InProcess {
     }
 }
 
+/// Clients that say nothing, three times as many as there are places, and the limits let them: who
+/// asks is answered while they are there.
+#[test]
+fn silent_clients_keep_nobody_waiting() {
+    let limits = HttpLimits { head: 10 * LONG, whole: 10 * LONG, ..web::LIMITS };
+    let served = InProcess::with(&Config::default(), limits, Arc::new(()));
+    let connect = || {
+        let client = TcpStream::connect(("127.0.0.1", served.port)).expect("a server");
+        client.set_read_timeout(Some(LONG)).expect("a socket");
+        client
+    };
+    let silent: Vec<_> = (0..3 * limits.places).map(|_| connect()).collect();
+    for path in ["/healthz", "/", "/jobs", "/healthz"] {
+        let mut client = connect();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client.write_all(request.as_bytes()).expect("a server");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).expect("an answer");
+        assert_eq!(Answer::of(&answer).status, 200, "{path}");
+    }
+    // Those that came first gave their places up, and the newest are still there.
+    let mut silent = silent.into_iter();
+    assert_eq!(silent.next().expect("a client").read(&mut [0]).expect("an end"), 0);
+    let newest = silent.next_back().expect("a client");
+    newest.set_nonblocking(true).expect("a socket");
+    assert!(newest.peek(&mut [0]).is_err(), "it is not closed");
+    drop((newest, silent));
+    served.end();
+}
+
 fn site() -> Site<Files> {
     let site = Site::embedded();
     site.remember_for_ever();

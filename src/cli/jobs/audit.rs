@@ -87,7 +87,7 @@ fn of_job(standing: &JobStanding<'_>, seen: &JobsSeen) -> Vec<JobFinding> {
         find("never run", format!("on record since {}", ago(row.first_seen)));
     }
     if standing.job.enabled && !is_current(standing.job, row) {
-        let (on_record, configured) = (text::one_line(&row.schedule), &standing.job.schedule);
+        let (on_record, configured) = (text::shown(&row.schedule), &standing.job.schedule);
         find(
             "schedule",
             format!(
@@ -122,7 +122,7 @@ fn of_ghost(
             Err(why) => text.push_str(&format!("; not removed: {why}")),
         }
     }
-    let job = text::one_line(&row.name).into_owned();
+    let job = text::shown(&row.name).into_owned();
     Ok(JobFinding { job, kind: "ghost", text, is_settled })
 }
 

@@ -55,7 +55,7 @@ fn cells(
     now: SystemTime,
 ) -> Vec<String> {
     vec![
-        text::one_line(&row.name).into_owned(),
+        text::shown(&row.name).into_owned(),
         state.as_str().to_owned(),
         last(row, now),
         next,
@@ -83,7 +83,7 @@ pub(super) fn next(standing: &JobStanding<'_>, now: SystemTime) -> String {
     match (paused, standing.next) {
         _ if !standing.job.enabled => "-".to_owned(),
         (Some(pause), _) => {
-            let note = match text::one_line(&pause.note) {
+            let note = match text::shown(&pause.note) {
                 note if note.is_empty() => String::new(),
                 note => format!(": {note}"),
             };
@@ -100,7 +100,7 @@ pub(super) fn next(standing: &JobStanding<'_>, now: SystemTime) -> String {
 
 fn holder_of(holder: Option<&LockRow>) -> String {
     let named = |row: &LockRow| {
-        let host = text::one_line(&row.holder.host);
+        let host = text::shown(&row.holder.host);
         format!("{host}:{}", row.holder.pid)
     };
     holder.map_or("-".to_owned(), named)

@@ -39,7 +39,7 @@ fn run_named(
         (false, _) => RunWhy::IfDue,
         (true, None) => RunWhy::Forced(None),
         (true, Some(text)) => {
-            let told = |why| format!("--due {}: {why}", text::one_line(&text));
+            let told = |why| format!("--due {}: {why}", text::shown(&text));
             RunWhy::Forced(Some(job.schedule.named_time(&text).map_err(told)?))
         }
     };

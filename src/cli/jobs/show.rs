@@ -74,14 +74,14 @@ fn for_people(
         };
         say("on record", format!("since {}, {runs}", local(row.first_seen, &TimeZone::UTC)));
         if let Some(pause) = &row.paused {
-            let note = text::one_line(&pause.note);
+            let note = text::shown(&pause.note);
             let note = if note.is_empty() { String::new() } else { format!(": {note}") };
             say("paused", format!("{}{note}", ago(Some(pause.at))));
         }
         say("last success", ago(row.last_success));
         if row.errors > 0 {
             let status = row.last_exit.map_or(String::new(), |exit| format!(" (exit {exit})"));
-            let why = text::one_line(&row.last_error);
+            let why = text::shown(&row.last_error);
             say("last error", format!("{} in a row{status}: {why}", row.errors));
         }
         if let Some((due, try_no)) = row.open {
@@ -99,8 +99,8 @@ fn for_people(
         say("on record", "not yet: its first tick puts it there".to_owned());
     }
     if let Some(holder) = holder {
-        let (host, command) = (text::one_line(&holder.holder.host), &holder.holder.command);
-        let command = text::one_line(command);
+        let (host, command) = (text::shown(&holder.holder.host), &holder.holder.command);
+        let command = text::shown(command);
         say("lock", format!("held by {host} pid {} ({command})", holder.holder.pid));
     }
     say("next", list::next(standing, now));
@@ -136,7 +136,7 @@ fn history(runs: &[JobRun], now: SystemTime) -> String {
     if let Some(run) = with_output {
         out.push_str(&format!("\noutput of the run for {}:\n", local(run.due, &TimeZone::UTC)));
         for line in run.output.trim_end().lines() {
-            out.push_str(&format!("  {}\n", text::one_line(line)));
+            out.push_str(&format!("  {}\n", text::shown(line)));
         }
     }
     out
@@ -161,9 +161,9 @@ fn line(run: &JobRun, now: SystemTime) -> Vec<String> {
     };
     let place = match is_skip {
         true => "-".to_owned(),
-        false => format!("{}:{}", text::one_line(&run.host), run.pid),
+        false => format!("{}:{}", text::shown(&run.host), run.pid),
     };
-    let why = text::one_line(&run.reason).into_owned();
+    let why = text::shown(&run.reason).into_owned();
     vec![due, run.try_no.to_string(), run.trigger.to_string(), outcome, took, place, why]
 }
 

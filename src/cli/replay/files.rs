@@ -27,7 +27,7 @@ use crate::replay::report::{FileReport, FileState};
 use crate::replay::state::{DoneBefore, ReplayState, StatePurpose};
 use crate::sender::Trust;
 use crate::service::{Adapters, Service};
-use crate::text::one_line;
+use crate::text::{shown, shown_output};
 
 /// Between two lines of progress.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ pub(super) fn run(
         None => Verdict::Done,
     };
     if let Some(why) = stopped {
-        let why = one_line(&why);
+        let why = shown(&why);
         err.push_str(&format!("\n{why}\nthe rest is left: run it again when that is mended"));
     }
     if let Err(error) = written {
@@ -274,7 +274,7 @@ impl ReplayPrinter {
 
     fn say(&self, line: &str) {
         // Standard error's own errors cannot be reported anywhere.
-        self.bar.suspend(|| drop(writeln!(io::stderr(), "{}", one_line(line))));
+        self.bar.suspend(|| drop(writeln!(io::stderr(), "{}", shown(line))));
     }
 
     fn ended(&mut self, report: &FileReport) {
@@ -283,7 +283,7 @@ impl ReplayPrinter {
             (true, _) => json_element(self.lines, &line(report)),
             (false, FileState::Failed | FileState::WouldBeDelivered) => {
                 let (state, place, text) = (report.state.name(), &report.place, &report.text);
-                one_line(&format!("{state} {place}: {text}")).into_owned() + "\n"
+                shown(&format!("{state} {place}: {text}")).into_owned() + "\n"
             }
             (false, _) => return,
         };
@@ -292,7 +292,7 @@ impl ReplayPrinter {
     }
 
     fn write(&mut self, text: &str) {
-        let written = self.bar.suspend(|| io::stdout().write_all(text.as_bytes()));
+        let written = self.bar.suspend(|| io::stdout().write_all(shown_output(text).as_bytes()));
         if self.written.is_ok() {
             self.written = written;
         }

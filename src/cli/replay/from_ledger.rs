@@ -18,7 +18,7 @@ use crate::replay::failures::LEFT;
 use crate::replay::from_ledger::{self, ReplayPlan, Replayed, ReplayedEnd};
 use crate::replay::report::FileState;
 use crate::service::{Adapters, ONE, host_name};
-use crate::text::one_line;
+use crate::text::{shown, shown_output};
 use crate::way::WayProof;
 
 #[derive(Serialize)]
@@ -93,7 +93,7 @@ pub(super) fn run(
         }
         Err(error) => {
             let why = format!("stopped: ledger: {error}");
-            err.push_str(&format!("\n{}", one_line(&why)));
+            err.push_str(&format!("\n{}", shown(&why)));
             Verdict::Failed
         }
     };
@@ -129,7 +129,7 @@ impl LinePrinter {
 
     fn write(&mut self, text: &str) {
         if self.written.is_ok() {
-            self.written = io::stdout().write_all(text.as_bytes());
+            self.written = io::stdout().write_all(shown_output(text).as_bytes());
         }
     }
 
@@ -164,5 +164,5 @@ fn text(line: &ReplayedLine) -> String {
     let ReplayedLine { message_id, account, mailbox, state, text } = line;
     let id = message_id.as_deref().unwrap_or("(no Message-ID)");
     let line = format!("account={account} mailbox={mailbox} {id}: {state} {text}");
-    one_line(line.trim_end()).into_owned() + "\n"
+    shown(line.trim_end()).into_owned() + "\n"
 }
