@@ -1330,7 +1330,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__lmtp)
-            opts="-h --listen --metrics --config --color --help"
+            opts="-h --listen --metrics --check --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

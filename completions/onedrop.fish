@@ -65,6 +65,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -l config -d 'Conf
 complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -l check -d 'Serve nothing: read the configuration as the server would, and say what is wrong in it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lmtp" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand web" -l listen -d 'Where to listen: ADDRESS:PORT or unix:/path [default: systemd\'s sockets, else web.listen]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand web" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F

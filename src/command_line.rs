@@ -142,6 +142,9 @@ pub struct LmtpArgs {
     /// Serve Prometheus text at /metrics on this address [default: lmtp.metrics]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<std::net::SocketAddr>,
+    /// Serve nothing: read the configuration as the server would, and say what is wrong in it
+    #[arg(long)]
+    pub check: bool,
 }
 
 #[derive(Debug, Clone, Args)]

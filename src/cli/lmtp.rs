@@ -33,6 +33,10 @@ pub(super) fn run(
     adapters: Adapters,
     umask: Mode,
 ) -> Result<(), String> {
+    if args.check {
+        let loaded = Arc::new(load(args, true, config)?);
+        return Service::new(loaded, adapters).map(drop).map_err(|failure| failure.to_string());
+    }
     // Before there are threads.
     keep_one_arena();
     // Before the log, which has a thread.

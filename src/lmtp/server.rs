@@ -213,12 +213,17 @@ impl LmtpServer {
         let mut last_tick = Instant::now();
         while !self.control.stop.load(Ordering::SeqCst) {
             if self.control.reload.swap(false, Ordering::SeqCst) {
+                // Type=notify-reload knows the reload by its time.
+                let now = sd_notify::NotifyState::monotonic_usec_now().ok();
+                let reloading = [Some(sd_notify::NotifyState::Reloading), now];
+                tell_systemd(&reloading.into_iter().flatten().collect::<Vec<_>>());
                 match reload() {
                     Ok(service) => self.change_to(service),
                     Err(error) => {
                         tracing::error!(%error, "the new configuration is wrong, the old one stays")
                     }
                 }
+                tell_systemd(&[sd_notify::NotifyState::Ready]);
             }
             for listener in self.wait() {
                 self.accept(listener);

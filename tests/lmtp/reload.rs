@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::letters::{ANN, from_ann};
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply};
-use crate::support::site::{Files, Site};
+use crate::support::site::{Files, Site, run};
 use crate::support::wait_until;
 
 const OLD: &str = "[directory]\ndomains = [\"old.example\"]\n";
@@ -70,6 +70,11 @@ fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force(
         if !is_toml {
             fs::write(&path, wrong).expect("configuration");
         }
+        // What the unit's reload asks first, without the server.
+        let checked = run(&path, &["lmtp", "--check"]);
+        let why = String::from_utf8_lossy(&checked.stderr);
+        assert_eq!(checked.status.code(), Some(75), "{wrong}: {checked:?}");
+        assert!(why.contains(named), "{named}: {checked:?}");
         served.lmtp.reload();
         let mut said = String::new();
         let told = wait_until(Duration::from_secs(20), || {
@@ -97,6 +102,8 @@ fn a_wrong_configuration_is_told_by_file_and_key_and_the_old_one_stays_in_force(
     served.site.inbox_has("scuba", &kept);
     // The next one that is right is taken.
     served.reload(NEW);
+    let checked = run(&served.site.config("server", NEW), &["lmtp", "--check"]);
+    assert!(checked.status.success() && checked.stdout.is_empty(), "{checked:?}");
     assert!(deliver(&mut open, "scuba@new.example", "after").is_ok());
     served.site.inbox_has("scuba", kept.into_iter().chain([from_ann("after")]));
 }

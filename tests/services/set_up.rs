@@ -453,6 +453,26 @@ fn the_timer_runs_the_jobs_that_are_due_and_a_stop_ends_them() {
     let holder = machine.try_run(&format!("{onedrop} lock holder jobs/slow")).expect("nsenter");
     assert_eq!(holder.status.code(), Some(1), "it was not given back");
     copies_are_leased_within_the_units_confinement(&machine);
+    a_reload_says_what_is_wrong(&machine);
+}
+
+/// `systemctl reload` fails where the configuration is wrong, and the server serves on by the old.
+#[track_caller]
+fn a_reload_says_what_is_wrong(machine: &Machine) {
+    let reload = "systemctl reload onedrop-lmtp.service";
+    let pid = machine.run("systemctl show -P MainPID onedrop-lmtp.service");
+    machine.run(&format!(
+        "printf '[limits]\ndeadline_sec = 5\n' >/etc/onedrop/conf.d/wrong.toml && ! {reload}"
+    ));
+    let journal = "journalctl -u onedrop-lmtp -o cat --no-pager";
+    assert!(
+        machine.soon(&format!("{journal} | grep -q 'limits.deadline_sec'")),
+        "{}",
+        log(machine)
+    );
+    machine.run("systemctl is-active onedrop-lmtp.service && rm /etc/onedrop/conf.d/wrong.toml");
+    machine.run(&format!("{reload} && systemctl is-active onedrop-lmtp.service"));
+    assert_eq!(machine.run("systemctl show -P MainPID onedrop-lmtp.service"), pid);
 }
 
 /// Leases in a ledger of SQLite count by the boot, so the unit must let its id be read.
