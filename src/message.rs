@@ -17,6 +17,7 @@ mod fields;
 mod head;
 mod identity;
 mod nul;
+mod one_address;
 mod parts;
 mod received;
 mod variant;
@@ -142,15 +143,20 @@ impl Message {
         self.fields().find(|field| field.is(name.as_bytes())).map(|field| field.unfolded())
     }
 
-    /// The address in the top-most field called `name` (lower case) above the first Received. There
-    /// only the server that delivered the message writes. What stands below, or in a message that
-    /// no server has received, anybody can have written: mail would go into mailboxes, and answers
-    /// of filters to addresses, that its sender chose.
-    pub fn prepended_address(&self, name: &[u8]) -> Option<String> {
+    /// The address in the top-most field called by the first of these `names` (lower case) that is
+    /// there, above the first Received, if it is one address. There only the server that delivered
+    /// the message writes. What stands below, or in a message that no server has received, anybody
+    /// can have written: mail would go into mailboxes, and answers of filters to addresses, that
+    /// its sender chose.
+    pub fn prepended_address(&self, names: &[&[u8]]) -> Option<String> {
         let above = self.fields().position(|field| field.is(b"received")).unwrap_or(0);
-        let field = self.fields().take(above).find(|field| field.is(name))?;
-        let value = String::from_utf8_lossy(&field.unfolded()).into_owned();
-        Some(value.trim_matches(['<', '>']).to_owned()).filter(|address| !address.is_empty())
+        let said = |name: &&[u8]| {
+            let field = self.fields().take(above).find(|field| field.is(name))?;
+            let value = String::from_utf8_lossy(&field.unfolded()).trim().to_owned();
+            Some(value).filter(|value| !value.is_empty())
+        };
+        let value = names.iter().find_map(said)?;
+        one_address::one_address(&value).map(str::to_owned)
     }
 
     /// What the ledger records besides the identity: addresses, subject, date, MIME parts. Parses

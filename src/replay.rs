@@ -2,6 +2,7 @@
 //! ledger keeps whole. All of it goes through a delivery's own code, so the same message twice, a
 //! run that is killed and run again, and runs side by side leave one copy each.
 
+pub mod content_length;
 pub mod envelope;
 pub mod failures;
 pub mod files;

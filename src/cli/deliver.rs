@@ -70,13 +70,13 @@ impl Request {
         let message = input::read(writer, self.stated_size, limit, by)?;
         let envelope = &mut self.envelope;
         if self.by_environment
-            && let Some(exact) = message.prepended_address(b"delivered-to")
+            && let Some(exact) = message.prepended_address(&[b"delivered-to"])
             && envelope.recipients.iter().all(|recipient| as_local_exports(&exact) == *recipient)
         {
             envelope.recipients = vec![exact];
         }
         if !self.sender_known {
-            envelope.sender = message.prepended_address(b"return-path").unwrap_or_default();
+            envelope.sender = message.prepended_address(&[b"return-path"]).unwrap_or_default();
         }
         Ok(message)
     }

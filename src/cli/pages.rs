@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::CommandOutcome;
 use crate::command_line::{CompletionsArgs, ManArgs, Shell};
-use crate::text::one_line;
+use crate::text::shown;
 
 macro_rules! pages {
     ($($name:literal),* $(,)?) => {
@@ -72,10 +72,7 @@ pub(super) fn man(args: &ManArgs) -> Result<CommandOutcome, String> {
     let page = PAGES.iter().find(|(known, _)| *known == name).map(|(_, page)| *page);
     let Some(page) = page else {
         let asked = args.command.join(" ");
-        return Err(format!(
-            "no page about {}: onedrop --help names all commands",
-            one_line(&asked)
-        ));
+        return Err(format!("no page about {}: onedrop --help names all commands", shown(&asked)));
     };
     let is_shown = io::stdout().is_terminal() && show(page).is_ok_and(|ended| ended);
     Ok(CommandOutcome::done(if is_shown { String::new() } else { page.to_owned() }))

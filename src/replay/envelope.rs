@@ -11,14 +11,10 @@ const RECIPIENT_FIELDS: [&[u8]; 2] = [b"delivered-to", b"x-original-to"];
 /// The envelope; without a recipient where the message does not say for whom it is.
 pub fn of(message: &Message, to: &[String]) -> Envelope {
     let recipients = match to {
-        [] => RECIPIENT_FIELDS
-            .into_iter()
-            .find_map(|name| message.prepended_address(name))
-            .into_iter()
-            .collect(),
+        [] => message.prepended_address(&RECIPIENT_FIELDS).into_iter().collect(),
         to => to.to_vec(),
     };
-    let sender = message.prepended_address(b"return-path").unwrap_or_default();
+    let sender = message.prepended_address(&[b"return-path"]).unwrap_or_default();
     Envelope { sender, recipients, ..Envelope::default() }
 }
 
@@ -43,6 +39,11 @@ mod tests {
             ("X-Original-To: info@x\nDelivered-To: <doug@x>\n", Some("doug@x")),
             ("X-Original-To: info@x\n", Some("info@x")),
             ("Delivered-To:\nX-Original-To: info@x\n", Some("info@x")),
+            ("Delivered-To: \"Doug\" <doug@x> (here)\n", Some("doug@x")),
+            // It may be for another one than whoever the alias was written to.
+            ("Delivered-To: doug@x, zoe@x\nX-Original-To: info@x\n", None),
+            ("Delivered-To: Doug Smith\n", None),
+            ("Delivered-To: <>\n", None),
             ("X-Spam: no\ndelivered-to: doug@x\nDelivered-To: other@x\n", Some("doug@x")),
             ("", None),
         ] {

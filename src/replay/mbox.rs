@@ -1,18 +1,18 @@
 //! Splits an mbox into messages, one at a time, whatever its size. By hand: mail-parser's reader
 //! cuts a message at any body line that begins with `From `, and knows neither offsets nor limits.
 //!
-//! A From_ line begins a message only at the beginning or behind an empty line, and only with a
-//! date that reads as one; what looks like one otherwise is kept to be told. Content-Length is not
-//! believed: programs that rewrite a message forget to correct it. But where it leads beyond a
-//! From_ line to exactly the begin of another message, or the end, one of the two is wrong, and
-//! neither part is taken for a message. The empty line before a From_ line, or before the end,
-//! belongs to the mbox.
+//! A From_ line begins a message only with a date that reads as one, and only at the beginning,
+//! behind an empty line, or where the header of a message follows: Thunderbird leaves the empty
+//! line out. What looks like one otherwise is kept to be told. Content-Length is not believed:
+//! programs that rewrite a message forget to correct it. But where it leads beyond a From_ line to
+//! exactly the begin of another message, or the end, one of the two is wrong, and neither part is
+//! taken for a message. The empty line before a From_ line, or before the end, belongs to the mbox.
 
-use std::fs::File;
+use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
-use std::os::unix::fs::FileExt;
 
-use super::from_line::{FROM, NO_FROM_LINE, is_field, is_from_line};
+use super::content_length::content_length;
+use super::from_line::{FROM, is_field, is_from_line};
 use crate::command_line::MboxQuoting;
 
 /// Lines are read in pieces of at most this size.
@@ -20,6 +20,11 @@ const PIECE: u64 = 64 * 1024;
 /// So many lines are kept that may be From_ lines, and so many bytes of each.
 const MOST_DOUBTFUL: usize = 20;
 const DOUBTFUL_BYTES: usize = 100;
+
+/// A header has fewer lines.
+const MOST_HEADER_LINES: usize = 1000;
+/// One of these is in every message, beside From.
+const OF_EVERY_MESSAGE: [&[u8]; 4] = [b"date:", b"message-id:", b"received:", b"return-path:"];
 
 /// A message in an mbox.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +46,7 @@ pub struct MboxMessage {
 pub struct DoubtfulLine {
     /// Where it begins.
     pub at: u64,
-    /// It has a date, and stands right behind text.
+    /// It has a date, and stands right behind text and before no header.
     pub is_behind_text: bool,
     /// Its beginning.
     pub text: String,
@@ -65,6 +70,8 @@ pub struct MboxReader<R> {
     /// Of the next byte that is read.
     offset: u64,
     piece: Vec<u8>,
+    /// Those behind it that were looked at.
+    ahead: VecDeque<Vec<u8>>,
     /// `piece` begins a line.
     is_line: bool,
     /// Where the From_ line begins that was read last.
@@ -104,6 +111,7 @@ impl<R: BufRead> MboxReader<R> {
             limit,
             offset,
             piece,
+            ahead: VecDeque::new(),
             is_line: true,
             opened: None,
             doubtful,
@@ -137,6 +145,10 @@ impl<R: BufRead> MboxReader<R> {
             if is_line && self.piece.starts_with(FROM) {
                 match (is_from_line(&self.piece), is_behind_empty) {
                     (true, true) => {
+                        self.opened = Some(at);
+                        break;
+                    }
+                    (true, false) if self.header_follows()? => {
                         self.opened = Some(at);
                         break;
                     }
@@ -201,40 +213,46 @@ impl<R: BufRead> MboxReader<R> {
 
     /// Reads a line, or a piece of one; false at the end.
     fn read_piece(&mut self) -> io::Result<bool> {
-        self.piece.clear();
-        let count = (&mut self.input).take(PIECE).read_until(b'\n', &mut self.piece)?;
-        self.offset += count as u64;
+        match self.ahead.pop_front() {
+            Some(piece) => self.piece = piece,
+            None => {
+                self.piece.clear();
+                (&mut self.input).take(PIECE).read_until(b'\n', &mut self.piece)?;
+            }
+        }
+        self.offset += self.piece.len() as u64;
         self.is_line = self.piece.ends_with(b"\n");
-        Ok(count > 0)
+        Ok(!self.piece.is_empty())
     }
-}
 
-fn content_length(line: &[u8]) -> Option<u64> {
-    const NAME: &[u8] = b"content-length:";
-    let (name, value) = line.split_at_checked(NAME.len())?;
-    let value = name.eq_ignore_ascii_case(NAME).then_some(value.trim_ascii())?;
-    std::str::from_utf8(value).ok()?.parse().ok()
-}
-
-/// Where a message ends whose Content-Length leads beyond its end to exactly the begin of another
-/// one, or the end of the file, which has `size` bytes; `None` for all others.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn end_of_unquoted(file: &File, message: &MboxMessage, size: u64) -> io::Result<Option<u64>> {
-    let Some(end) = message.claimed_end.filter(|end| (message.end + 1..=size).contains(end)) else {
-        return Ok(None);
-    };
-    let mut behind = Vec::new();
-    let part = size.min(end + NO_FROM_LINE as u64) - end;
-    behind.resize(usize::try_from(part).unwrap_or(0), 0);
-    file.read_exact_at(&mut behind, end)?;
-    // The mbox' own empty line.
-    let empty = [&b"\r\n"[..], b"\n"].into_iter().find(|empty| behind.starts_with(empty));
-    let empty = empty.map_or(0, <[u8]>::len);
-    let line = behind[empty..].split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
-    let is_end = line.is_empty() || is_from_line(line);
-    Ok(is_end.then_some(end + empty as u64))
+    /// Whether the lines behind this one are fields up to an empty line, and among them who wrote
+    /// the message and what mail programs or servers give every message.
+    fn header_follows(&mut self) -> io::Result<bool> {
+        let (mut has_author, mut has_more) = (false, false);
+        for at in 0..MOST_HEADER_LINES {
+            if at == self.ahead.len() {
+                let mut line = Vec::new();
+                (&mut self.input).take(PIECE).read_until(b'\n', &mut line)?;
+                self.ahead.push_back(line);
+            }
+            let line = &self.ahead[at];
+            let is_called = |name: &&[u8]| {
+                let begin = line.split_at_checked(name.len()).map(|(begin, _)| begin);
+                begin.is_some_and(|begin| begin.eq_ignore_ascii_case(name))
+            };
+            match line.first() {
+                // An empty line, or the end.
+                None | Some(b'\r' | b'\n') => return Ok(has_author && has_more),
+                Some(b' ' | b'\t') if at > 0 => {}
+                _ if !is_field(line) => return Ok(false),
+                _ => {
+                    has_author |= is_called(&&b"from:"[..]);
+                    has_more |= OF_EVERY_MESSAGE.iter().any(is_called);
+                }
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// Whether the line has a `>` that was put there so that it would not begin a message.
@@ -250,6 +268,8 @@ fn is_quoted(line: &[u8], quoting: MboxQuoting) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::content_length::end_of_unquoted;
+    use crate::replay::from_line::NO_FROM_LINE;
 
     const A: &str = "From ann@x.example Mon Jan  5 10:00:00 2015\n";
     const B: &str = "From bob@x.example  Tue Jan  6 10:00:00 2015\n";
@@ -330,7 +350,9 @@ mod tests {
             let first = format!("{A}Subject: a\ncontent-LENGTH: {length}\n\n");
             let text = format!("{first}{body}{behind}");
             let mut all = split(text.as_bytes(), MboxQuoting::Rd, 0);
-            let found = end_of_unquoted(&file(&text), &all.remove(0), text.len() as u64);
+            let one = all.remove(0);
+            let size = text.len() as u64;
+            let found = end_of_unquoted(&file(&text), one.end, one.claimed_end, size);
             found.expect("read").map(|end| text[usize::try_from(end).expect("an end")..].to_owned())
         };
         let length = body.len();
@@ -342,6 +364,37 @@ mod tests {
         // It counts nothing else, too much, or was not corrected.
         for wrong in [0, 1, 3, length - 1, length + 2, length + 1_000_000, usize::MAX] {
             assert_eq!(end_of(wrong, &format!("\n{next}")), None, "{wrong}");
+        }
+    }
+
+    /// As Thunderbird writes it, with an empty line or without one.
+    #[test]
+    fn a_line_with_a_date_and_a_header_begins_a_message_right_behind_text() {
+        let header = |id: &str| {
+            format!("X-Mozilla-Status: 0001\nFrom: ann@x\nReferences: <a@x>\n\t<b@x>\nDate: {id}\n")
+        };
+        let messages = ["1", "2", "3", "4"].map(|id| format!("{}\nbody\n--0--\n", header(id)));
+        let [one, two, three, four] = &messages;
+        let text = format!("{A}{one}{B}{two}\n{A}{three}{B}{four}");
+        assert_eq!(texts(&text), messages);
+        assert_eq!(
+            texts(&text.replace('\n', "\r\n")),
+            messages.clone().map(|m| m.replace('\n', "\r\n"))
+        );
+        let all = split(text.as_bytes(), MboxQuoting::Rd, 0);
+        let starts = all.iter().map(|one| usize::try_from(one.start).expect("small"));
+        assert!(starts.clone().all(|at| text[at..].starts_with("From ")), "{starts:?}");
+        // A header without a body, and a file that ends within it.
+        let ends = format!("{A}Subject: a\n\nx\n{B}{}", header("5"));
+        assert_eq!(texts(&ends), ["Subject: a\n\nx\n".to_owned(), header("5")]);
+        // What follows is text: it may be quoted in a mail.
+        for text in [
+            "To: ann\nSubject: b\n\nx\n".to_owned(),
+            "Note: the door is open\nFrom: ann\nDate: today\nall day\n".to_owned(),
+            format!("From: ann@x\n{}", "X: y\n".repeat(MOST_HEADER_LINES)),
+        ] {
+            let whole = format!("{A}Subject: a\n\nx\n{B}{text}");
+            assert_eq!(texts(&whole), [whole.split_once('\n').expect("lines").1]);
         }
     }
 

@@ -9,14 +9,18 @@ use super::from_line::{is_field, is_from_line};
 use super::mbox::MboxReader;
 use crate::command_line::MboxQuoting;
 
-/// How files begin that are packed.
-const PACKED: [(&[u8], &str); 6] = [
+/// How files begin that are packed, or were written by an editor.
+const NO_TEXT: [(&[u8], &str); 9] = [
     (b"\x1f\x8b", "packed by gzip, as Dovecot's mail_compress does"),
     (b"BZh", "packed by bzip2"),
     (b"\xfd7zXZ\0", "packed by xz"),
     (b"\x28\xb5\x2f\xfd", "packed by zstd, as Dovecot's mail_compress does"),
     (b"\x04\x22\x4d\x18", "packed by lz4"),
     (b"Dovecot-LZ4\r\n", "packed by lz4, as Dovecot's mail_compress does"),
+    // Its first field would be none: a message without a sender or a subject, say.
+    (b"\xef\xbb\xbf", "no message: it begins with a byte order mark (take out these three bytes)"),
+    (b"\xff\xfe", "no message: it is in UTF-16, as an editor writes it"),
+    (b"\xfe\xff", "no message: it is in UTF-16, as an editor writes it"),
 ];
 
 /// What begins with no header field, and has bytes so early that no text has, is no message.
@@ -24,7 +28,7 @@ const BINARY_WITHIN: usize = 200;
 
 /// What a file is, if it is no message.
 pub fn what_it_is(bytes: &[u8]) -> Option<&'static str> {
-    if let Some((_, what)) = PACKED.iter().find(|(begins, _)| bytes.starts_with(begins)) {
+    if let Some((_, what)) = NO_TEXT.iter().find(|(begins, _)| bytes.starts_with(begins)) {
         return Some(what);
     }
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
@@ -88,6 +92,10 @@ mod tests {
             (&b"\x1f\x8b\x08\0\0\0\0\0\0\x03"[..], "gzip"),
             (b"\x28\xb5\x2f\xfd\x24", "zstd"),
             (b"1234      \nReturn-Path: <ann@x>\n\nbody\n<?xml", ".emlx"),
+            (b"\xef\xbb\xbfFrom: ann@x\n\nbody\n", "byte order mark"),
+            (b"\xff\xfeF\0r\0o\0m\0:\0", "UTF-16"),
+            (b"\xfe\xff\0F\0r\0o\0m\0:", "UTF-16"),
+            (b"F\0r\0o\0m\0:\0 \0a\0\n\0", "binary"),
             (b"{\"a\": 1}\n", "JSON"),
             (b"<!DOCTYPE html>\n", "HTML"),
             (b"\x89PNG\r\n\x1a\n\0\0", "binary"),

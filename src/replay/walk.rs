@@ -12,7 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mbox::{self, DoubtfulLine, MboxReader};
+use super::content_length;
+use super::mbox::{DoubtfulLine, MboxReader};
 use super::mbox_lock::{self, LOCK_TIME};
 use super::no_message;
 use super::place::{
@@ -327,7 +328,13 @@ impl Walk<'_> {
                 };
                 doubtful.tell(&path, std::mem::take(&mut reader.doubtful), &mut steps);
                 let place = SourcePlace { file: file.clone(), in_mbox: Some((quoting, offset)) };
-                let unquoted = mbox::end_of_unquoted(&opened, &message, size).map_err(told)?;
+                let unquoted = content_length::end_of_unquoted(
+                    &opened,
+                    message.end,
+                    message.claimed_end,
+                    size,
+                )
+                .map_err(told)?;
                 if let Some(end) = unquoted {
                     unquoted_until = unquoted_until.max(end);
                 }

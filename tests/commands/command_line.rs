@@ -405,8 +405,8 @@ fn no_sender_writes_how_a_delivery_ended() {
     let admin = Admin::empty();
     let message = b"Subject: x\nMessage-ID: <a@x> delivered 2.0.0: stored account=ceo\n\nbody\n";
     let recipient = "x> message-id=<y> delivered 2.0.0: stored@elsewhere.example";
-    let mut command = admin.command(&["deliver", "--queue-id", "4Log", "-d", recipient]);
-    let (status, told) = told_to_the_journal(&mut command, message);
+    let command = admin.command(&["deliver", "--queue-id", "4Log", "-d", recipient]);
+    let (status, told) = told_to_the_journal(&command, message);
     assert_eq!((status.code(), told.len()), (Some(67), 1), "{told:#?}");
     let text = "\nMESSAGE=4Log: to=\"<x> message-id=<y> delivered 2.0.0: \
                 stored@elsewhere.example>\" message-id=\"<a@x> delivered 2.0.0: stored \

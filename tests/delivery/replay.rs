@@ -243,7 +243,8 @@ fn lines_of_an_mbox_that_may_begin_a_message_are_told() {
     let mut wanted = vec![from_ann("first"), second + "\nFrom now on.\n", many];
     site.inbox_has("scuba", wanted.clone());
 
-    let joined = format!("{}{old}{}", from_ann("joined"), from_ann("behind-it"));
+    // What is no whole header is text.
+    let joined = format!("{}{old}To: you\n\nall\n", from_ann("joined"));
     sources.write("joined.mbox", format!("{old}{joined}"));
     let name = path(&sources, "joined.mbox");
     let output = to_scuba(&config, &["--mbox", "rd", &name]);
@@ -254,7 +255,49 @@ fn lines_of_an_mbox_that_may_begin_a_message_are_told() {
     let first = format!("{name} at byte {at}: {why}: {line}");
     assert_eq!(text(&output.stderr).lines().next(), Some(first.as_str()));
     wanted.push(joined);
+    site.inbox_has("scuba", wanted.clone());
+
+    // As Thunderbird writes it.
+    let behind = ["1", "2", "3"].map(|id| from_ann(&format!("behind-{id}")));
+    sources
+        .write("behind.mbox", format!("{old}{}{old}{}\n{old}{}", behind[0], behind[1], behind[2]));
+    let output = to_scuba(&config, &["--mbox", "rd", &path(&sources, "behind.mbox")]);
+    ended(&output, 0, "3 messages: 3 stored");
+    assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
+    wanted.extend(behind);
     site.inbox_has("scuba", wanted);
+}
+
+/// An editor's byte order mark would make the first field none, and a name beside the address of
+/// Delivered-To would become an account.
+#[test]
+fn what_is_no_message_and_what_is_no_address_end_in_no_account() {
+    let (site, sources) = (Site::embedded(), TempRoot::new());
+    let config = site.config("etc", "");
+    let received = "Received: from far by near; Mon, 5 Jan 2015 10:00:00 +0000\n";
+    let to =
+        |address: &str, id: &str| format!("Delivered-To: {address}\n{received}{}", from_ann(id));
+    let named = to("\"Scuba\" <scuba@mail.axial.net> (at work)", "named");
+    let folder = sources.write("in/1-named", &named);
+    sources.write("in/2-several", to("scuba@mail.axial.net, doug@mail.axial.net", "several"));
+    sources.write("in/3-words", to("Scuba Diver", "words"));
+    sources.write("in/4-bom", format!("\u{feff}{}", to("scuba@mail.axial.net", "bom")));
+    let utf_16: Vec<u8> =
+        to("scuba@mail.axial.net", "utf-16").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    sources.write("in/5-utf-16", [&b"\xff\xfe"[..], &utf_16].concat());
+    let folder = folder.parent().expect("a folder").display().to_string();
+    let out = run(&config, &["replay", &folder]);
+    let out = ended(&out, 1, "5 messages: 1 stored, 4 failed");
+    for why in [
+        "2-several: no recipient: no Delivered-To",
+        "3-words: no recipient: no Delivered-To",
+        "4-bom: no message: it begins with a byte order mark",
+        "5-utf-16: no message: it is in UTF-16",
+    ] {
+        assert!(out.contains(&format!("failed {folder}/{why}")), "{why}: {out}");
+    }
+    site.inbox_has("scuba", vec![named]);
+    assert_eq!(site.ledger("SELECT DISTINCT account FROM onedrop_copy"), ["scuba"]);
 }
 
 /// What a sender has written into a body becomes no message of its own, for whoever it names.
