@@ -24,19 +24,23 @@ use crate::ledger::{
 use crate::lock_key::Hash;
 use crate::message::{self, Message};
 use crate::outcome::{Outcome, OverQuota, Reason, UnknownAccount};
-use crate::store::{Copy, HandOff, Need, Receipt, Slot, Store};
+use crate::store::{Copy, HandOff, Need, Slot, Store};
 
 mod endings;
 pub mod guard;
+mod look_back;
 mod named;
 mod place;
+mod placed;
 mod stand_in;
 mod verdict;
 mod waiting;
 
 pub use endings::{fail, note_unrouted};
+pub use look_back::{LookBackEnd, LookBackRequest, LookBacks};
 use named::Named;
 use place::Placing;
+pub use placed::{How, Placed};
 pub use verdict::Failure;
 
 /// What the configuration says about a delivery.
@@ -107,57 +111,6 @@ impl AddAssign for Phases {
     }
 }
 
-/// How a copy came to be in its mailbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// This delivery wrote it.
-    Stored,
-    /// An earlier or parallel delivery placed it.
-    AlreadyThere,
-    /// An earlier delivery wrote it and could not record so.
-    Found,
-}
-
-impl How {
-    /// As texts and logs say it.
-    pub fn name(self) -> &'static str {
-        match self {
-            How::Stored => "stored",
-            How::AlreadyThere => "already there",
-            How::Found => "found",
-        }
-    }
-}
-
-/// A copy that is in its mailbox, with its receipt on record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placed {
-    pub destination: Destination,
-    pub receipt: Receipt,
-    pub how: How,
-    /// The mailbox that was meant and is not there, or not open to us.
-    pub instead_of: Option<String>,
-}
-
-impl std::fmt::Display for Placed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.receipt, self.how) {
-            // Its owner's filters decide in which mailbox it lies.
-            (Receipt::Handed(_), How::Stored) => {
-                write!(f, "handed over account={} {}", self.destination.account, self.receipt)
-            }
-            (Receipt::Handed(_), how) => {
-                write!(f, "{} account={} {}", how.name(), self.destination.account, self.receipt)
-            }
-            (receipt, how) => write!(f, "{} {} {receipt}", how.name(), self.destination),
-        }?;
-        match &self.instead_of {
-            Some(mailbox) => write!(f, " instead_of={mailbox}"),
-            None => Ok(()),
-        }
-    }
-}
-
 /// How the placing of one copy ended.
 pub type CopyResult = Result<Placed, Failure>;
 
@@ -200,6 +153,9 @@ pub trait Watch: Sync {
     /// The message is not on record; what it waited for others counts nevertheless.
     fn not_recorded(&self, _waits: u32) {}
 
+    /// A copy was to be looked for among all that is in its mailbox.
+    fn looked_back(&self, _end: &LookBackEnd) {}
+
     fn copy_ended(&self, _end: &CopyResult, _phases: &Phases) {}
 
     /// All is decided for a recipient, by its number in the envelope.
@@ -217,6 +173,7 @@ pub struct Means<'a> {
     pub store: &'a dyn Store,
     pub deadline: &'a Deadline,
     pub watch: &'a dyn Watch,
+    pub look_backs: &'a dyn LookBacks,
 }
 
 /// Delivers one message: records it, places each copy, and puts on record how that ended for each
@@ -236,7 +193,7 @@ pub struct Means<'a> {
 /// claimed in doubt, and its look has no bound of date, at every attempt: the mailbox remembers.
 ///
 /// A recipient's copy whose mailbox is not there, or not open to us, goes to INBOX: first its row
-/// gets the receipt [`Receipt::Elsewhere`], then INBOX is claimed as for any other recipient, so
+/// gets the receipt [`Receipt::Elsewhere`](crate::store::Receipt::Elsewhere), then INBOX is claimed as for any other recipient, so
 /// that several who mean INBOX, now or later, come to one copy there. After a crash between the two
 /// the row says where to go on, also if the mailbox is there by then.
 ///
@@ -452,8 +409,8 @@ impl<'a> DeliveryRequest<'a> {
             recipient: self.envelope.recipients.get(recipient).map_or("", String::as_str),
         });
         let (key, identity) = (&keys[at], self.message.identity());
-        let (looks_back, newer_than) = (false, None);
-        Copy { key, head, bytes, identity, recorded_at, looks_back, newer_than, handed }
+        let (looks_back, looked, newer_than) = (false, None, None);
+        Copy { key, head, bytes, identity, recorded_at, looks_back, looked, newer_than, handed }
     }
 }
 

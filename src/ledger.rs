@@ -162,7 +162,7 @@ pub struct Entry<'a> {
 pub const MEMORY_MARGIN: Duration = Duration::from_secs(3600);
 
 /// By how much clocks of the site's own hosts may differ, of which one is the ledger's.
-const OWN_CLOCKS_DIFFER_BY: Duration = Duration::from_secs(300);
+const OWN_CLOCKS_DIFFER_BY: Duration = Duration::from_secs(120);
 
 /// [`Entry::oldest`] of a message that the site's own Postfix took at that time, by what is known
 /// of the ledger's time `now`: no delivery of this message can have begun before. `None`, any time,

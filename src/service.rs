@@ -12,7 +12,7 @@ use jiff::Zoned;
 
 use crate::config::{Config, Loaded};
 use crate::deadline::Deadline;
-use crate::deliver::{self, DeliveryRequest, Ending, Failure, Means, Policy, Watch};
+use crate::deliver::{self, DeliveryRequest, Ending, Failure, LookBacks, Means, Policy, Watch};
 use crate::directory::{Destination, Home, Known};
 use crate::envelope::Envelope;
 use crate::ledger::{self, AccountServer, AnyLedger, LedgerError};
@@ -23,6 +23,10 @@ use crate::routing::Routing;
 use crate::site_names::{self, SiteNames};
 use crate::store::{AnyStore, StoreError, WitnessNames};
 use crate::way::{Unproven, WayProof};
+
+mod look_backs;
+
+use look_backs::LookBackQueue;
 
 /// Makes a ledger, which connects to nothing yet.
 pub type MakeLedger = fn(&Loaded, Limits) -> Result<Arc<dyn AnyLedger>, LedgerError>;
@@ -73,6 +77,8 @@ pub struct Service {
     pub host: String,
     help: OnceLock<Arc<[String]>>,
     age: Age,
+    /// A server's; others look back at once.
+    look_backs: Option<LookBackQueue>,
 }
 
 /// What tells how old a message is.
@@ -110,7 +116,9 @@ impl Service {
         let ledger = Limits { used: pool.ledger, per_key: pool.ledger, kept: pool.ledger, idle };
         let per_key = pool.per_account;
         let store = Limits { used: usize::MAX, per_key, kept: pool.store, idle };
-        Service::with(loaded, adapters, ledger, store)
+        let service = Service::with(loaded, adapters, ledger, store)?;
+        let look_backs = Some(LookBackQueue::new(Arc::clone(&service.store)));
+        Ok(Service { look_backs, ..service })
     }
 
     /// As [`new`](Service::new), for one message.
@@ -170,6 +178,7 @@ impl Service {
             by: config.dedup.by,
             host,
             age: Age::OwnPostfix(names),
+            look_backs: None,
             loaded,
         })
     }
@@ -249,7 +258,11 @@ impl Service {
     /// the attempts of all are on record, each with its own end.
     pub fn deliver(&self, mail: Mail<'_>, deadline: &Deadline, watch: &dyn Watch) -> Vec<Ending> {
         let (policy, ledger, store) = (&self.policy, &*self.ledger, &*self.store);
-        let means = Means { policy, ledger, store, deadline, watch };
+        let look_backs = match &self.look_backs {
+            Some(queue) => queue as &dyn LookBacks,
+            None => &(),
+        };
+        let means = Means { policy, ledger, store, deadline, watch, look_backs };
         let own = self.routing.own(mail.homes, mail.message);
         let request = DeliveryRequest {
             message: mail.message,
@@ -443,6 +456,11 @@ impl Service {
         let limits = &self.loaded.config.limits;
         let (total, answer) = (limits.deadline_secs, limits.answer_secs);
         Deadline::new(Duration::from_secs(total), Duration::from_secs(answer))
+    }
+
+    /// How many look backs are under way, and how many wait.
+    pub fn look_backs(&self) -> (usize, usize) {
+        self.look_backs.as_ref().map_or((0, 0), LookBackQueue::count)
     }
 
     /// What is kept open for the next message.

@@ -11,6 +11,7 @@ use crate::text;
 
 pub mod imap;
 pub mod lmtp;
+mod look_back;
 pub mod maildir;
 pub mod memory;
 mod port;
@@ -18,6 +19,7 @@ mod utf7;
 
 pub use crate::login::Way;
 pub use crate::receipt::Receipt;
+pub use look_back::{LookBack, LookedBack, Mark};
 pub use port::{Access, AnyStore, Mailboxes, Need, Slot, Store};
 
 /// One copy of a message as it is to stand in a mailbox.
@@ -38,6 +40,8 @@ pub struct Copy<'a> {
     pub recorded_at: SystemTime,
     /// It may have been written before `recorded_at`, whenever: the ledger does not remember.
     pub looks_back: bool,
+    /// Of one that looks back: what was looked at by now. Its [look](Slot::look) completes it.
+    pub looked: Option<&'a LookedBack>,
     /// A receipt of the same mailbox that was on record before anybody leased this copy, which came
     /// into the mailbox after that one, if it did. `None`: none is known.
     pub newer_than: Option<&'a Receipt>,
@@ -83,6 +87,7 @@ impl<'a> Copy<'a> {
             identity: self.identity,
             recorded_at: self.recorded_at,
             looks_back: self.looks_back,
+            looked: self.looked,
             handed: self.handed.map(|handed| handed.value),
             size_bytes: least..=most,
             has_several_ids: ids > 1,
@@ -121,6 +126,8 @@ pub struct CopySearch<'a> {
     pub recorded_at: SystemTime,
     /// As in [`Copy`]: copies of any date are found.
     pub looks_back: bool,
+    /// As in [`Copy`]: what came since is searched.
+    pub looked: Option<&'a LookedBack>,
     /// It was handed over, if at all: what counts is the value that it has in its header, in
     /// whatever mailbox of the account's own it lies. For one that looks back, whose value may have
     /// been another then, also an equal one that was handed over with any value, and an equal one

@@ -300,6 +300,7 @@ impl<'a, 'p> Verification<'a, 'p> {
             identity: &copy.identity,
             recorded_at: copy.recorded_at,
             looks_back: copy.looks_back,
+            looked: None,
             handed: self.is_handed(copy).then(|| copy.value.array()),
             // The ledger does not know how many line ends became CRLF.
             size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),

@@ -177,6 +177,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         recorded_at: recorded.recorded_at,
         looks_back: false,
         handed: None,
+        looked: None,
         newer_than: None,
     };
     let slot = store.reserve(&inbox, copy, Need::Write, &deadline).expect("a slot");

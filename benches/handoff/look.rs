@@ -93,6 +93,7 @@ fn look(store: &ImapStore, account: &str, value: [u8; 16], count: usize) -> Dura
         identity: letter.identity(),
         recorded_at: SystemTime::now(),
         looks_back: false,
+        looked: None,
         newer_than: None,
         handed: Some(HandOff {
             value,

@@ -17,7 +17,7 @@ use crate::ledger::{
 };
 use crate::lock_key::Hash;
 use crate::outcome::UnknownAccount;
-use crate::store::{Copy, Need, Receipt, Slot, StoreError};
+use crate::store::{Copy, LookBack, Need, Receipt, Slot, StoreError};
 use crate::text;
 
 /// Between two tries to reach a ledger that was lost while a copy was written.
@@ -191,6 +191,11 @@ impl<'a> Placing<'a> {
         });
         let (key, looks_back) = (self.key(index), claim.looks_back);
         let copy = Copy { key, looks_back, newer_than: before.as_ref(), ..copy };
+        let looked = match self.look_back(index, claim, &copy, phases) {
+            Ok(looked) => looked,
+            Err(step) => return *step,
+        };
+        let copy = Copy { looked: looked.as_deref(), ..copy };
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let takes_turn = claim.in_doubt || (early.is_none() && self.means.terms().join);
         let need = if claim.in_doubt { Need::Look } else { Need::Write };
@@ -238,6 +243,9 @@ impl<'a> Placing<'a> {
         // Others may have it, now that the receipt is on record or the lease given back.
         drop(slot);
         deadline.answered();
+        if looked.is_some() && matches!(step, Step::Ended(Ok(_))) {
+            self.means.look_backs.is_placed(&LookBack::of(&copy));
+        }
         step
     }
 
@@ -245,9 +253,6 @@ impl<'a> Placing<'a> {
     /// long before the lease that was taken after it began (the configuration is refused
     /// otherwise), so the deadline's check of the clock, right before the last bytes, is the check
     /// of the lease as well. Steps `look`, `check`, `last bytes` and `OK` of the model.
-    ///
-    /// A mailbox that is not open to us never will tell: then INBOX is better than a queue, from
-    /// which the mail would be returned.
     fn write(
         &self,
         slot: &mut dyn Slot,
@@ -256,12 +261,7 @@ impl<'a> Placing<'a> {
     ) -> Result<(Receipt, How), StoreError> {
         if let Some(claim) = in_doubt {
             let found = slot.look(self.means.deadline.look_until());
-            let failed = |error| match error {
-                refused @ StoreError::Refused(_) if destination.stand_in().is_some() => refused,
-                busy @ StoreError::Contended(_) => busy,
-                error => StoreError::NotStored(format!("looking for an earlier copy: {error}")),
-            };
-            if let Some(receipt) = found.map_err(failed)?
+            if let Some(receipt) = found.map_err(|error| in_look(error, destination))?
                 && !self.may_be_half_done(slot.found_try(), claim)?
             {
                 return Ok((receipt, How::Found));
@@ -484,5 +484,15 @@ impl<'a> Placing<'a> {
         let destination = self.destination(index).clone();
         let instead_of = None;
         self.as_meant(index, &Placed { destination, receipt, how, instead_of })
+    }
+}
+
+/// A failure of a look. A mailbox that is not open to us never will tell: then INBOX is better than
+/// a queue, from which the mail would be returned.
+pub(super) fn in_look(error: StoreError, destination: &Destination) -> StoreError {
+    match error {
+        refused @ StoreError::Refused(_) if destination.stand_in().is_some() => refused,
+        busy @ StoreError::Contended(_) => busy,
+        error => StoreError::NotStored(format!("looking for an earlier copy: {error}")),
     }
 }

@@ -31,6 +31,9 @@ pub enum Failure {
     Input(String),
     #[error("another delivery of this message holds {0}; try again")]
     Contended(String),
+    /// The mailbox was not read to its end yet, for a copy that may be older than its row.
+    #[error("looking for an earlier copy: {0}; try again")]
+    LooksBack(String),
     #[error("deadline of {secs} s passed while {doing}")]
     Deadline { secs: u64, doing: String },
     #[error("{0}")]
@@ -120,6 +123,7 @@ impl Failure {
             | Failure::Cut(_)
             | Failure::Input(_)
             | Failure::Contended(_)
+            | Failure::LooksBack(_)
             | Failure::Deadline { .. }
             | Failure::Server(_)
             | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
@@ -146,6 +150,7 @@ impl Failure {
             Failure::Contended(_)
             | Failure::Store(StoreError::Contended(_))
             | Failure::Ledger(LedgerError::Contended) => Reason::Contended,
+            Failure::LooksBack(_) => Reason::LooksBack,
             Failure::Deadline { .. } => Reason::Deadline,
             Failure::Store(StoreError::NotStored(_)) => Reason::StoreDown,
             Failure::Store(StoreError::Setup(_)) => Reason::StoreSetup,

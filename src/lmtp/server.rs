@@ -180,9 +180,10 @@ pub fn run(
         let asked = Arc::clone(&state);
         let text = move || {
             let service = asked.service();
-            asked
-                .metrics
-                .text(service.connections().into_iter().map(|(pool, one)| (pool, one.count())))
+            asked.metrics.text(
+                service.connections().into_iter().map(|(pool, one)| (pool, one.count())),
+                service.look_backs(),
+            )
         };
         http::serve(address, http::metrics(text))
             .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;

@@ -20,6 +20,7 @@ pub enum Reason {
     TooLargeForStore,
     Rejected,
     Contended,
+    LooksBack,
     InDoubt,
     Deadline,
     StoreDown,
@@ -46,7 +47,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Reason; 35] = [
+    pub const ALL: [Reason; 36] = [
         Reason::Delivered,
         Reason::Kept,
         Reason::Due,
@@ -59,6 +60,7 @@ impl Reason {
         Reason::TooLargeForStore,
         Reason::Rejected,
         Reason::Contended,
+        Reason::LooksBack,
         Reason::InDoubt,
         Reason::Deadline,
         Reason::StoreDown,
@@ -99,6 +101,7 @@ impl Reason {
             Reason::TooLargeForStore => "too_large_for_store",
             Reason::Rejected => "rejected",
             Reason::Contended => "contended",
+            Reason::LooksBack => "looks_back",
             Reason::InDoubt => "in_doubt",
             Reason::Deadline => "deadline",
             Reason::StoreDown => "store_down",

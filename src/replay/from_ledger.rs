@@ -144,7 +144,14 @@ fn place(
         oldest: None,
         one_ending: false,
     };
-    let means = Means { policy: plan.policy, ledger, store, deadline: &deadline, watch: &() };
+    let means = Means {
+        policy: plan.policy,
+        ledger,
+        store,
+        deadline: &deadline,
+        watch: &(),
+        look_backs: &(),
+    };
     deliver::place(&job, means, &by, &recorded)
 }
 

@@ -70,7 +70,9 @@ impl EndMeaning {
                 | Reason::OtherConfig
                 | Reason::Clock,
             ) => EndMeaning::NoLedger,
-            Some(Reason::Contended | Reason::InDoubt | Reason::Forgotten) => EndMeaning::Held,
+            Some(Reason::Contended | Reason::LooksBack | Reason::InDoubt | Reason::Forgotten) => {
+                EndMeaning::Held
+            }
             Some(
                 Reason::NoAccount
                 | Reason::AccountGone

@@ -26,7 +26,8 @@ use crate::message::DedupBy;
 use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, Mailboxes, Need, Slot, Store};
 use crate::store::{
-    Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames,
+    Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Receipt, StoreError, Way,
+    WitnessNames,
 };
 use crate::trust_search::TrustSearch;
 
@@ -314,6 +315,23 @@ impl Store for ImapStore {
     ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
         let slot = slot::reserve(self, destination, copy, need, deadline)?;
         Ok(slot.map(|slot| Box::new(slot) as Box<dyn Slot + 'a>))
+    }
+
+    /// In a session of its own, which is closed again: those that are kept are for deliveries.
+    fn look_back(
+        &self,
+        destination: &Destination,
+        sought: &LookBack,
+        until: Instant,
+    ) -> Result<Option<LookedBack>, StoreError> {
+        check_name(destination)?;
+        let settings = &self.connector.settings;
+        let how = (settings.dedup_by, settings.trust_search);
+        let looked = self.connector.open(&destination.account, until).and_then(|mut session| {
+            everywhere::look_back(&mut session, destination, &sought.sought(), how, until)
+        });
+        let doing = || format!("looking back in {destination}");
+        looked.map(Some).map_err(|error| error.while_doing(&doing()))
     }
 
     fn remove(

@@ -21,7 +21,9 @@ use crate::directory::Destination;
 use crate::message;
 use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
-use crate::store::{HandOff, Need, Receipt, Slot, Store, StoreError, Way, WitnessNames};
+use crate::store::{
+    HandOff, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, Way, WitnessNames,
+};
 
 use account_turns::{AccountTurn, AccountTurns};
 use session::LmtpSession;
@@ -216,6 +218,15 @@ impl Store for LmtpStore {
             found_try: None,
             is_wrapped: false,
         })))
+    }
+
+    fn look_back(
+        &self,
+        destination: &Destination,
+        sought: &LookBack,
+        until: Instant,
+    ) -> Result<Option<LookedBack>, StoreError> {
+        self.inner.look_back(destination, sought, until)
     }
 
     fn remove(

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::port::{Mailboxes, Need, Slot, Store};
-use super::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError};
+use super::{Copy, CopySearch, FoundCopy, LookBack, LookedBack, Mark, Proof, Receipt, StoreError};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::hook::{Call, Hook};
@@ -339,6 +339,22 @@ impl Store for MemoryStore {
         })
     }
 
+    fn look_back(
+        &self,
+        destination: &Destination,
+        sought: &LookBack,
+        _until: Instant,
+    ) -> Result<Option<LookedBack>, StoreError> {
+        if self.idempotent {
+            return Ok(None);
+        }
+        let mark = Mark { validity: 0, next: self.shared().next_uid + 1 };
+        let found = self.seek("look_back", destination, &[sought.sought()])?;
+        let found = found.into_iter().flatten().next();
+        // All mailboxes number their messages together.
+        Ok(Some(LookedBack { found, marks: [(String::new(), mark)].into() }))
+    }
+
     fn remove(
         &self,
         destination: &Destination,
@@ -373,8 +389,13 @@ impl Drop for MemorySlot<'_> {
 
 impl Slot for MemorySlot<'_> {
     fn look(&mut self, _until: Instant) -> Result<Option<Receipt>, StoreError> {
-        let found = self.store.seek("look", self.destination, &[self.copy.sought()])?;
-        let found = found.into_iter().flatten().next();
+        let found = match self.copy.looked.and_then(|looked| looked.found.clone()) {
+            Some(found) => Some(found),
+            None => {
+                let found = self.store.seek("look", self.destination, &[self.copy.sought()])?;
+                found.into_iter().flatten().next()
+            }
+        };
         self.found_try = found.as_ref().and_then(FoundCopy::of_try);
         Ok(found.map(|found| found.to_record()))
     }

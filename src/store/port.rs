@@ -10,7 +10,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::{Copy, CopySearch, FoundCopy, MailboxOwner, Receipt, StoreError, Way, WitnessNames};
+use super::{Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Receipt};
+use super::{StoreError, Way, WitnessNames};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::pool::Connections;
@@ -56,6 +57,20 @@ pub trait Store: Send + Sync {
         deadline: &'a Deadline,
     ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError>;
 
+    /// Looks for a copy that [looks back](Copy::looks_back) among all that is there now: with
+    /// nothing that another delivery needs, and outside of any turn. What comes later is for the
+    /// look in the turn, which [completes it](Copy::looked). `None`: that look is quick enough for
+    /// all.
+    ///
+    /// # Errors
+    /// As for [`Slot::look`].
+    fn look_back(
+        &self,
+        destination: &Destination,
+        sought: &LookBack,
+        until: Instant,
+    ) -> Result<Option<LookedBack>, StoreError>;
+
     /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no
     /// error.
     ///
@@ -86,8 +101,8 @@ pub enum Need {
 /// A place for one copy in its mailbox, reserved by this delivery until it is dropped.
 pub trait Slot {
     /// Looks for the copy, among messages not older than the day before its `recorded_at`, or,
-    /// where it [looks back](Copy::looks_back), among all. A mailbox that does not exist holds no
-    /// copy.
+    /// where it [looks back](Copy::looks_back), among all, or all that came since it was
+    /// [looked](Copy::looked) at. A mailbox that does not exist holds no copy.
     ///
     /// # Errors
     /// Any error means that the look did not come to its end; it says nothing about the copy.

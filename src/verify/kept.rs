@@ -112,7 +112,14 @@ impl Verification<'_, '_> {
             side_by_side: 1,
         };
         let store: &dyn Store = self.store;
-        let means = Means { policy: &policy, ledger: self.ledger, store, deadline, watch: &() };
+        let means = Means {
+            policy: &policy,
+            ledger: self.ledger,
+            store,
+            deadline,
+            watch: &(),
+            look_backs: &(),
+        };
         let recorded = Recorded {
             message: copy.message,
             recorded_at: copy.recorded_at,

@@ -10,6 +10,7 @@ mod hosts;
 mod kills;
 mod lmtp_load;
 mod lmtp_maildir;
+mod look_backs;
 #[path = "../support/next.rs"]
 mod next;
 mod patroni;

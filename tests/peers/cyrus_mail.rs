@@ -43,6 +43,7 @@ fn place(
         recorded_at: recorded_at(),
         looks_back: false,
         handed: None,
+        looked: None,
         newer_than: None,
     };
     let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
@@ -138,6 +139,7 @@ fn what_cyrus_refuses_stands_there_attached() {
                 recorded_at: recorded_at(),
                 looks_back: false,
                 handed: None,
+                looked: None,
                 newer_than: None,
             };
             CopySearch { needs_proof: true, at_most: 5, ..copy.sought() }

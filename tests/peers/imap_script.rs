@@ -213,6 +213,7 @@ pub fn copy_of(letter: &Message) -> Copy<'_> {
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
         looks_back: false,
         handed: None,
+        looked: None,
         newer_than: None,
     }
 }

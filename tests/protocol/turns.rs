@@ -35,6 +35,7 @@ fn reserving(world: &World, then: impl FnOnce()) -> bool {
         recorded_at: UNIX_EPOCH,
         looks_back: false,
         handed: None,
+        looked: None,
         newer_than: None,
     };
     let slot = world.store.reserve(&destination, copy, Need::Write, &deadline).expect("a store");

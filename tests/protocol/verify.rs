@@ -94,6 +94,7 @@ impl Site {
             recorded_at: date,
             looks_back: false,
             handed: None,
+            looked: None,
             newer_than: None,
         };
         append(&self.store, destination, copy)

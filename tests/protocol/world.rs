@@ -441,6 +441,7 @@ impl Delivery {
             store: &self.store,
             deadline: &self.deadline,
             watch: &*self.script,
+            look_backs: &(),
         };
         let endings = catch_unwind(AssertUnwindSafe(|| deliver::deliver(&job, means)));
         let endings = endings.ok().filter(|_| !self.script.state().is_dead).unwrap_or_else(|| {

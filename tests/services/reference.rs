@@ -224,6 +224,7 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::AccountGone { account: text(), why: text() },
         Failure::AddressGone { address: text(), account: text(), why: text() },
         Failure::Contended(text()),
+        Failure::LooksBack(text()),
         Failure::Deadline { secs: 60, doing: text() },
         Failure::KeptForLater { destination: text(), why: text() },
         Failure::Due { destination: text(), at: SystemTime::UNIX_EPOCH },
@@ -277,6 +278,7 @@ fn is_known(failure: &Failure) {
         | Failure::Cut(_)
         | Failure::Input(_)
         | Failure::Contended(_)
+        | Failure::LooksBack(_)
         | Failure::Deadline { .. }
         | Failure::KeptForLater { .. }
         | Failure::Due { .. }

@@ -15,7 +15,7 @@ use onedrop::lock_key::{self, Hash};
 use onedrop::login::Way;
 use onedrop::message::Identity;
 use onedrop::store::memory::MemoryStore;
-use onedrop::store::{Copy, Need, Receipt, Slot, Store, StoreError};
+use onedrop::store::{Copy, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError};
 
 use crate::plan::Without;
 
@@ -283,6 +283,18 @@ impl Store for DeliverysStore {
         let slot = self.store.reserve(destination, copy, need, deadline)?;
         let without = self.without;
         Ok(slot.map(|slot| Box::new(DeliverysSlot { without, slot }) as Box<dyn Slot>))
+    }
+
+    fn look_back(
+        &self,
+        destination: &Destination,
+        sought: &LookBack,
+        until: Instant,
+    ) -> Result<Option<LookedBack>, StoreError> {
+        match self.without {
+            Some(Without::Look | Without::Value) => Ok(None),
+            _ => self.store.look_back(destination, sought, until),
+        }
     }
 
     fn remove(

@@ -641,6 +641,7 @@ impl Seat {
             store: &DeliverysStore { without, store },
             deadline: &deadline,
             watch: &(),
+            look_backs: &(),
         };
         deliver::deliver(&request, means)
     }

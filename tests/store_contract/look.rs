@@ -151,3 +151,61 @@ pub fn a_look_back_finds_a_copy_of_any_date(rig: &dyn Rig) {
     }
     assert_eq!(look_back(store.as_ref(), &inbox(), &mail("never")), None);
 }
+
+pub fn a_look_back_and_the_look_after_it_are_one(rig: &dyn Rig) {
+    let store = rig.store();
+    let store = store.as_ref();
+    let long_ago = recorded_at() - Duration::from_secs(400 * 86_400);
+    for without_id in [false, true] {
+        let letter = |name: &str| match without_id {
+            true => message(format!("Subject: back {name}\r\n\r\nof long ago\r\n")),
+            false => mail(name),
+        };
+        for destination in [inbox(), sent()] {
+            let looked = |letter: &Message| {
+                let key = letter.identity().copy_key(&destination.account, &destination.mailbox);
+                let copy = Copy {
+                    key: &key,
+                    head: b"",
+                    bytes: letter.own_copy(),
+                    identity: letter.identity(),
+                    recorded_at: recorded_at(),
+                    looks_back: true,
+                    looked: None,
+                    newer_than: None,
+                    handed: None,
+                };
+                store.look_back(&destination, &LookBack::of(&copy), soon()).expect("look back")
+            };
+            let Some(nothing) = looked(&letter("late")) else {
+                assert!(
+                    store.append_is_idempotent(),
+                    "only a store whose looks are quick has none"
+                );
+                return;
+            };
+            assert_eq!(nothing.found, None);
+            assert_eq!(look_since(store, &destination, &letter("late"), Some(&nothing)), None);
+            // What was there is found by the look back, whatever its date, what came since by the
+            // look, and what was read before is not read again.
+            let old = append_as(store, &destination, &letter("old"), (long_ago, &ample()));
+            let old = old.expect("append");
+            let seen = looked(&letter("old")).expect("looked");
+            assert_eq!(seen.found.as_ref().map(|found| found.to_record()), Some(old.clone()));
+            assert_eq!(look_since(store, &destination, &letter("old"), Some(&seen)), Some(old));
+            let marks = LookedBack { found: None, ..seen };
+            assert_eq!(look_since(store, &destination, &letter("old"), Some(&marks)), None);
+            let late = append(store, &destination, &letter("late"));
+            for looked in [&nothing, &marks] {
+                let found = look_since(store, &destination, &letter("late"), Some(looked));
+                assert_eq!(found, Some(late.clone()));
+            }
+            // A mailbox that was made anew is read from its beginning.
+            let anew = Mark { validity: 1, next: 1000 };
+            let names = marks.marks.keys().map(|name| (name.clone(), anew));
+            let anew = LookedBack { found: None, marks: names.collect() };
+            let found = look_since(store, &destination, &letter("late"), Some(&anew));
+            assert_eq!(found, Some(late));
+        }
+    }
+}

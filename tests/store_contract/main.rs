@@ -26,7 +26,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
-use onedrop::store::{AnyStore, Need, Slot};
+use onedrop::store::{AnyStore, LookBack, LookedBack, Mark, Need, Slot};
 use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError, Unsearched};
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
@@ -101,6 +101,7 @@ macro_rules! store_contract {
                     a_look_back_finds_a_copy_of_any_date,
                                 the_look_finds_one_among_many,
                                 the_look_keeps_to_its_mailbox,
+                                a_look_back_and_the_look_after_it_are_one,
                                 looks_and_appends_do_not_disturb_each_other,
                             }
                             find {
@@ -160,7 +161,7 @@ fn try_reserve<T>(
     with: impl FnOnce(Option<&mut (dyn Slot + '_)>) -> T,
 ) -> Result<T, StoreError> {
     let reservation = (need, recorded_at, deadline);
-    try_reserve_back(store, destination, mail, false, reservation, with)
+    try_reserve_back(store, destination, mail, (false, None), reservation, with)
 }
 
 /// The same for a copy that may be older.
@@ -168,7 +169,7 @@ fn try_reserve_back<T>(
     store: &dyn AnyStore,
     destination: &Destination,
     mail: &Message,
-    looks_back: bool,
+    (looks_back, looked): (bool, Option<&LookedBack>),
     (need, recorded_at, deadline): (Need, SystemTime, &Deadline),
     with: impl FnOnce(Option<&mut (dyn Slot + '_)>) -> T,
 ) -> Result<T, StoreError> {
@@ -181,6 +182,7 @@ fn try_reserve_back<T>(
         identity: mail.identity(),
         recorded_at,
         looks_back,
+        looked,
         newer_than: None,
         handed: None,
     };
@@ -247,8 +249,18 @@ fn look(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Opti
 
 /// As of a ledger that does not remember.
 fn look_back(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Option<Receipt> {
+    look_since(store, destination, mail, None)
+}
+
+/// And completes a look back.
+fn look_since(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    mail: &Message,
+    looked: Option<&LookedBack>,
+) -> Option<Receipt> {
     let reservation = (Need::Look, recorded_at(), &ample());
-    let found = try_reserve_back(store, destination, mail, true, reservation, |slot| {
+    let found = try_reserve_back(store, destination, mail, (true, looked), reservation, |slot| {
         slot.expect("a slot").look(soon())
     });
     found.expect("reserve").expect("look")
@@ -287,6 +299,7 @@ fn find_as(
         identity: mail.identity(),
         recorded_at: recorded_at(),
         looks_back: false,
+        looked: None,
         handed: None,
         size_bytes: size_bytes..=2 * size_bytes,
         has_several_ids: false,

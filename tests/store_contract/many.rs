@@ -59,7 +59,7 @@ fn one_is_found_among_very_many_of_its_size() {
 fn patient_look_back(store: &dyn AnyStore, mail: &Message) -> Option<Receipt> {
     let until = Instant::now() + Duration::from_secs(600);
     let reservation = (Need::Look, recorded_at(), &ample());
-    let found = try_reserve_back(store, &inbox(), mail, true, reservation, |slot| {
+    let found = try_reserve_back(store, &inbox(), mail, (true, None), reservation, |slot| {
         slot.expect("a slot").look(until)
     });
     found.expect("reserve").expect("look")

@@ -17,7 +17,7 @@ use jiff::Zoned;
 
 use super::metrics::Metrics;
 use crate::deadline::Deadline;
-use crate::deliver::{CopyResult, Ending, Failure, Phases, Watch};
+use crate::deliver::{CopyResult, Ending, Failure, LookBackEnd, Phases, Watch};
 use crate::directory::Home;
 use crate::envelope::Envelope;
 use crate::ledger::Recorded;
@@ -155,6 +155,10 @@ impl Watch for CountingWatch {
 
     fn not_recorded(&self, waits: u32) {
         self.metrics.contention_waits.inc_by(waits.into());
+    }
+
+    fn looked_back(&self, end: &LookBackEnd) {
+        self.metrics.count_look_back(end);
     }
 
     fn copy_ended(&self, end: &CopyResult, phases: &Phases) {

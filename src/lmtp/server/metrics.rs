@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::deliver::{CopyResult, Ending, Failure, How, Phases};
+use crate::deliver::{CopyResult, Ending, Failure, How, LookBackEnd, Phases};
 use crate::outcome::Reason;
 use crate::status::StatusGauges;
 use crate::store::StoreError;
@@ -19,6 +19,9 @@ use crate::store::StoreError;
 const BOUNDS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
+/// What looks back come to.
+const LOOK_BACKS: [&str; 4] = ["found", "nothing", "later", "failed"];
+
 type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
 
 /// See the module.
@@ -26,6 +29,8 @@ pub struct Metrics {
     registry: Registry,
     outcomes: Family<[(&'static str, String); 3], Counter>,
     copies: Family<Labels<1>, Counter>,
+    look_backs: Family<Labels<1>, Counter>,
+    look_backs_open: Family<Labels<1>, Gauge>,
     in_doubt: Counter,
     collisions: Counter,
     accounts_gone: Counter,
@@ -47,6 +52,8 @@ impl Metrics {
             registry: Registry::default(),
             outcomes: Family::default(),
             copies: Family::default(),
+            look_backs: Family::default(),
+            look_backs_open: Family::default(),
             in_doubt: Counter::default(),
             collisions: Counter::default(),
             accounts_gone: Counter::default(),
@@ -61,6 +68,9 @@ impl Metrics {
         for how in ["stored", "already_there", "found"] {
             metrics.copies.get_or_create_owned(&[("how", how)]);
         }
+        for came_to in LOOK_BACKS {
+            metrics.look_backs.get_or_create_owned(&[("came_to", came_to)]);
+        }
         for phase in ["lock", "record", "append", "commit"] {
             metrics.phases.get_or_create_owned(&[("phase", phase)]);
         }
@@ -69,6 +79,10 @@ impl Metrics {
         of.register("onedrop_deliveries", help, metrics.outcomes.clone());
         let help = "Copies by how they came to be in their mailbox";
         of.register("onedrop_copies", help, metrics.copies.clone());
+        let help = "Looks for copies that may be older than their record, by what they came to";
+        of.register("onedrop_look_backs", help, metrics.look_backs.clone());
+        let help = "Such looks under way, and those that wait";
+        of.register("onedrop_look_backs_open", help, metrics.look_backs_open.clone());
         let help = "Leases left in doubt: the store did not say whether it took the copy";
         of.register("onedrop_in_doubt", help, metrics.in_doubt.clone());
         let help = "Messages under another message's Message-ID";
@@ -108,6 +122,17 @@ impl Metrics {
             Failure::AccountGone { .. } | Failure::AddressGone { .. } => self.accounts_gone.inc(),
             _ => 0,
         };
+    }
+
+    /// A copy was to be looked for among all that is in its mailbox.
+    pub fn count_look_back(&self, end: &LookBackEnd) {
+        let came_to = match end {
+            LookBackEnd::Looked(Some(looked)) if looked.found.is_some() => "found",
+            LookBackEnd::Looked(_) => "nothing",
+            LookBackEnd::Later(_) => "later",
+            LookBackEnd::Failed(_) => "failed",
+        };
+        self.look_backs.get_or_create(&[("came_to", came_to)]).inc();
     }
 
     /// A message was recorded.
@@ -150,8 +175,15 @@ impl Metrics {
     }
 
     /// Everything, as Prometheus reads it. Of each pool: how many sessions are used, and how many
-    /// idle.
-    pub fn text(&self, pools: impl Iterator<Item = (&'static str, (usize, usize))>) -> String {
+    /// idle; of look backs: how many are under way, and how many wait.
+    pub fn text(
+        &self,
+        pools: impl Iterator<Item = (&'static str, (usize, usize))>,
+        (running, waiting): (usize, usize),
+    ) -> String {
+        for (state, count) in [("running", running), ("waiting", waiting)] {
+            self.look_backs_open.get_or_create(&[("state", state)]).set(count as i64);
+        }
         for (pool, (used, idle)) in pools {
             for (state, count) in [("used", used), ("idle", idle)] {
                 let labels = [("pool", pool), ("state", state)];

@@ -321,6 +321,7 @@ mod tests {
             identity,
             recorded_at,
             looks_back,
+            looked: None,
             newer_than: None,
             handed: None,
         };

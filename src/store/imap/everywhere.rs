@@ -22,9 +22,11 @@ use super::search::{hits, searchable_id};
 use super::session::ImapSession;
 use super::syntax;
 use super::unsearched::{self, OpenedMailbox};
+use crate::directory::Destination;
 use crate::lock_key::hex;
 use crate::message::{DedupBy, fields};
-use crate::store::{CopySearch, FoundCopy, HandedCopy, Proof, Receipt, Unsearched};
+use crate::store::Unsearched;
+use crate::store::{CopySearch, FoundCopy, HandedCopy, LookedBack, Mark, Proof, Receipt};
 use crate::trust_search::TrustSearch;
 
 /// Mailboxes that are searched in one round trip.
@@ -76,6 +78,37 @@ pub fn find_all(
     Ok(all)
 }
 
+/// Looks back for what is `sought` in its mailbox; what was handed over, in all of them.
+///
+/// # Errors
+/// As for [`find_all`].
+pub fn look_back(
+    session: &mut ImapSession,
+    destination: &Destination,
+    sought: &CopySearch<'_>,
+    how: (DedupBy, TrustSearch),
+    until: Instant,
+) -> Result<LookedBack, ImapError> {
+    let Some(value) = sought.handed else {
+        let mailbox = names::in_command(session, &destination.mailbox, until)?;
+        return look::look_back(session, &mailbox, sought, how, until);
+    };
+    let mut marks = BTreeMap::new();
+    for mailboxes in own_mailboxes(session, until)?.chunks(TOGETHER) {
+        let names: Vec<String> = mailboxes.iter().map(|name| syntax::quote(name)).collect();
+        let commands: Vec<String> = names.iter().map(|name| format!("EXAMINE {name}")).collect();
+        let answers = session.run_together(&commands, until)?;
+        for (name, answer) in names.into_iter().zip(answers) {
+            let opened = answer.ok().and_then(|answer| look::opened(&answer));
+            // One that cannot be opened now has no mark, and is read in the turn.
+            marks.extend(opened.and_then(|opened| opened.mark()).map(|mark| (name, mark)));
+        }
+    }
+    let found = find_all(session, &[HandedSearch { sought, value }], how, until)?;
+    let found = found.into_iter().flatten().next();
+    Ok(LookedBack { found, marks })
+}
+
 /// A look for one copy in mailbox after mailbox.
 struct Tour<'a> {
     session: &'a mut ImapSession,
@@ -121,16 +154,36 @@ impl Tour<'_> {
         criteria: &str,
     ) -> Result<Vec<(String, Vec<u32>)>, ImapError> {
         let search = format!("UID SEARCH {criteria}");
+        let looked = |name: &str| self.one.sought.looked?.marks.get(&syntax::quote(name)).copied();
         let mut found = Vec::new();
         for mailboxes in mailboxes.chunks(TOGETHER) {
             let commands: Vec<String> = mailboxes
                 .iter()
-                .flat_map(|name| [format!("EXAMINE {}", syntax::quote(name)), search.clone()])
+                .flat_map(|name| {
+                    let search = match looked(name) {
+                        Some(Mark { next, .. }) => format!("UID SEARCH UID {next}:* {criteria}"),
+                        None => search.clone(),
+                    };
+                    [format!("EXAMINE {}", syntax::quote(name)), search]
+                })
                 .collect();
             let answers = self.session.run_together(&commands, self.until)?;
             for (mailbox, answers) in mailboxes.iter().zip(answers.chunks(2)) {
                 let uids = match answers {
-                    [Ok(_), Ok(answer)] => hits(answer).map_err(|why| self.session.lost(why))?,
+                    [Ok(opened), Ok(answer)] => {
+                        let validity = look::opened(opened).map(|opened| opened.validity);
+                        let mark = looked(mailbox);
+                        match mark.filter(|mark| Some(mark.validity) != validity) {
+                            // Made anew meanwhile.
+                            Some(_) => self.search_alone(mailbox, &search)?,
+                            None => {
+                                let mut uids =
+                                    hits(answer).map_err(|why| self.session.lost(why))?;
+                                uids.retain(|uid| mark.is_none_or(|mark| *uid >= mark.next));
+                                uids
+                            }
+                        }
+                    }
                     [Ok(_), Err(no)] => {
                         let why = format!("searching {mailbox}: {}", no.text);
                         return Err(ImapError::refused(why));
@@ -173,13 +226,22 @@ impl Tour<'_> {
         for mailbox in mailboxes {
             let Some(opened) = self.open(mailbox)? else { continue };
             let (mut uids, mut last) = (Vec::new(), opened.count);
+            let looked = self.one.sought.looked;
+            let name = syntax::quote(mailbox);
+            let next = looked.and_then(|looked| looked.next_in(&name, opened.validity));
+            let next = next.unwrap_or(0);
             while last > 0 {
                 let first = last.saturating_sub(DATED_TOGETHER - 1).max(1);
                 let command = format!("FETCH {first}:{last} (UID INTERNALDATE)");
                 let answer = self.session.run_large(&command, self.until)?;
-                let recent = fetch::each(answer).filter(|(_, fetched)| is_recent(fetched.date));
-                uids.extend(recent.map(|(uid, _)| uid));
-                last = first - 1;
+                let mut lowest = u32::MAX;
+                for (uid, fetched) in fetch::each(answer) {
+                    lowest = lowest.min(uid);
+                    if uid >= next && is_recent(fetched.date) {
+                        uids.push(uid);
+                    }
+                }
+                last = if lowest < next { 0 } else { first - 1 };
             }
             if !uids.is_empty() {
                 all.push((mailbox.clone(), uids));
@@ -290,7 +352,7 @@ fn all_read(mailbox: &str, hits: &[u32], read: &BTreeSet<u32>) -> Result<(), Ima
 }
 
 /// Our fields in a message.
-struct Mark {
+struct HandedFields {
     value: Vec<u8>,
     epoch: Option<i64>,
 }
@@ -300,7 +362,7 @@ fn marks(
     session: &mut ImapSession,
     uids: &[u32],
     until: Instant,
-) -> Result<(BTreeMap<u32, Mark>, BTreeSet<u32>), ImapError> {
+) -> Result<(BTreeMap<u32, HandedFields>, BTreeSet<u32>), ImapError> {
     let mut uids = uids.to_vec();
     uids.sort_unstable();
     uids.dedup();
@@ -319,7 +381,7 @@ fn marks(
                 let text = String::from_utf8(field.unfolded()).ok()?;
                 text.split_ascii_whitespace().next()?.parse().ok()
             });
-            marks.insert(uid, Mark { value: value.unfolded(), epoch });
+            marks.insert(uid, HandedFields { value: value.unfolded(), epoch });
         }
     }
     Ok((marks, read))

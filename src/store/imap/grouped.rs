@@ -147,6 +147,7 @@ impl OwnedCopy {
             recorded_at: self.recorded_at,
             looks_back: self.looks_back,
             // It is appended, and not looked for.
+            looked: None,
             newer_than: None,
             // Nobody hands over by APPEND.
             handed: None,

@@ -15,11 +15,11 @@ use super::error::ImapError;
 use super::fetch::{self, Fetched};
 use super::listing::{self, TOGETHER};
 use super::search::{criteria, hits, searchable_id};
-use super::session::ImapSession;
+use super::session::{CommandOutput, ImapSession};
 use super::syntax;
 use super::unsearched::{self, OpenedMailbox};
 use crate::message::DedupBy;
-use crate::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError, Unsearched};
+use crate::store::{CopySearch, FoundCopy, LookedBack, Proof, Receipt, StoreError, Unsearched};
 use crate::trust_search::TrustSearch;
 
 /// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
@@ -47,7 +47,8 @@ pub fn find_all(
         let on_record = on_record(sought);
         let fetched = on_record.and_then(|uid| Some((uid, recorded.get(&uid)?.clone())));
         let (seen, found) = (BTreeSet::new(), Vec::new());
-        let mut look = Look { session, sought, by, until, on_record, seen, found };
+        let next = sought.looked.and_then(|looked| looked.next_in(mailbox, validity));
+        let mut look = Look { session, sought, by, next, until, on_record, seen, found };
         look.find(shown, fetched.as_ref().map(|(uid, _)| *uid))?;
         // One that a search shows is enough, unless all are sought.
         let is_enough = !look.found.is_empty() && !sought.needs_proof && !sought.by_id;
@@ -73,6 +74,26 @@ pub fn find_all(
     Ok(all)
 }
 
+/// Looks back for what is `sought` in `mailbox`.
+///
+/// # Errors
+/// As for [`find_all`].
+pub fn look_back(
+    session: &mut ImapSession,
+    mailbox: &str,
+    sought: &CopySearch<'_>,
+    (by, trust): (DedupBy, TrustSearch),
+    until: Instant,
+) -> Result<LookedBack, ImapError> {
+    let opened = open_at(session, "EXAMINE", mailbox, until)?;
+    let mark = opened.and_then(|opened| opened.mark());
+    let marks = mark.map(|mark| (mailbox.to_owned(), mark)).into_iter().collect();
+    let sought = std::slice::from_ref(sought);
+    let found = find_all(session, mailbox, sought, (by, trust), until)?;
+    let found = found.into_iter().flatten().next();
+    Ok(LookedBack { found, marks })
+}
+
 /// The messages of `uids` that are there, with their flags and dates.
 fn dated(
     session: &mut ImapSession,
@@ -96,6 +117,8 @@ struct Look<'a> {
     session: &'a mut ImapSession,
     sought: &'a CopySearch<'a>,
     by: DedupBy,
+    /// The lowest UID of what is looked at; `None`: all.
+    next: Option<u32>,
     until: Instant,
     /// UID of the copy on record, which is found apart from what the search shows.
     on_record: Option<u32>,
@@ -136,13 +159,16 @@ impl Look<'_> {
         let Some(opened) = opened.filter(|opened| opened.validity == validity) else {
             return Err(ImapError::refused("the mailbox was made anew during the look"));
         };
-        let uids = unsearched::uids(self.session, &opened, self.sought, self.by, self.until)?;
+        let uids = {
+            let how = (self.by, self.next);
+            unsearched::uids(self.session, &opened, self.sought, how, self.until)?
+        };
         self.compare(uids)
     }
 
     /// Searches, by `id` if there is one, and compares what was not seen before.
     fn search(&mut self, id: Option<&str>) -> Result<(), ImapError> {
-        let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id));
+        let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id, self.next));
         let answer = self.session.run_large(&command, self.until)?;
         let hits = hits(&answer).map_err(|why| self.session.lost(why))?;
         self.compare(hits)
@@ -150,6 +176,8 @@ impl Look<'_> {
 
     fn compare(&mut self, mut hits: Vec<u32>) -> Result<(), ImapError> {
         hits.sort_unstable();
+        // The range `n:*` has the last message in it, whatever its UID.
+        hits.retain(|uid| self.next.is_none_or(|next| *uid >= next));
         let is_new = |uid: &u32| self.seen.insert(*uid) && Some(*uid) != self.on_record;
         let hits: Vec<u32> = hits.into_iter().rev().filter(is_new).collect();
         // Mostly the newest is the copy.
@@ -212,6 +240,14 @@ pub fn open_at(
         }
         answer => answer?,
     };
+    match opened(&answer) {
+        Some(opened) => Ok(Some(opened)),
+        None => Err(ImapError::refused("the mailbox has no UIDVALIDITY")),
+    }
+}
+
+/// What the answer to EXAMINE or SELECT says of the mailbox; `None`: no UIDVALIDITY.
+pub fn opened(answer: &CommandOutput) -> Option<OpenedMailbox> {
     let code = |name: &str| {
         let codes = answer
             .responses
@@ -225,10 +261,8 @@ pub fn open_at(
         word.eq_ignore_ascii_case("EXISTS").then(|| count.parse().ok())?
     });
     let count = counts.next_back().unwrap_or(0);
-    match code("UIDVALIDITY").filter(|validity| *validity > 0) {
-        Some(validity) => Ok(Some(OpenedMailbox { validity, count, next_uid: code("UIDNEXT") })),
-        None => Err(ImapError::refused("the mailbox has no UIDVALIDITY")),
-    }
+    let validity = code("UIDVALIDITY").filter(|validity| *validity > 0)?;
+    Some(OpenedMailbox { validity, count, next_uid: code("UIDNEXT") })
 }
 
 /// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards

@@ -15,8 +15,19 @@ const SEARCH_BAND: u64 = 8 * 1024;
 /// A longer Message-ID does not go into a command.
 const LONGEST_SEARCHED_ID: usize = 500;
 
-/// What to search for: a Message-ID, or without one messages of about the sought size.
-pub fn criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
+/// What to search for: a Message-ID, or without one messages of about the sought size; of those
+/// whose UID is `next` or higher.
+pub fn criteria(
+    sought: &CopySearch<'_>,
+    by: DedupBy,
+    id: Option<&str>,
+    next: Option<u32>,
+) -> String {
+    let criteria = all_criteria(sought, by, id);
+    next.map_or(criteria.clone(), |next| format!("UID {next}:* {criteria}"))
+}
+
+fn all_criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
     let since = match sought.since {
         since if sought.by_id => Some(since.unwrap_or(UNIX_EPOCH)),
         _ => (!sought.looks_back).then_some(sought.recorded_at),

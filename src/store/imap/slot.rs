@@ -73,9 +73,14 @@ pub fn reserve<'a>(
 impl Slot for ImapSlot<'_> {
     fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError> {
         self.give_up_early(|_| true);
-        let sought = self.copy.sought();
-        let found = self.store.find_in(self.destination, &[sought], &mut self.session, until)?;
-        let found = found.into_iter().flatten().next();
+        let found = match self.copy.looked.and_then(|looked| looked.found.clone()) {
+            Some(found) => Some(found),
+            None => {
+                let sought = [self.copy.sought()];
+                let (to, session) = (self.destination, &mut self.session);
+                self.store.find_in(to, &sought, session, until)?.into_iter().flatten().next()
+            }
+        };
         self.is_wrapped = found.as_ref().is_some_and(|found| found.is_wrapped);
         self.found_try = found.as_ref().and_then(FoundCopy::of_try);
         Ok(found.map(|found| found.to_record()))

@@ -17,7 +17,7 @@ use super::namespace::{Token, tokens};
 use super::search::searchable_id;
 use super::session::ImapSession;
 use crate::message::{DedupBy, fields};
-use crate::store::{CopySearch, Receipt, Unsearched};
+use crate::store::{CopySearch, Mark, Receipt, Unsearched};
 use crate::trust_search::TrustSearch;
 
 /// Names of servers that search the mailbox itself, in lower case; more words may follow.
@@ -33,6 +33,13 @@ pub struct OpenedMailbox {
     pub count: u32,
     /// The next message's UID, or a lower one; `None` if the server does not tell.
     pub next_uid: Option<u32>,
+}
+
+impl OpenedMailbox {
+    /// How far what stands in it now reaches, where the server tells.
+    pub fn mark(&self) -> Option<Mark> {
+        self.next_uid.map(|next| Mark { validity: self.validity, next })
+    }
 }
 
 /// Whether SEARCH shows all that is committed, as far as is known.
@@ -85,7 +92,8 @@ fn name_in(id: &[Token]) -> Option<String> {
     })
 }
 
-/// The UIDs of messages that may be the copy, by their sizes and dates, or by their Message-IDs.
+/// The UIDs of messages that may be the copy, by their sizes and dates, or by their Message-IDs; of
+/// those whose UID is `next` or higher.
 ///
 /// # Errors
 /// The list did not come to its end.
@@ -93,10 +101,11 @@ pub fn uids(
     session: &mut ImapSession,
     opened: &OpenedMailbox,
     sought: &CopySearch<'_>,
-    by: DedupBy,
+    (by, next): (DedupBy, Option<u32>),
     until: Instant,
 ) -> Result<Vec<u32>, ImapError> {
     let above = match sought.unsearched {
+        _ if next.is_some() => next.unwrap_or(1).saturating_sub(1),
         Unsearched::After(Receipt::Uid { validity, uid })
             if *validity == opened.validity && opened.next_uid.is_none_or(|next| next > *uid) =>
         {

@@ -16,6 +16,8 @@ pub fn found_by_identity<'a>(
         left -= usize::from(is_equal && !is_on_record);
         is_on_record || is_equal
     };
+    let next = sought.looked.and_then(|looked| looked.next_in("", 0)).unwrap_or(0);
+    let newest_first = newest_first.filter(|stored| stored.uid >= next);
     newest_first.filter(is_sought).map(|one| one.found(receipt(one.uid), sought)).collect()
 }
 

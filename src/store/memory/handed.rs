@@ -124,7 +124,8 @@ impl Shared {
         let mut found = Vec::new();
         let is_its = |place: &&Place| place.0 == account && place.1 != "Sent";
         for place in self.mailboxes.keys().filter(is_its) {
-            for stored in &self.mailboxes[place] {
+            let next = sought.looked.and_then(|looked| looked.next_in("", 0)).unwrap_or(0);
+            for stored in self.mailboxes[place].iter().filter(|stored| stored.uid >= next) {
                 let (first, epoch) = marks(stored);
                 let has_value = first.as_deref() == Some(value.as_bytes());
                 let is_any = sought.looks_back && (first.is_some() || place.1 == "INBOX");

@@ -14,8 +14,8 @@ use onedrop::ledger::{BatchTerms, Ledger, LedgerError, PurgeWhat, Retention, Sta
 use onedrop::pool::Connections;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{
-    Access, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes, Need, Proof, Receipt, Slot,
-    Store, StoreError, Way, WitnessNames,
+    Access, Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Mailboxes, Need,
+    Proof, Receipt, Slot, Store, StoreError, Way, WitnessNames,
 };
 use onedrop::verify::{Level, Topic};
 
@@ -66,6 +66,15 @@ impl<F: After> Store for ChangingStore<F> {
         _: &'a Deadline,
     ) -> Result<Option<Box<dyn Slot + 'a>>, StoreError> {
         panic!("verify writes no copy")
+    }
+
+    fn look_back(
+        &self,
+        _: &Destination,
+        _: &LookBack,
+        _: Instant,
+    ) -> Result<Option<LookedBack>, StoreError> {
+        panic!("verify finds copies, and places none here")
     }
 
     fn remove(&self, _: &Destination, _: &Receipt, _: Instant) -> Result<(), StoreError> {

@@ -248,6 +248,7 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
             recorded_at: date,
             looks_back: false,
             handed: None,
+            looked: None,
             newer_than: None,
         };
         let store = MaildirStore::new(root.path(), true);

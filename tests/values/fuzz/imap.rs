@@ -137,6 +137,7 @@ fn with<T>(
         recorded_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_219_200),
         looks_back: false,
         handed: None,
+        looked: None,
         newer_than: None,
     };
     let inbox = Destination::inbox("doug");

@@ -1,0 +1,88 @@
+//! Looking for a copy among all that is in a big mailbox may take longer than a delivery has, and
+//! whoever waits for it keeps others waiting. So it is done outside of the copy's turn, and whoever
+//! calls decides where: a process that delivers one message does it at once, a server few at a
+//! time, in an order, and beyond the end of the delivery that asked first.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::place::{Placing, Step, in_look};
+use super::{Failure, Means, Phases};
+use crate::directory::Destination;
+use crate::ledger::Claim;
+use crate::store::{Copy, LookBack, LookedBack, Store, StoreError};
+
+/// What is to be looked back for.
+pub struct LookBackRequest<'a> {
+    pub destination: &'a Destination,
+    pub sought: LookBack,
+    /// The message's row: of those that were recorded in the same second, the first goes first.
+    pub message: i64,
+    /// The delivery has so much time.
+    pub until: Instant,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum LookBackEnd {
+    /// `None`: the look in the turn does it all.
+    Looked(Option<Arc<LookedBack>>),
+    /// Not by now, and why: others come first, or it goes on. A later attempt gets what it has come
+    /// to.
+    Later(String),
+    Failed(StoreError),
+}
+
+/// Where looking back is done.
+pub trait LookBacks: Sync {
+    fn look_back(&self, request: LookBackRequest<'_>, store: &dyn Store) -> LookBackEnd;
+
+    /// The copy is placed: what was seen for it is not asked for again.
+    fn is_placed(&self, _sought: &LookBack) {}
+}
+
+/// At once, in the caller's thread.
+impl LookBacks for () {
+    fn look_back(&self, request: LookBackRequest<'_>, store: &dyn Store) -> LookBackEnd {
+        match store.look_back(request.destination, &request.sought, request.until) {
+            Ok(looked) => LookBackEnd::Looked(looked.map(Arc::new)),
+            Err(error) => LookBackEnd::Failed(error),
+        }
+    }
+}
+
+impl Placing<'_> {
+    /// What may be older than its row is looked for first, with no turn and nothing else that
+    /// others need; the look in the turn has what came since. Step `looks back` of the model.
+    pub(super) fn look_back(
+        &self,
+        index: usize,
+        claim: &Claim,
+        copy: &Copy<'_>,
+        phases: &mut Phases,
+    ) -> Result<Option<Arc<LookedBack>>, Box<Step>> {
+        let Means { store, deadline, watch, look_backs, .. } = self.means;
+        if !claim.looks_back || !claim.in_doubt || store.append_is_idempotent() {
+            return Ok(None);
+        }
+        let destination = self.destination(index);
+        let (sought, message) = (LookBack::of(copy), self.recorded.message);
+        let until = deadline.look_until();
+        let request = LookBackRequest { destination, sought, message, until };
+        let end = self.means.timed(&mut phases.append, || look_backs.look_back(request, store));
+        watch.looked_back(&end);
+        let step = match end {
+            LookBackEnd::Looked(looked) => return Ok(looked),
+            LookBackEnd::Failed(error) => {
+                self.not_written(index, claim, in_look(error, destination), None)
+            }
+            // No recipient's mail waits for a copy in Sent.
+            LookBackEnd::Later(why) if destination.shared => {
+                let why = format!("looking for an earlier copy: {why}");
+                self.not_written(index, claim, StoreError::NotStored(why), None)
+            }
+            LookBackEnd::Later(why) => self.failed(index, claim, Failure::LooksBack(why)),
+        };
+        Err(Box::new(step))
+    }
+}

@@ -1,0 +1,215 @@
+//! The look backs of a server: [`MOST`] at a time, and one of an account, in the order of their
+//! messages' first records. A delivery waits while its own is done. A few wait for it to begin, and
+//! not long; all others end in 75 at once, so most of Postfix' connections are free for other mail.
+//! The look is done without them, as one that takes longer than its delivery goes on: the next
+//! attempt has what it has come to. All is in memory: after a restart it is looked once more.
+//!
+//! `onedrop deliver` by itself looks at once: a process that ends with its mail leaves nobody to
+//! look on for it, and one that waits in turn holds a connection for as long.
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::deliver::{LookBackEnd, LookBackRequest, LookBacks};
+use crate::directory::Destination;
+use crate::lock_key::Hash;
+use crate::store::{AnyStore, LookBack, LookedBack, Store, StoreError};
+use crate::text;
+
+/// In all, at a time.
+const MOST: usize = 2;
+/// So many deliveries wait for theirs to begin, of the 20 at a time that Postfix starts.
+const MOST_PATIENT: usize = 6;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What waits, and what is remembered of those that have ended.
+const MOST_WAITING: usize = 1000;
+const MOST_ENDED: usize = 1000;
+/// A look may take so long.
+const LONGEST: Duration = Duration::from_secs(1800);
+
+/// See the module.
+pub struct LookBackQueue(Arc<LookBackWork>);
+
+struct LookBackWork {
+    store: Arc<dyn AnyStore>,
+    state: Mutex<LookBackState>,
+    /// One has ended, or has begun.
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct LookBackState {
+    waiting: BTreeMap<Place, LookBackJob>,
+    running: Vec<LookBackJob>,
+    /// Deliveries that wait for theirs to begin.
+    patient: usize,
+    ended: HashMap<Name, EndedLook>,
+}
+
+/// In the queue: when the message was recorded, and its row.
+type Place = (SystemTime, i64, Name);
+/// The copy, by its key and the value of its row.
+type Name = (Hash, Option<[u8; 16]>);
+type Looked = Result<Option<Arc<LookedBack>>, StoreError>;
+
+#[derive(Clone)]
+struct LookBackJob {
+    destination: Destination,
+    sought: LookBack,
+}
+
+struct EndedLook {
+    at: Instant,
+    looked: Looked,
+}
+
+impl LookBackQueue {
+    pub fn new(store: Arc<dyn AnyStore>) -> LookBackQueue {
+        let (state, moved) = (Mutex::default(), Condvar::new());
+        LookBackQueue(Arc::new(LookBackWork { store, state, moved }))
+    }
+
+    /// How many are under way, and how many wait.
+    pub fn count(&self) -> (usize, usize) {
+        let state = self.0.state();
+        (state.running.len(), state.waiting.len())
+    }
+
+    /// Has the first that may begin looked for by a thread of its own, if there is room for one.
+    fn begin(&self, state: &mut LookBackState) -> Result<(), String> {
+        let Some(job) = state.next() else { return Ok(()) };
+        let shared = Arc::clone(&self.0);
+        let name = job.sought.name();
+        let work = move || shared.work(job);
+        let spawned = thread::Builder::new().name("look-back".to_owned()).spawn(work);
+        spawned.map(drop).map_err(|error| {
+            state.running.retain(|job| job.sought.name() != name);
+            format!("no thread to look with: {error}")
+        })
+    }
+}
+
+impl LookBacks for LookBackQueue {
+    fn look_back(&self, request: LookBackRequest<'_>, _store: &dyn Store) -> LookBackEnd {
+        let LookBackRequest { destination, sought, message, until } = request;
+        let name = sought.name();
+        let place = (sought.recorded_at(), message, name);
+        let mut state = self.0.state();
+        if let Some(end) = state.end_of(&name) {
+            return end;
+        }
+        if !state.is_running(&name) && !state.waiting.contains_key(&place) {
+            if state.waiting.len() >= MOST_WAITING {
+                return LookBackEnd::Later("too many others are looked for first".to_owned());
+            }
+            state.waiting.insert(place, LookBackJob { destination: destination.clone(), sought });
+            if let Err(why) = self.begin(&mut state) {
+                return LookBackEnd::Later(why);
+            }
+        }
+        if state.patient < MOST_PATIENT {
+            let soon = until.min(Instant::now() + PATIENCE);
+            state.patient += 1;
+            state = self.0.wait_while(state, soon, |state| state.waiting.contains_key(&place));
+            state.patient -= 1;
+        }
+        state = self.0.wait_while(state, until, |state| state.is_running(&name));
+        if let Some(end) = state.end_of(&name) {
+            return end;
+        }
+        LookBackEnd::Later(match state.is_running(&name) {
+            true => "it takes longer, and goes on".to_owned(),
+            false => {
+                let before = state.waiting.range(..place).count() + state.running.len();
+                format!("{before} others are looked for first")
+            }
+        })
+    }
+
+    fn is_placed(&self, sought: &LookBack) {
+        self.0.state().ended.remove(&sought.name());
+    }
+}
+
+impl LookBackWork {
+    /// Looks for one after the other, until there is none left that may be looked for now.
+    fn work(&self, first: LookBackJob) {
+        let mut next = Some(first);
+        while let Some(job) = next {
+            let until = Instant::now() + LONGEST;
+            let look = || self.store.look_back(&job.destination, &job.sought, until);
+            let looked = catch_unwind(AssertUnwindSafe(look)).unwrap_or_else(|panic| {
+                Err(StoreError::NotStored(format!("internal error: {}", text::of_panic(panic))))
+            });
+            let mut state = self.state();
+            state.ends(&job, looked.map(|looked| looked.map(Arc::new)));
+            next = state.next();
+            drop(state);
+            self.moved.notify_all();
+        }
+    }
+
+    fn wait_while<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, LookBackState>,
+        until: Instant,
+        condition: impl Fn(&LookBackState) -> bool,
+    ) -> MutexGuard<'a, LookBackState> {
+        while condition(&state) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let woken = self.moved.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
+    fn state(&self) -> MutexGuard<'_, LookBackState> {
+        // Nothing that can panic is done under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LookBackState {
+    fn is_running(&self, name: &Name) -> bool {
+        self.running.iter().any(|job| job.sought.name() == *name)
+    }
+
+    /// Begins the first whose account has none under way, if there is room for it.
+    fn next(&mut self) -> Option<LookBackJob> {
+        let is_free = |job: &LookBackJob| {
+            let account = &job.destination.account;
+            self.running.iter().all(|other| other.destination.account != *account)
+        };
+        if self.running.len() >= MOST {
+            return None;
+        }
+        let place = self.waiting.iter().find(|(_, job)| is_free(job)).map(|(place, _)| *place)?;
+        let job = self.waiting.remove(&place)?;
+        self.running.push(job.clone());
+        Some(job)
+    }
+
+    fn ends(&mut self, job: &LookBackJob, looked: Looked) {
+        let name = job.sought.name();
+        self.running.retain(|other| other.sought.name() != name);
+        if self.ended.len() >= MOST_ENDED {
+            let oldest = self.ended.iter().min_by_key(|(_, one)| one.at).map(|(name, _)| *name);
+            oldest.into_iter().for_each(|name| drop(self.ended.remove(&name)));
+        }
+        self.ended.insert(name, EndedLook { at: Instant::now(), looked });
+    }
+
+    /// What a look has come to. An error is told once: the next attempt looks again.
+    fn end_of(&mut self, name: &Name) -> Option<LookBackEnd> {
+        match &self.ended.get(name)?.looked {
+            Ok(looked) => Some(LookBackEnd::Looked(looked.clone())),
+            Err(_) => self.ended.remove(name)?.looked.err().map(LookBackEnd::Failed),
+        }
+    }
+}

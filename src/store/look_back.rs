@@ -1,0 +1,84 @@
+//! A look back: a look among all that is in a mailbox, which may take long. It is done outside of
+//! the copy's turn, in a session of its own, and its marks say how far it has read. In its turn the
+//! delivery reads what came since, and both together are one look in that turn: what comes into a
+//! mailbox stands above the marks (RFC 3501 section 2.3.1.1: UIDs rise), and a mailbox that was
+//! made anew has no marks. Values only.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::SystemTime;
+
+use super::{Copy, CopySearch, FoundCopy, Unsearched};
+use crate::lock_key::Hash;
+use crate::message::Identity;
+
+/// What a look back has come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LookedBack {
+    pub found: Option<FoundCopy>,
+    /// Of each mailbox, by its name as the store has it.
+    pub marks: BTreeMap<String, Mark>,
+}
+
+/// How far a mailbox was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    pub validity: u32,
+    /// What came since has this UID or a higher one.
+    pub next: u32,
+}
+
+impl LookedBack {
+    /// The lowest UID of what came since into a mailbox; `None`: all is to be read.
+    pub fn next_in(&self, mailbox: &str, validity: u32) -> Option<u32> {
+        let mark = self.marks.get(mailbox).filter(|mark| mark.validity == validity)?;
+        Some(mark.next)
+    }
+}
+
+/// What is known of a copy that is looked back for, after its message is gone from memory.
+#[derive(Debug, Clone)]
+pub struct LookBack {
+    key: Hash,
+    identity: Identity,
+    recorded_at: SystemTime,
+    handed: Option<[u8; 16]>,
+    size_bytes: RangeInclusive<u64>,
+    has_several_ids: bool,
+}
+
+impl LookBack {
+    pub fn of(copy: &Copy<'_>) -> LookBack {
+        let CopySearch { handed, size_bytes, has_several_ids, recorded_at, .. } = copy.sought();
+        let (key, identity) = (*copy.key, copy.identity.clone());
+        LookBack { key, identity, recorded_at, handed, size_bytes, has_several_ids }
+    }
+
+    /// What names the row's copy: one that was forgotten meanwhile is another.
+    pub fn name(&self) -> (Hash, Option<[u8; 16]>) {
+        (self.key, self.handed)
+    }
+
+    pub fn recorded_at(&self) -> SystemTime {
+        self.recorded_at
+    }
+
+    pub fn sought(&self) -> CopySearch<'_> {
+        CopySearch {
+            key: &self.key,
+            identity: &self.identity,
+            recorded_at: self.recorded_at,
+            looks_back: true,
+            looked: None,
+            handed: self.handed,
+            size_bytes: self.size_bytes.clone(),
+            has_several_ids: self.has_several_ids,
+            needs_proof: false,
+            on_record: None,
+            by_id: false,
+            since: None,
+            at_most: 1,
+            unsearched: Unsearched::All,
+        }
+    }
+}
