@@ -305,7 +305,7 @@ fn more_than_a_hundredth_deferred_wants_attention_but_for_full_mailboxes_and_oth
 fn a_doubt_of_the_last_hour_is_left_to_the_next_try() {
     let admin = Admin::new();
     let doubt = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
-                     leased_until = NULL;";
+                     placed_epoch = 0, leased_until = NULL;";
     let (level, text) = line_after(&admin, doubt, "doubts");
     assert_eq!(level, "ok", "{text}");
     assert!(text.ends_with("; Postfix' next try looks"), "{text}");

@@ -147,6 +147,7 @@ macro_rules! ledger_contract {
                 overview {
                     attempts_of_late_are_counted_by_their_ends,
                     open_copies_are_counted_by_what_left_them,
+                    a_copy_that_only_looks_back_is_no_doubt_anywhere,
                     a_sent_that_is_kept_for_long_is_counted,
                     a_host_is_on_record_with_its_program,
                     a_host_that_is_gone_for_long_is_forgotten,

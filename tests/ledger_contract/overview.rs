@@ -100,6 +100,52 @@ pub fn open_copies_are_counted_by_what_left_them(rig: &dyn Rig) {
     assert!(old.oldest.is_some_and(|ago| ago > 70 * HOUR), "{old:?}");
 }
 
+pub fn a_copy_that_only_looks_back_is_no_doubt_anywhere(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    rig.remember_since(SystemTime::now());
+    let old = |name: &str| host.record_aged(&mail(name), None, &[inbox()]);
+    let unsettled = || -> Vec<i64> {
+        let copies = host.0.unsettled_copies(0, 9, soon()).expect("copies");
+        copies.iter().map(|copy| copy.message).collect()
+    };
+    let standing = |message: i64| {
+        let copies = host.copies(&ALL);
+        copies.into_iter().find(|copy| copy.message == message).expect("a copy").standing
+    };
+    let state =
+        |name: &str| host.trace_one(&format!("<{name}@example.org>")).copies.remove(0).state;
+    // One that is placed, and one whose attempts end before they write anything.
+    let placed = claimed(&old("placed").copies[0]);
+    assert!(placed.in_doubt && placed.looks_back, "it looks before it writes");
+    host.confirm(&placed, &uid(1));
+    assert_eq!(unsettled(), [0i64; 0]);
+    for _ in 0..3 {
+        let failed = old("failed");
+        let claim = claimed(&failed.copies[0]);
+        assert!(claim.in_doubt && claim.looks_back, "{claim:?}");
+        host.release(&[claim]);
+        assert_eq!(open(&host, HOUR).in_doubt, 0);
+        assert_eq!(standing(failed.message), Standing::Free);
+        assert_eq!(state("failed"), "free");
+    }
+    // One that may have been written stays in doubt, whatever its next attempts come to.
+    let killed = old("killed").message;
+    rig.expire_leases();
+    assert_eq!(open(&host, HOUR).leases_over, 1);
+    assert_eq!(standing(killed), Standing::InDoubt { lease_left_over: true });
+    for _ in 0..2 {
+        host.release(&[claimed(&old("killed").copies[0])]);
+        assert_eq!(open(&host, HOUR).in_doubt, 1);
+        assert_eq!(standing(killed), Standing::InDoubt { lease_left_over: false });
+        assert_eq!(state("killed"), "in doubt");
+    }
+    assert!(unsettled().contains(&killed));
+    let late = claimed(&old("killed").copies[0]);
+    host.confirm(&late, &uid(2));
+    assert_eq!(open(&host, HOUR).in_doubt, 0);
+    assert!(unsettled().contains(&killed), "two may have written it");
+}
+
 pub fn a_sent_that_is_kept_for_long_is_counted(rig: &dyn Rig) {
     let host = Host::of(rig);
     let recorded = host.record(&mail("kept"), &[sent()]);

@@ -27,6 +27,7 @@ pub fn receipts_come_back_as_they_were(rig: &dyn Rig) {
         let copy = &b.trace_one(&format!("receipt{n}@example.org")).copies[0];
         let state = match receipt {
             Receipt::Elsewhere(_) => "elsewhere",
+            Receipt::Handed(_) => "handed over",
             _ => "placed",
         };
         assert_eq!(

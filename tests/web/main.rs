@@ -3,6 +3,7 @@
 
 mod base;
 mod browser;
+mod doubts;
 mod engines;
 mod jobs;
 mod lists;

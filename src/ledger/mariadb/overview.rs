@@ -10,7 +10,7 @@ use super::statement::{SqlBatch, values};
 use crate::ledger::overview::{
     self, Dialect, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN, only,
 };
-use crate::ledger::rows::SqlRow;
+use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{HostRow, LedgerError, OpenCopies, Overview, RecentAttempts, SCHEMA_VERSION};
 use crate::text;
 
@@ -41,7 +41,7 @@ SELECT leased_until IS NULL, {ago} FROM (
      WHERE u.copy_id < ?1 AND {open} LIMIT {most})
 ) o STRAIGHT_JOIN onedrop_message m ON m.id = o.message_id";
 
-const IS_OPEN: &str = "c.placed_at IS NULL AND c.in_doubt AND c.due_at IS NULL
+const IS_OPEN: &str = "c.placed_at IS NULL AND {in_doubt} AND c.due_at IS NULL
     AND (c.leased_until IS NULL OR c.leased_until <= UTC_TIMESTAMP(6))";
 
 const KEPT: &str = "
@@ -65,7 +65,10 @@ ON DUPLICATE KEY UPDATE program_version = VALUES(program_version),
     clock_offset_ms = VALUES(clock_offset_ms)";
 
 fn with_most(sql: &str) -> String {
-    let sql = sql.replace("{open}", IS_OPEN).replace("{most}", &MOST_OPEN.to_string());
+    let sql = sql
+        .replace("{open}", IS_OPEN)
+        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{most}", &MOST_OPEN.to_string());
     sql.replace("{ago}", &DIALECT.ago.replace("{}", "m.recorded_at"))
 }
 

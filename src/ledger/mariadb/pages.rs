@@ -9,7 +9,7 @@ use super::MariadbLedger;
 use super::attempts::INDEXED;
 use super::statement::{Value, list, values};
 use super::trace::{story, with_times};
-use super::verify::COPY;
+use super::verify;
 use crate::ledger::pages::{
     self, ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -87,7 +87,7 @@ WITH wanted AS (
 const UNSETTLED: &str = "
 WITH wanted AS (
     SELECT c.id FROM onedrop_unsettled u STRAIGHT_JOIN onedrop_copy c ON c.id = u.copy_id
-    WHERE u.copy_id > ?1 AND (c.placed_at IS NULL OR c.settled_at IS NULL)
+    WHERE u.copy_id > ?1 AND {wants_a_look}
     ORDER BY u.copy_id LIMIT ?2)
 {copy} ORDER BY c.id";
 
@@ -187,7 +187,7 @@ impl Pages for MariadbLedger {
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let sql = UNPLACED.replace("{copy}", COPY);
+        let sql = UNPLACED.replace("{copy}", &verify::copy());
         let values = values![messages.start, messages.end, limit];
         self.lines(until, &sql, values, rows::copy_on_record)
     }
@@ -198,7 +198,9 @@ impl Pages for MariadbLedger {
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let sql = UNSETTLED.replace("{copy}", COPY);
+        let sql = UNSETTLED
+            .replace("{wants_a_look}", rows::WANTS_A_LOOK)
+            .replace("{copy}", &verify::copy());
         self.lines(until, &sql, values![after, limit], rows::copy_on_record)
     }
 

@@ -130,8 +130,11 @@ pub(super) fn release(
     let mut batch = SqlBatch::default();
     for claim in order {
         batch.add(
-            "UPDATE onedrop_copy SET leased_until = NULL, in_doubt = prior_doubt
-             WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
+            &format!(
+                "UPDATE onedrop_copy SET {}
+                 WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
+                rows::GIVE_BACK
+            ),
             values![claim.copy, claim.value.bytes(), claim.epoch],
         );
     }

@@ -6,7 +6,7 @@ use super::MariadbLedger;
 use super::connection::{first, rows_at};
 use super::kept::forget_kept;
 use super::statement::{SqlBatch, values};
-use super::verify::COPY;
+use super::verify;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling, rows};
 use crate::receipt::Receipt;
@@ -81,7 +81,7 @@ impl Settling for MariadbLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let sql = if watched { WATCHED } else { COPIES };
-        let sql = sql.replace("{page}", PAGE).replace("{copy}", COPY);
+        let sql = sql.replace("{page}", PAGE).replace("{copy}", &verify::copy());
         self.call(until, |connection| {
             let values = values![
                 after.map(|last| last.destination.account.as_bytes()),

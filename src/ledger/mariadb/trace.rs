@@ -11,7 +11,7 @@ use super::connection::{MariadbSession, rows_at};
 use super::statement::{SqlBatch, Value, list, values};
 use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
-    LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes,
+    LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, rows, wanted_hashes,
 };
 use crate::text;
 
@@ -63,7 +63,7 @@ const LOOKED_AT: i64 = 10_000;
 
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
-       COALESCE(leased_until > UTC_TIMESTAMP(6), 0), in_doubt, uid_validity, uid, file_name,
+       COALESCE(leased_until > UTC_TIMESTAMP(6), 0), {in_doubt}, uid_validity, uid, file_name,
        {placed_at}, epoch, owner, {leased_until}, nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
         WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
@@ -185,6 +185,7 @@ fn trace(
 /// Replaces each `{column}` that is a time by its ISO 8601 text, and `{unrecorded}`.
 pub(super) fn with_times(sql: &str) -> String {
     let times = ["recorded_at", "date", "placed_at", "leased_until", "started_at", "due_at"];
+    let sql = sql.replace("{in_doubt}", rows::IN_DOUBT);
     let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     times.into_iter().fold(
         sql.replace("{overdue}", &OVERDUE.as_secs().to_string()),

@@ -59,12 +59,12 @@ ORDER BY c.message_id, c.id LIMIT ?7";
 const PAGE: &str = "c.message_id >= ?5 AND (c.message_id > ?5 OR c.message_id = ?5 AND c.id > ?6)";
 
 /// Of the rows of `wanted`.
-pub(super) const COPY: &str = "
+const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        TIMESTAMPDIFF(SECOND, '1970-01-01', m.recorded_at), c.account, c.mailbox, c.shared, c.epoch,
        c.owner, c.settled_at IS NOT NULL,
        TIMESTAMPDIFF(MICROSECOND, c.placed_at, UTC_TIMESTAMP(6)) / 1000000,
-       COALESCE(c.leased_until > UTC_TIMESTAMP(6), 0), c.leased_until IS NOT NULL, c.in_doubt,
+       COALESCE(c.leased_until > UTC_TIMESTAMP(6), 0), c.leased_until IS NOT NULL, {in_doubt},
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
        k.why, TIMESTAMPDIFF(SECOND, '1970-01-01', c.due_at), c.due_at <= UTC_TIMESTAMP(6),
@@ -86,6 +86,11 @@ WHERE c.id = ?1 AND c.settled_at IS NOT NULL
 
 /// Whether the statement before changed a row.
 pub(super) const CHANGED: &str = "SELECT ROW_COUNT() > 0";
+
+/// The query for the copies whose rows are `wanted`.
+pub(super) fn copy() -> String {
+    COPY.replace("{in_doubt}", rows::IN_DOUBT)
+}
 
 /// From when on the message of a copy of the window may have been recorded.
 fn claimed_since(window: &Window) -> SystemTime {
@@ -120,7 +125,7 @@ impl Audit for MariadbLedger {
             .replace("{open}", &OPEN.replace("{of}", "c.account = ?4"))
             .replace("{recent}", RECENT)
             .replace("{page}", PAGE)
-            .replace("{copy}", COPY);
+            .replace("{copy}", &copy());
         let (message, copy) = after.map_or((0i64, 0i64), |last| (last.message, last.copy));
         self.call(until, |connection| {
             let values = values![

@@ -223,7 +223,9 @@ impl Pages for MemoryLedger {
         self.call("unsettled_copies", || {
             let rows = self.rows();
             Ok(rows.copies_on_record(limit, |copy, one| {
-                let is_open = !matches!(one.standing, Standing::Placed { .. }) || !one.settled;
+                let is_more = one.epoch > 1 || !one.looks_back;
+                let is_open =
+                    !matches!(one.standing, Standing::Placed { .. }) || !one.settled && is_more;
                 copy > after && rows.unsettled.contains_key(&copy) && is_open
             }))
         })

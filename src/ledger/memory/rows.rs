@@ -80,7 +80,9 @@ pub struct CopyRow {
     pub receipt: Option<Receipt>,
     pub facts: CopyFacts,
     pub placed_at: Duration,
-    /// The epoch of the claim that confirmed.
+    /// The epoch of the claim that confirmed; before that, as [`GIVE_BACK`] says.
+    ///
+    /// [`GIVE_BACK`]: super::super::rows::GIVE_BACK
     pub placed_epoch: i64,
     pub settled: bool,
     pub due_at: Option<Duration>,
@@ -366,6 +368,9 @@ impl Rows {
             if row.epoch == claim.epoch && row.receipt.is_none() {
                 row.leased_until = None;
                 row.in_doubt = row.prior_doubt;
+                if row.placed_epoch == row.epoch - 1 {
+                    row.placed_epoch = row.epoch;
+                }
             }
         }
         Ok(())
@@ -431,6 +436,12 @@ impl Rows {
 }
 
 impl CopyRow {
+    /// As [`IN_DOUBT`](super::super::rows::IN_DOUBT).
+    pub fn is_in_doubt(&self) -> bool {
+        let was_only_given_back = self.leased_until.is_none() && self.placed_epoch == self.epoch;
+        self.in_doubt && !(self.looks_back && was_only_given_back)
+    }
+
     /// One that nobody has leased yet.
     fn free(message: i64, destination: &Destination, looks_back: bool) -> CopyRow {
         CopyRow {

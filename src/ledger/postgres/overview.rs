@@ -40,7 +40,7 @@ WITH open AS (
 SELECT o.leased_until IS NULL, extract(epoch FROM clock_timestamp() - m.recorded_at)::float8
 FROM open o JOIN onedrop_message m ON m.id = o.message_id";
 
-const IS_OPEN: &str = "c.placed_at IS NULL AND c.in_doubt AND c.due_at IS NULL
+const IS_OPEN: &str = "c.placed_at IS NULL AND {in_doubt} AND c.due_at IS NULL
     AND (c.leased_until IS NULL OR c.leased_until <= clock_timestamp())";
 
 const KEPT: &str = "
@@ -71,7 +71,9 @@ fn counts() -> String {
 }
 
 fn with_most(sql: &str) -> String {
-    sql.replace("{open}", IS_OPEN).replace("{most}", &MOST_OPEN.to_string())
+    sql.replace("{open}", IS_OPEN)
+        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{most}", &MOST_OPEN.to_string())
 }
 
 impl Overview for PostgresLedger {

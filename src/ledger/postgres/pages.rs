@@ -12,7 +12,7 @@ use super::PostgresLedger;
 use super::columns::INDEXED;
 use super::connection::Statement;
 use super::trace::{story, with_times};
-use super::verify::COPY;
+use super::verify;
 use crate::ledger::pages::{
     self, ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -105,7 +105,7 @@ const UNSETTLED: &str = "
 WITH wanted AS (
     SELECT c.id FROM onedrop_unsettled u
          CROSS JOIN LATERAL (SELECT * FROM onedrop_copy WHERE id = u.copy_id OFFSET 0) c
-    WHERE u.copy_id > $1 AND (c.placed_at IS NULL OR c.settled_at IS NULL)
+    WHERE u.copy_id > $1 AND {wants_a_look}
     ORDER BY u.copy_id LIMIT $2)
 {copy} ORDER BY c.id";
 
@@ -228,7 +228,7 @@ impl Pages for PostgresLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let statement = || {
-            Statement::new(UNPLACED.replace("{copy}", COPY))
+            Statement::new(UNPLACED.replace("{copy}", &verify::copy()))
                 .with(messages.start, Type::INT8)
                 .with(messages.end, Type::INT8)
                 .with(i64::from(limit), Type::INT8)
@@ -243,9 +243,13 @@ impl Pages for PostgresLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let statement = || {
-            Statement::new(UNSETTLED.replace("{copy}", COPY))
-                .with(after, Type::INT8)
-                .with(i64::from(limit), Type::INT8)
+            Statement::new(
+                UNSETTLED
+                    .replace("{wants_a_look}", rows::WANTS_A_LOOK)
+                    .replace("{copy}", &verify::copy()),
+            )
+            .with(after, Type::INT8)
+            .with(i64::from(limit), Type::INT8)
         };
         self.lines(until, statement, rows::copy_on_record)
     }

@@ -31,7 +31,7 @@ const CLOCK: &str = "SELECT extract(epoch FROM clock_timestamp())::float8";
 
 /// Locks rows in the same order as claims.
 const RELEASE: &str = r#"
-UPDATE onedrop_copy c SET leased_until = NULL, in_doubt = c.prior_doubt
+UPDATE onedrop_copy c SET {give_back}
 FROM (
     SELECT c.id FROM onedrop_copy c JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[])
          AS ours (id, value, epoch) USING (id, value, epoch)
@@ -273,7 +273,7 @@ impl Session for Connection {
         let copies: Vec<i64> = claims.iter().map(|claim| claim.copy).collect();
         let values: Vec<&[u8]> = claims.iter().map(|claim| claim.value.bytes()).collect();
         let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
-        let statement = Statement::new(RELEASE)
+        let statement = Statement::new(RELEASE.replace("{give_back}", rows::GIVE_BACK))
             .with(copies, Type::INT8_ARRAY)
             .with(values, Type::BYTEA_ARRAY)
             .with(epochs, Type::INT8_ARRAY);

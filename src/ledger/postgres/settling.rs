@@ -6,7 +6,7 @@ use postgres::types::Type;
 
 use super::PostgresLedger;
 use super::connection::Statement;
-use super::verify::COPY;
+use super::verify;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
 use crate::receipt::Receipt;
@@ -84,7 +84,7 @@ impl Settling for PostgresLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let sql = if watched { WATCHED } else { COPIES };
-        let sql = sql.replace("{page}", PAGE).replace("{copy}", COPY);
+        let sql = sql.replace("{page}", PAGE).replace("{copy}", &verify::copy());
         let account = after.map(|last| last.destination.account.as_str());
         self.call(until, |connection| {
             let statement = Statement::new(&sql)

@@ -63,7 +63,7 @@ const LOOKED_AT: i64 = 10_000;
 
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
-       coalesce(leased_until > clock_timestamp(), false), in_doubt, uid_validity, uid, file_name,
+       coalesce(leased_until > clock_timestamp(), false), {in_doubt}, uid_validity, uid, file_name,
        {placed_at}, epoch::bigint, coalesce(owner, ''), {leased_until}, nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
         WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
@@ -188,6 +188,7 @@ fn conditions<'a>(statement: Statement<'a>, filter: &TraceFilter<'a>) -> Stateme
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC, and `{unrecorded}`.
 pub(super) fn with_times(sql: &str) -> String {
     let times = [("recorded_at", ""), ("date", ""), ("placed_at", ".MS"), ("leased_until", ".MS")];
+    let sql = sql.replace("{in_doubt}", rows::IN_DOUBT);
     let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     let mut sql = sql.replace("{overdue}", &OVERDUE.as_secs().to_string());
     for (column, millis) in times.into_iter().chain([("started_at", ".MS"), ("due_at", "")]) {

@@ -68,12 +68,12 @@ ORDER BY c.message_id, c.id LIMIT $6";
 const PAGE: &str = "c.message_id >= $4::bigint AND (c.message_id, c.id) > ($4, $5::bigint)";
 
 /// Of the rows of `wanted`.
-pub(super) const COPY: &str = "
+const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        extract(epoch FROM m.recorded_at)::bigint, c.account, c.mailbox, c.shared, c.epoch::bigint,
        coalesce(c.owner, ''),
        c.settled_at IS NOT NULL, extract(epoch FROM clock_timestamp() - c.placed_at)::float8,
-       coalesce(c.leased_until > clock_timestamp(), false), c.leased_until IS NOT NULL, c.in_doubt,
+       coalesce(c.leased_until > clock_timestamp(), false), c.leased_until IS NOT NULL, {in_doubt},
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value,
        c.lease_ms::bigint,
@@ -92,6 +92,11 @@ RETURNING id, due_at, placed_at
 ), gone AS (DELETE FROM onedrop_unsettled u USING settled s WHERE u.copy_id = s.id
     AND (s.due_at IS NULL OR s.placed_at <= clock_timestamp() - interval '{watch} seconds'))
 SELECT id FROM settled";
+
+/// The query for the copies whose rows are `wanted`.
+pub(super) fn copy() -> String {
+    COPY.replace("{in_doubt}", rows::IN_DOUBT)
+}
 
 fn recent() -> String {
     RECENT.replace("{claimed_within}", &CLAIMED_WITHIN.as_secs().to_string())
@@ -133,7 +138,7 @@ impl Audit for PostgresLedger {
             .replace("{open}", &OPEN.replace("{of}", "c.account = $3"))
             .replace("{recent}", &recent())
             .replace("{page}", PAGE)
-            .replace("{copy}", COPY);
+            .replace("{copy}", &copy());
         let (message, copy) = after.map_or((0, 0), |last| (last.message, last.copy));
         self.call(until, |connection| {
             let statement = Statement::new(&sql)

@@ -8,10 +8,10 @@ use rusqlite::{Connection, Row, params};
 use super::clock::lease_end;
 use super::{BootTime, attempts, execute};
 use crate::directory::Destination;
-use crate::ledger::rows::SqlRow;
+use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{
     Attempt, Claim, Confirmed, CopyFacts, CopyState, Due, LeaseTerms, LedgerError, RandomValue,
-    SessionTurn, ToConfirm, rows,
+    SessionTurn, ToConfirm,
 };
 use crate::receipt::Receipt;
 
@@ -273,9 +273,11 @@ pub(super) fn forget_kept(tx: &Connection, claim: &Claim) -> Result<(), LedgerEr
 pub(super) fn release(tx: &Connection, claim: &Claim) -> Result<(), LedgerError> {
     execute(
         tx,
-        "UPDATE onedrop_copy
-         SET leased_until = NULL, lease_boot = NULL, in_doubt = prior_doubt
-         WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
+        &format!(
+            "UPDATE onedrop_copy SET lease_boot = NULL, {}
+             WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
+            rows::GIVE_BACK
+        ),
         params![claim.copy, claim.value.bytes(), claim.epoch],
     )?;
     Ok(())

@@ -29,7 +29,7 @@ SELECT leased_until IS NULL, ?2 - m.recorded_at FROM (
                    WHERE u.copy_id < ?1 AND {open} LIMIT {most})
 ) o CROSS JOIN onedrop_message m ON m.id = o.message_id";
 
-const IS_OPEN: &str = "c.placed_at IS NULL AND c.in_doubt AND c.due_at IS NULL
+const IS_OPEN: &str = "c.placed_at IS NULL AND {in_doubt} AND c.due_at IS NULL
     AND (c.leased_until IS NULL OR {lease_end} <= ?3)";
 
 const KEPT: &str = "
@@ -51,7 +51,9 @@ ON CONFLICT DO UPDATE SET program_version = excluded.program_version,
 
 /// As `onedrop status` asks.
 pub(super) fn open_copies() -> String {
-    let is_open = IS_OPEN.replace("{lease_end}", &copys_lease_end("c.", "?3", "?4"));
+    let is_open = IS_OPEN
+        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{lease_end}", &copys_lease_end("c.", "?3", "?4"));
     OPEN.replace("{open}", &is_open).replace("{most}", &MOST_OPEN.to_string())
 }
 

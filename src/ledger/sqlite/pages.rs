@@ -85,8 +85,8 @@ ORDER BY c.message_id, c.id";
 /// Behind ?1, at most ?2.
 const UNSETTLED: &str = "
 WHERE c.id IN (SELECT u.copy_id
-    FROM onedrop_unsettled u CROSS JOIN onedrop_copy o ON o.id = u.copy_id
-    WHERE u.copy_id > ?1 AND (o.placed_at IS NULL OR o.settled_at IS NULL)
+    FROM onedrop_unsettled u CROSS JOIN onedrop_copy c ON c.id = u.copy_id
+    WHERE u.copy_id > ?1 AND {wants_a_look}
     ORDER BY u.copy_id LIMIT ?2)
 ORDER BY c.id";
 
@@ -112,7 +112,7 @@ pub(super) fn statements() -> Vec<(&'static str, String)> {
         ("failures", with_times(FAILURES)),
         ("activity", activity),
         ("unplaced", copies(UNPLACED)),
-        ("unsettled", copies(UNSETTLED)),
+        ("unsettled", copies(&UNSETTLED.replace("{wants_a_look}", rows::WANTS_A_LOOK))),
         ("message from", from(Numbered::Message)),
         ("attempt from", from(Numbered::Attempt)),
         ("last message", last(Numbered::Message)),

@@ -57,7 +57,7 @@ const CONDITIONS: &str = "(?6 IS NULL OR instr(lower(sender), lower(?6)) > 0 OR 
 /// ?2 is the time of the boot whose id is ?3.
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
-       coalesce({lease_end} > ?2, 0), in_doubt, uid_validity, uid, file_name,
+       coalesce({lease_end} > ?2, 0), {in_doubt}, uid_validity, uid, file_name,
        {placed_at}, epoch, coalesce(owner, ''),
        strftime('%Y-%m-%dT%H:%M:%SZ', unixepoch('subsec') - ?2 + {lease_end}, 'unixepoch'),
        nul_replaced, found_by_look,
@@ -198,6 +198,7 @@ fn messages(
 
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC.
 pub(super) fn with_times(sql: &str) -> String {
+    let sql = sql.replace("{in_doubt}", rows::IN_DOUBT);
     let columns = ["recorded_at", "date", "placed_at", "started_at", "due_at"];
     columns.iter().fold(sql.replace("{overdue}", &OVERDUE.as_secs().to_string()), |sql, column| {
         let text = format!("strftime('%Y-%m-%dT%H:%M:%SZ', {column}, 'unixepoch')");

@@ -17,7 +17,7 @@ const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes, m.recorded_at,
        c.account, c.mailbox, c.shared, c.epoch, coalesce(c.owner, ''),
        c.settled_at IS NOT NULL, ?6 - c.placed_at,
-       coalesce({lease_end} > ?7, 0), c.leased_until IS NOT NULL, c.in_doubt,
+       coalesce({lease_end} > ?7, 0), c.leased_until IS NOT NULL, {in_doubt},
        c.uid_validity, c.uid, c.file_name,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value, c.lease_ms,
        k.why, CAST(c.due_at AS INTEGER), c.due_at <= ?6, c.by_sender, c.found_by_look,
@@ -89,7 +89,9 @@ DELETE FROM onedrop_unsettled WHERE copy_id = (SELECT id FROM onedrop_copy
 
 /// The query for copies that meet the condition.
 pub(super) fn copies(condition: &str) -> String {
-    format!("{COPY}{condition}").replace("{lease_end}", &lease_end())
+    format!("{COPY}{condition}")
+        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{lease_end}", &lease_end())
 }
 
 /// Of [`Audit::accounts_to_verify`].
