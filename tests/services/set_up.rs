@@ -628,4 +628,8 @@ fn the_pages_set_up_maildirs() {
 
     // What the page says of work by hand.
     machine.run("runuser -u vmail -g onedrop -- onedrop verify");
+
+    // What is delivered is what Dovecot's users see.
+    let fetched = machine.run("doveadm fetch -u scuba hdr.message-id mailbox INBOX all");
+    assert!(fetched.contains("<CAHk9w0next-meeting@"), "{fetched}");
 }
