@@ -51,8 +51,8 @@ fn a_ledger_on_postgres_that_was_lost_costs_no_second_copy() {
     let before = site.dovecot.messages("scuba", "INBOX");
     postgres(&site, "dropdb", &["--force", "onedrop"]);
     postgres(&site, "createdb", &["--owner=onedrop", "onedrop"]);
-    assert!(page().contains("Make a new one as on the set-up page: `onedrop migrate`."));
-    onedrop(&config, &["migrate"]);
+    assert!(page().contains("Make a new one: `onedrop migrate --accept-config`,"));
+    onedrop(&config, &["migrate", "--accept-config"]);
     let said = delivered(&config, &TO, mail.as_bytes());
     assert!(said.starts_with("found "), "{said}");
     assert_eq!(site.dovecot.messages("scuba", "INBOX"), before, "byte for byte");

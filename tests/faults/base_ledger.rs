@@ -111,6 +111,9 @@ fn a_ledger_of_the_base_version_in_sqlite_is_used_and_migrated() {
 fn used_and_migrated(server: Server, engine: &str) {
     let site = UpgradedSite { server, root: TempRoot::new() };
     load(&site, &dump_of(engine));
+    for account in ["scuba", "doug", "lisa"] {
+        fs::create_dir_all(site.root.join("mail").join(account)).expect("a folder");
+    }
     let config = site.config("etc", MORE);
     // The store has moved since.
     let (code, said) = site.deliver(Version::Own, &config, 0);

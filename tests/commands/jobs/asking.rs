@@ -92,7 +92,7 @@ fn a_job_is_shown_with_its_times_and_its_runs() {
         "due          2099-03-01 23:30:00 UTC  2099-03-02 05:00:00 +05:30",
         "             2099-03-05 23:30:00 UTC  2099-03-06 05:00:00 +05:30",
         "  line one",
-        "  line  [31mtwo",
+        "  line \\u001b[31mtwo",
     ] {
         assert!(out.lines().any(|one| one == line), "{line}\n{out}");
     }
