@@ -245,7 +245,12 @@ impl Service {
             return Err(Failure::AccountGone { account: account.to_owned(), why });
         }
         match self.config().directory.unknown_account {
-            UnknownAccount::Reject if self.gate.root_is_marked() => Ok(()),
+            // Looked at once more: the root may have been mounted after the first look.
+            UnknownAccount::Reject
+                if self.gate.root_is_marked() && self.missing_place(account)?.is_some() =>
+            {
+                Ok(())
+            }
             _ => Err(StoreError::NoAccount(format!("no account={account}: {why}")).into()),
         }
     }

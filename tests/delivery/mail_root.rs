@@ -244,6 +244,9 @@ fn a_mistyped_address_makes_no_account() {
     host.delivers(nosuch, "second", 75, "account=nosuch has mail on record and is unknown now");
     host.delivers("other@mail.axial.net", "second", 67, "5.1.1 unknown recipient other@");
     assert!(!host.path("mail/other").exists() && !host.path("mail/nosuch").exists());
+    // A link is an account, whose disk may be away.
+    std::os::unix::fs::symlink("/nowhere/linked", host.path("mail/linked")).expect("a link");
+    host.delivers("linked@mail.axial.net", "second", 75, "4.");
     // Nothing is returned while the disk may be away.
     fs::rename(host.path("mail"), host.path("aside")).expect("a folder");
     host.delivers("other@mail.axial.net", "third", 75, "mail is not there");
