@@ -324,9 +324,9 @@ impl LmtpServer {
         if self.is_full() {
             return turn_away(FULL);
         }
-        let user_slot = match caller {
-            ClientIdentity::Believed | ClientIdentity::Unseen => None,
-            ClientIdentity::User(user) => {
+        let user_slot = match caller.counts_for() {
+            None => None,
+            Some(user) => {
                 let most = self.state.service().config().lmtp.connections.div_ceil(2);
                 let Some(slot) = self.state.user_clients.enter(user, most) else {
                     return turn_away(FULL);

@@ -128,6 +128,26 @@ fn a_user_fakes_no_sender() {
         .says("stored account=lisa mailbox=Sent");
 }
 
+/// Whoever may not read the configuration learns nothing of it from digests.
+#[test]
+fn a_user_is_not_told_what_the_server_has_read() {
+    let users = Users::new("");
+    let help = |user: &str| {
+        let program = "use Socket; socket(S, PF_UNIX, SOCK_STREAM, 0); \
+                       connect(S, sockaddr_un($ARGV[0])) or die $!; \
+                       syswrite(S, qq(HELP\\r\\nQUIT\\r\\n)); print <S>;";
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+        command.args(["/usr/bin/perl", "-e", program]).arg(users.socket());
+        let output = command.output().expect("perl");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(help("root").contains("214-2.0.0 configuration lock.wait_secs "));
+    let told = help("games");
+    assert!(told.contains("214 2.0.0 RFC 2033") && !told.contains("configuration"), "{told}");
+}
+
 /// As local(8) says them.
 #[test]
 fn recipient_and_sender_come_in_the_environment() {

@@ -2,7 +2,8 @@
 //! everybody: the rights of the socket say who can connect. Where all users of the host may
 //! (`lmtp.users`), the kernel names the user (SO_PEERCRED in unix(7)), who may deliver to its own
 //! account alone, and what it says of the sender is not believed. Such clients never take the
-//! places of others: one user has a few at a time, all users together half.
+//! places of others: one user has a few at a time, all whom this process cannot see have as many
+//! together, and all users half.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +28,15 @@ pub enum ClientIdentity {
 }
 
 impl ClientIdentity {
+    /// Whose places it takes: nobody's, if it is believed; all who are unseen are one.
+    pub fn counts_for(self) -> Option<CountedUser> {
+        match self {
+            ClientIdentity::Believed => None,
+            ClientIdentity::User(user) => Some(CountedUser(Some(user))),
+            ClientIdentity::Unseen => Some(CountedUser(None)),
+        }
+    }
+
     /// The client at the other end of a socket to which all users may connect.
     pub fn of(socket: &Socket, believed: &[Uid]) -> ClientIdentity {
         match socket.peer_user() {
@@ -72,16 +82,20 @@ fn sees_all_users() -> bool {
         .is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", &u32::MAX.to_string()]))
 }
 
+/// A user, or all who are unseen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CountedUser(Option<Uid>);
+
 /// The clients that users have.
 #[derive(Default)]
-pub struct UserClients(Mutex<HashMap<Uid, usize>>);
+pub struct UserClients(Mutex<HashMap<CountedUser, usize>>);
 
 /// A user's place among them; free when dropped.
-pub struct UserSlot(Arc<UserClients>, Uid);
+pub struct UserSlot(Arc<UserClients>, CountedUser);
 
 impl UserClients {
     /// A place for one more client of this user, if there is one among the `most` of all users.
-    pub fn enter(self: &Arc<Self>, user: Uid, most: usize) -> Option<UserSlot> {
+    pub fn enter(self: &Arc<Self>, user: CountedUser, most: usize) -> Option<UserSlot> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = counts.values().sum();
         let own = counts.get(&user).copied().unwrap_or(0);
@@ -112,12 +126,21 @@ mod tests {
     #[test]
     fn one_user_has_a_few_places_and_all_users_have_their_part() {
         let (clients, most) = (Arc::new(UserClients::default()), 7);
-        let enter = |user| clients.enter(Uid::from_raw(user), most);
+        let entered = |client: ClientIdentity| {
+            let counted = client.counts_for().expect("it is not believed");
+            clients.enter(counted, most)
+        };
+        let enter = |user| entered(ClientIdentity::User(Uid::from_raw(user)));
         let first: Vec<_> = (0..OF_ONE_USER).map(|_| enter(1).expect("a place")).collect();
         assert!(enter(1).is_none());
-        let _second = [enter(2).expect("a place"), enter(3).expect("a place")];
+        let second = [enter(2).expect("a place"), enter(3).expect("a place")];
         assert!(enter(4).is_none());
         drop(first);
         assert!(enter(1).is_some() && enter(4).is_some());
+        drop(second);
+        let unseen: Vec<_> = (0..OF_ONE_USER).map(|_| entered(ClientIdentity::Unseen)).collect();
+        assert!(unseen.iter().all(Option::is_some));
+        assert!(entered(ClientIdentity::Unseen).is_none() && enter(1).is_some());
+        assert_eq!(ClientIdentity::Believed.counts_for(), None);
     }
 }

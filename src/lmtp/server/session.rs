@@ -30,7 +30,7 @@ use crate::service::{LOOK_UP, Service};
 /// Serves one client to its end.
 pub fn serve(socket: Arc<Socket>, caller: ClientIdentity, server: &Arc<ServerState>) {
     let service = server.service();
-    let settings = settings(&service);
+    let settings = settings(&service, caller);
     let known = HashMap::new();
     let client = SocketClient { socket, caller, server, service, known, cannot_ask: None };
     if let Err(error) = ClientConnection::new(client, settings).run() {
@@ -38,12 +38,16 @@ pub fn serve(socket: Arc<Socket>, caller: ClientIdentity, server: &Arc<ServerSta
     }
 }
 
-fn settings(service: &Service) -> ConnectionSettings {
+fn settings(service: &Service, caller: ClientIdentity) -> ConnectionSettings {
     ConnectionSettings {
         host: service.host.clone(),
         lmtp: service.config().lmtp.clone(),
         message_bytes: service.config().limits.message_bytes,
-        help: service.help(),
+        // Whoever may not read the configuration could tell from digests what it is likely to say.
+        help: match caller {
+            ClientIdentity::Believed => service.help(),
+            ClientIdentity::User(_) | ClientIdentity::Unseen => Arc::default(),
+        },
     }
 }
 
@@ -84,7 +88,7 @@ impl Peer for SocketClient<'_> {
             return None;
         }
         self.service = service;
-        Some(settings(&self.service))
+        Some(settings(&self.service, self.caller))
     }
 
     fn is_draining(&self) -> bool {
