@@ -21,6 +21,10 @@ use crate::text::shell::operand;
 /// Records that are read, the newest first.
 const MOST: usize = 1000;
 
+/// What is read of each: whoever writes records with long fields of other names hides none of ours.
+const FIELDS: &str = "MESSAGE,_HOSTNAME,_PID,ONEDROP_RECIPIENT,ONEDROP_SENDER,ONEDROP_QUEUE_ID,\
+                      ONEDROP_OUTCOME,ONEDROP_REASON,ONEDROP_STATUS,ONEDROP_MILLISECONDS";
+
 /// A record as `journalctl --output=json` prints it; fields that are no text are left out.
 #[derive(Deserialize)]
 struct JournalRecord {
@@ -83,6 +87,7 @@ fn newest(file: &str, back: Duration, name: Option<&str>, until: Instant) -> Vec
     let mut command = Command::new(journalctl);
     command.args(["--quiet", "--no-pager", "--output=json", "--reverse"]);
     command.arg(format!("--since=-{}s", back.as_secs())).arg(format!("--lines={MOST}"));
+    command.arg(format!("--output-fields={FIELDS}"));
     let ours = matched(file);
     match name {
         None => command.arg(ours),

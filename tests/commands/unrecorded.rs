@@ -76,6 +76,10 @@ fn what_no_ledger_has_is_shown_from_the_journal() {
                 4.3.0 ledger: cannot be reached: 127.0.0.1:9: ";
     assert!(ended.out.contains(line) && ended.status == Some(0), "{ended:?}");
     let asked = fs::read_to_string(admin.site.root.join("asked")).expect("a question");
+    let fields = asked.lines().find_map(|line| line.strip_prefix("--output-fields="));
+    let fields: Vec<&str> = fields.expect("the fields that are read").split(',').collect();
+    let read = ["MESSAGE", "_HOSTNAME", "_PID", "ONEDROP_RECIPIENT", "ONEDROP_STATUS"];
+    assert!(read.iter().all(|one| fields.contains(one)), "{fields:?}");
     for one in ["--since=-3600s", "--lines=1000", "--output=json", &ours] {
         assert!(asked.lines().any(|line| line == one), "{one} is not in {asked}");
     }
