@@ -75,7 +75,7 @@ fn a_reply_is_read_strictly() {
 #[test]
 fn the_line_begins_with_the_status_and_holds_no_control_characters() {
     let outcome = Outcome::TempFail(Status::TEMPORARY, "a\r\nb\0c".to_owned());
-    assert_eq!(exit::line(&outcome), "4.3.0 a  b c\n");
+    assert_eq!(exit::line(&outcome), "4.3.0 a  b\\u0000c\n");
     assert_eq!(exit::line(&Outcome::Delivered("é".repeat(1000))).len(), 1001, "bytes");
 }
 

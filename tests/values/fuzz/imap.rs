@@ -70,8 +70,8 @@ fn seeds() -> Vec<Vec<u8>> {
             "{login}a2 NO [TRYCREATE] none\r\n%\r\na3 OK done\r\n%\r\na4 OK done\r\n%\r\na5 OK \
                  [APPENDUID 7 1] x\r\n%\r\n"
         ),
-        "* OK ready\r\n%\r\n+ \r\n%\r\na1 OK in\r\n%\r\n* CAPABILITY IMAP4rev1\r\na2 OK\r\n%\r\n+ \
-         go\r\n%\r\na3 OK done\r\n%\r\n"
+        "* OK ready\r\n%\r\n* CAPABILITY IMAP4rev1\r\ns2 OK\r\n%\r\n+ \r\n%\r\na1 OK in\r\n%\r\n\
+         * CAPABILITY IMAP4rev1\r\na2 OK\r\n%\r\n+ go\r\n%\r\na3 OK done\r\n%\r\n"
             .to_owned(),
         format!("{login}{look}"),
     ]
