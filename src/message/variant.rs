@@ -21,7 +21,7 @@ pub fn filter_variant(message: &Message, fields: &str) -> String {
     for field in message.fields() {
         let name = field.name_lower();
         if fields.split(' ').any(|one| one.as_bytes() == name)
-            && let Some(value) = reduced(&field.unfolded())
+            && let Some(value) = reduced(&name, &field.unfolded())
         {
             said.push([&name[..], b":", &value, b"\r\n"].concat());
         }
@@ -48,9 +48,10 @@ fn named(domain: &[u8], bytes: &[u8]) -> String {
     format!("\\{}", hex(&hash[..BYTES]))
 }
 
-/// What stands between `<` and `>` (the name of a list); else `yes` where that stands anywhere but
-/// in `bayes`; else the first word. In lower case; `None`: it says no, or nothing.
-fn reduced(value: &[u8]) -> Option<Vec<u8>> {
+/// What stands between `<` and `>` (the name of a list); else all of it where an encoded word (RFC
+/// 2047), which filters decode, may say anything; else `yes` where that stands anywhere but in the
+/// name of a Bayes test; else the first word. In lower case; `None`: it says no, or nothing.
+fn reduced(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let value = value.to_ascii_lowercase();
     let bracket = |one: u8| move |byte: &u8| *byte == one;
     let open = value.iter().rposition(bracket(b'<'));
@@ -59,7 +60,10 @@ fn reduced(value: &[u8]) -> Option<Vec<u8>> {
     {
         return Some(value[open + 1..open + close].trim_ascii().to_vec());
     }
-    if says_yes(&value) {
+    if memchr::memmem::find(&value, b"=?").is_some() {
+        return Some(value);
+    }
+    if says_yes(name, &value) {
         return Some(b"yes".to_vec());
     }
     let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
@@ -67,7 +71,12 @@ fn reduced(value: &[u8]) -> Option<Vec<u8>> {
     (!matches!(word, b"" | b"no" | b"false" | b"0")).then(|| word.to_vec())
 }
 
-fn says_yes(value: &[u8]) -> bool {
-    let mut at = memchr::memmem::find_iter(value, b"yes");
-    at.any(|at| !value[..at].ends_with(b"ba"))
+/// A filter that looks for `yes` finds it in any word. No filter does so in X-Spam-Status, where
+/// `BAYES_00` stands in mail that is none.
+fn says_yes(name: &[u8], value: &[u8]) -> bool {
+    let is_test = |at: usize| {
+        let (before, after) = (&value[..at], &value[at + b"yes".len()..]);
+        name == b"x-spam-status" && before.ends_with(b"ba") && after.starts_with(b"_")
+    };
+    memchr::memmem::find_iter(value, b"yes").any(|at| !is_test(at))
 }

@@ -170,7 +170,9 @@ def filter_variant(data):
         head, bracket, inner = value.rpartition(b"<")
         if bracket and b">" in inner:
             value = inner.partition(b">")[0].strip(SPACE)
-        elif re.search(rb"(?<!ba)yes", value):
+        elif b"=?" in value:
+            pass
+        elif re.search(rb"(?<!ba)yes|yes(?!_)" if name == b"x-spam-status" else rb"yes", value):
             value = b"yes"
         else:
             value = re.split(rb"[ \t\n\x0c\r,;]", value)[0]
