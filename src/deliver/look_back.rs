@@ -9,12 +9,14 @@ use std::time::Instant;
 use super::place::{Placing, Step, in_look};
 use super::{Failure, Means, Phases};
 use crate::directory::Destination;
-use crate::ledger::Claim;
+use crate::ledger::{Claim, RandomValue};
 use crate::store::{Copy, LookBack, LookedBack, Store, StoreError};
 
 /// What is to be looked back for.
 pub struct LookBackRequest<'a> {
     pub destination: &'a Destination,
+    /// The copy's row: one that was forgotten meanwhile has another.
+    pub row: RandomValue,
     pub sought: LookBack,
     /// The message's row: of those that were recorded in the same second, the first goes first.
     pub message: i64,
@@ -37,8 +39,8 @@ pub enum LookBackEnd {
 pub trait LookBacks: Sync {
     fn look_back(&self, request: LookBackRequest<'_>, store: &dyn Store) -> LookBackEnd;
 
-    /// The copy is placed: what was seen for it is not asked for again.
-    fn is_placed(&self, _sought: &LookBack) {}
+    /// The copy of this row is placed: what was seen for it is not asked for again.
+    fn is_placed(&self, _row: RandomValue) {}
 }
 
 /// At once, in the caller's thread.
@@ -68,7 +70,8 @@ impl Placing<'_> {
         let destination = self.destination(index);
         let (sought, message) = (LookBack::of(copy), self.recorded.message);
         let until = deadline.look_until();
-        let request = LookBackRequest { destination, sought, message, until };
+        let row = claim.value;
+        let request = LookBackRequest { destination, row, sought, message, until };
         let end = self.means.timed(&mut phases.append, || look_backs.look_back(request, store));
         watch.looked_back(&end);
         let step = match end {

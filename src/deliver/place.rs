@@ -17,7 +17,7 @@ use crate::ledger::{
 };
 use crate::lock_key::Hash;
 use crate::outcome::UnknownAccount;
-use crate::store::{Copy, LookBack, Need, Receipt, Slot, StoreError};
+use crate::store::{Copy, Need, Receipt, Slot, StoreError};
 use crate::text;
 
 /// Between two tries to reach a ledger that was lost while a copy was written.
@@ -191,12 +191,13 @@ impl<'a> Placing<'a> {
         });
         let (key, looks_back) = (self.key(index), claim.looks_back);
         let copy = Copy { key, looks_back, newer_than: before.as_ref(), ..copy };
+        // One that was reserved early is not held while it is looked back.
+        let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let looked = match self.look_back(index, claim, &copy, phases) {
             Ok(looked) => looked,
             Err(step) => return *step,
         };
         let copy = Copy { looked: looked.as_deref(), ..copy };
-        let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let takes_turn = claim.in_doubt || (early.is_none() && self.means.terms().join);
         let need = if claim.in_doubt { Need::Look } else { Need::Write };
         let reserved = self.means.timed(&mut phases.append, || match early {
@@ -244,7 +245,7 @@ impl<'a> Placing<'a> {
         drop(slot);
         deadline.answered();
         if looked.is_some() && matches!(step, Step::Ended(Ok(_))) {
-            self.means.look_backs.is_placed(&LookBack::of(&copy));
+            self.means.look_backs.is_placed(claim.value);
         }
         step
     }

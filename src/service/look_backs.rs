@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::deliver::{LookBackEnd, LookBackRequest, LookBacks};
 use crate::directory::Destination;
-use crate::lock_key::Hash;
+use crate::ledger::RandomValue;
 use crate::store::{AnyStore, LookBack, LookedBack, Store, StoreError};
 use crate::text;
 
@@ -51,12 +51,13 @@ struct LookBackState {
 
 /// In the queue: when the message was recorded, and its row.
 type Place = (SystemTime, i64, Name);
-/// The copy, by its key and the value of its row.
-type Name = (Hash, Option<[u8; 16]>);
+/// The copy, by the value of its row.
+type Name = [u8; 16];
 type Looked = Result<Option<Arc<LookedBack>>, StoreError>;
 
 #[derive(Clone)]
 struct LookBackJob {
+    name: Name,
     destination: Destination,
     sought: LookBack,
 }
@@ -82,11 +83,11 @@ impl LookBackQueue {
     fn begin(&self, state: &mut LookBackState) -> Result<(), String> {
         let Some(job) = state.next() else { return Ok(()) };
         let shared = Arc::clone(&self.0);
-        let name = job.sought.name();
+        let name = job.name;
         let work = move || shared.work(job);
         let spawned = thread::Builder::new().name("look-back".to_owned()).spawn(work);
         spawned.map(drop).map_err(|error| {
-            state.running.retain(|job| job.sought.name() != name);
+            state.running.retain(|job| job.name != name);
             format!("no thread to look with: {error}")
         })
     }
@@ -94,8 +95,8 @@ impl LookBackQueue {
 
 impl LookBacks for LookBackQueue {
     fn look_back(&self, request: LookBackRequest<'_>, _store: &dyn Store) -> LookBackEnd {
-        let LookBackRequest { destination, sought, message, until } = request;
-        let name = sought.name();
+        let LookBackRequest { destination, row, sought, message, until } = request;
+        let name = row.array();
         let place = (sought.recorded_at(), message, name);
         let mut state = self.0.state();
         if let Some(end) = state.end_of(&name) {
@@ -105,7 +106,8 @@ impl LookBacks for LookBackQueue {
             if state.waiting.len() >= MOST_WAITING {
                 return LookBackEnd::Later("too many others are looked for first".to_owned());
             }
-            state.waiting.insert(place, LookBackJob { destination: destination.clone(), sought });
+            let destination = destination.clone();
+            state.waiting.insert(place, LookBackJob { name, destination, sought });
             if let Err(why) = self.begin(&mut state) {
                 return LookBackEnd::Later(why);
             }
@@ -129,8 +131,16 @@ impl LookBacks for LookBackQueue {
         })
     }
 
-    fn is_placed(&self, sought: &LookBack) {
-        self.0.state().ended.remove(&sought.name());
+    fn is_placed(&self, row: RandomValue) {
+        self.0.state().ended.remove(&row.array());
+    }
+}
+
+/// After a reload nobody asks here any more, and those that wait are not looked for beside the new
+/// configuration's.
+impl Drop for LookBackQueue {
+    fn drop(&mut self) {
+        self.0.state().waiting.clear();
     }
 }
 
@@ -177,7 +187,7 @@ impl LookBackWork {
 
 impl LookBackState {
     fn is_running(&self, name: &Name) -> bool {
-        self.running.iter().any(|job| job.sought.name() == *name)
+        self.running.iter().any(|job| job.name == *name)
     }
 
     /// Begins the first whose account has none under way, if there is room for it.
@@ -196,8 +206,8 @@ impl LookBackState {
     }
 
     fn ends(&mut self, job: &LookBackJob, looked: Looked) {
-        let name = job.sought.name();
-        self.running.retain(|other| other.sought.name() != name);
+        let name = job.name;
+        self.running.retain(|other| other.name != name);
         if self.ended.len() >= MOST_ENDED {
             let oldest = self.ended.iter().min_by_key(|(_, one)| one.at).map(|(name, _)| *name);
             oldest.into_iter().for_each(|name| drop(self.ended.remove(&name)));
@@ -211,5 +221,91 @@ impl LookBackState {
             Ok(looked) => Some(LookBackEnd::Looked(looked.clone())),
             Err(_) => self.ended.remove(name)?.looked.err().map(LookBackEnd::Failed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::hook::{Call, Hook};
+    use crate::message::{DedupBy, Message};
+    use crate::store::Copy;
+    use crate::store::memory::MemoryStore;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    fn look_back(
+        queue: &LookBackQueue,
+        account: &str,
+        row: RandomValue,
+        time: Duration,
+    ) -> LookBackEnd {
+        let message = Message::new(b"Message-ID: <a@b>\n\nbody\n".to_vec(), DedupBy::Content);
+        let (destination, identity) = (Destination::inbox(account), message.identity());
+        let key = identity.copy_key(account, "INBOX");
+        let sought = LookBack::of(&Copy {
+            key: &key,
+            head: b"",
+            bytes: message.own_copy(),
+            identity,
+            recorded_at: UNIX_EPOCH,
+            looks_back: true,
+            looked: None,
+            newer_than: None,
+            handed: None,
+        });
+        let (destination, until) = (&destination, Instant::now() + time);
+        let request = LookBackRequest { destination, row, sought, message: 1, until };
+        queue.look_back(request, &MemoryStore::default())
+    }
+
+    #[test]
+    fn what_was_found_for_a_row_that_is_forgotten_is_not_there_for_another() {
+        let store = MemoryStore::default();
+        store.save("lisa", "INBOX", b"Message-ID: <a@b>\n\nbody\n", UNIX_EPOCH);
+        let queue = LookBackQueue::new(Arc::new(store.clone()));
+        let found = |row| match look_back(&queue, "lisa", row, SOON) {
+            LookBackEnd::Looked(Some(looked)) => looked.found.is_some(),
+            end => panic!("{end:?}"),
+        };
+        let row = RandomValue::default();
+        assert!(found(row));
+        store.meddle("lisa", "INBOX", Vec::clear);
+        assert!(found(row), "a later attempt has what the first one has come to");
+        assert!(!found(RandomValue::default()), "its owner has deleted it since");
+    }
+
+    /// Says that a look has begun, and lets it end when it is told so.
+    struct HeldLook(Mutex<(Sender<()>, Receiver<()>)>);
+
+    impl Hook<StoreError> for HeldLook {
+        fn before(&self, _call: &Call<'_>) -> Result<(), StoreError> {
+            let held = self.0.lock().expect("one at a time");
+            let _ = (held.0.send(()), held.1.recv());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn nothing_more_is_looked_for_where_nobody_asks_any_more() {
+        let ((begins, begun), (end, ends)) = (channel(), channel());
+        let store = MemoryStore::default();
+        let store = store.with_hook(Arc::new(HeldLook(Mutex::new((begins, ends)))));
+        let queue = LookBackQueue::new(Arc::new(store));
+        let later = |queue: &LookBackQueue| {
+            let end = look_back(queue, "lisa", RandomValue::default(), Duration::ZERO);
+            assert!(matches!(end, LookBackEnd::Later(_)), "{end:?}");
+        };
+        later(&queue);
+        begun.recv_timeout(SOON).expect("the first begins");
+        later(&queue);
+        assert_eq!(queue.count(), (1, 1));
+        drop(queue);
+        end.send(()).expect("the first is under way");
+        // Its thread is over, and with it the store.
+        assert_eq!(begun.recv_timeout(SOON), Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
     }
 }

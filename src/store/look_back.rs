@@ -54,11 +54,6 @@ impl LookBack {
         LookBack { key, identity, recorded_at, handed, size_bytes, has_several_ids }
     }
 
-    /// What names the row's copy: one that was forgotten meanwhile is another.
-    pub fn name(&self) -> (Hash, Option<[u8; 16]>) {
-        (self.key, self.handed)
-    }
-
     pub fn recorded_at(&self) -> SystemTime {
         self.recorded_at
     }

@@ -90,7 +90,7 @@ pub fn look_back(
     until: Instant,
 ) -> Result<LookedBack, ImapError> {
     let Some(value) = sought.handed else {
-        let mailbox = names::in_command(session, &destination.mailbox, until)?;
+        let mailbox = names::in_command(session, destination.place(), until)?;
         return look::look_back(session, &mailbox, sought, how, until);
     };
     let mut marks = BTreeMap::new();
