@@ -249,6 +249,12 @@ fn calls_whose_shared_session_is_lost_are_each_made_again() {
         recorded.join().expect("no panic")
     });
     for (n, recorded) in recorded.into_iter().enumerate() {
+        // A backend that ends says so before it has given up its locks: a call that is made again at
+        // once may find the lock of its first try, and has recorded nothing.
+        let recorded = match recorded {
+            Err(LedgerError::Contended) => host.try_record(&mails[n], &[inbox()], LEASE),
+            recorded => recorded,
+        };
         let recorded = recorded.unwrap_or_else(|error| panic!("{n}: {error}"));
         assert!(matches!(recorded.copies[..], [CopyState::Claimed(claim)] if claim.epoch == 1));
         let trace = host.trace_one(&format!("m{n}@example.org"));

@@ -247,7 +247,7 @@ fn the_log_names_mailbox_and_file_of_the_recipients_own_copy() {
         file
     };
     deliver("stored");
-    let file = deliver("already there");
+    let file = deliver("\"already there\"");
     let mut command = onedrop();
     command
         .arg("deliver")
