@@ -107,7 +107,7 @@ impl LookBacks for LookBackQueue {
                 return LookBackEnd::Later("too many others are looked for first".to_owned());
             }
             let destination = destination.clone();
-            state.waiting.insert(place, LookBackJob { name, destination, sought });
+            state.waiting.insert(place, LookBackJob { name, destination, sought: sought.apart() });
             if let Err(why) = self.begin(&mut state) {
                 return LookBackEnd::Later(why);
             }

@@ -317,7 +317,6 @@ impl Store for ImapStore {
         Ok(slot.map(|slot| Box::new(slot) as Box<dyn Slot + 'a>))
     }
 
-    /// In a session of its own, which is closed again: those that are kept are for deliveries.
     fn look_back(
         &self,
         destination: &Destination,
@@ -327,9 +326,15 @@ impl Store for ImapStore {
         check_name(destination)?;
         let settings = &self.connector.settings;
         let how = (settings.dedup_by, settings.trust_search);
-        let looked = self.connector.open(&destination.account, until).and_then(|mut session| {
-            everywhere::look_back(&mut session, destination, &sought.sought(), how, until)
-        });
+        let (account, copy) = (&destination.account, sought.sought());
+        let look = |session: &mut ImapSession| {
+            everywhere::look_back(session, destination, &copy, how, until)
+        };
+        let looked = match sought.is_apart() {
+            // It is closed again: those that are kept are for deliveries.
+            true => self.connector.open(account, until).and_then(|mut session| look(&mut session)),
+            false => self.run(account, &mut None, until, look),
+        };
         let doing = || format!("looking back in {destination}");
         looked.map(Some).map_err(|error| error.while_doing(&doing()))
     }

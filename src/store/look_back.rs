@@ -1,5 +1,5 @@
 //! A look back: a look among all that is in a mailbox, which may take long. It is done outside of
-//! the copy's turn, in a session of its own, and its marks say how far it has read. In its turn the
+//! the copy's turn, and its marks say how far it has read. In its turn the
 //! delivery reads what came since, and both together are one look in that turn: what comes into a
 //! mailbox stands above the marks (RFC 3501 section 2.3.1.1: UIDs rise), and a mailbox that was
 //! made anew has no marks. Values only.
@@ -45,13 +45,25 @@ pub struct LookBack {
     handed: Option<[u8; 16]>,
     size_bytes: RangeInclusive<u64>,
     has_several_ids: bool,
+    is_apart: bool,
 }
 
 impl LookBack {
     pub fn of(copy: &Copy<'_>) -> LookBack {
         let CopySearch { handed, size_bytes, has_several_ids, recorded_at, .. } = copy.sought();
         let (key, identity) = (*copy.key, copy.identity.clone());
-        LookBack { key, identity, recorded_at, handed, size_bytes, has_several_ids }
+        let is_apart = false;
+        LookBack { key, identity, recorded_at, handed, size_bytes, has_several_ids, is_apart }
+    }
+
+    /// The same, in a session that no delivery waits for.
+    pub fn apart(self) -> LookBack {
+        LookBack { is_apart: true, ..self }
+    }
+
+    /// Whether it has a session of its own; else that of the delivery that goes on with it.
+    pub fn is_apart(&self) -> bool {
+        self.is_apart
     }
 
     pub fn recorded_at(&self) -> SystemTime {

@@ -249,8 +249,8 @@ fn calls_whose_shared_session_is_lost_are_each_made_again() {
         recorded.join().expect("no panic")
     });
     for (n, recorded) in recorded.into_iter().enumerate() {
-        // A backend that ends says so before it has given up its locks: a call that is made again at
-        // once may find the lock of its first try, and has recorded nothing.
+        // A backend that ends says so before it has given up its locks: a call that is made again
+        // at once may find the lock of its first try, and has recorded nothing.
         let recorded = match recorded {
             Err(LedgerError::Contended) => host.try_record(&mails[n], &[inbox()], LEASE),
             recorded => recorded,

@@ -311,7 +311,8 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
          every = \"1d\"
          command = [\"sleep\", \"12345\"]
 EOF
-         runuser -u onedrop -- onedrop migrate",
+         runuser -u onedrop -- onedrop migrate
+         runuser -u onedrop -- mkdir /var/lib/onedrop/mail/scuba",
     );
     machine.run("systemctl enable --now onedrop-lmtp.socket onedrop-lmtp.service");
     // The ledger is a file: docs/web.md has what its pages need.

@@ -402,8 +402,8 @@ impl Combination {
         let column = if has_uid { "uid" } else { "file_name" };
         let sql = format!(
             "SELECT CAST({column} AS text) FROM onedrop_copy WHERE account = '{account}' AND \
-             (mailbox = '{mailbox}' OR mailbox LIKE '{mailbox}{VARIANT}') AND placed_at IS NOT NULL \
-             AND NOT in_doubt AND leased_until IS NULL"
+             (mailbox = '{mailbox}' OR mailbox LIKE '{mailbox}{VARIANT}') AND placed_at IS NOT \
+             NULL AND NOT in_doubt AND leased_until IS NULL"
         );
         self.value(id, &sql)
     }
