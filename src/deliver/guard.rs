@@ -21,8 +21,9 @@ pub const REMEMBERED: Duration = Duration::from_secs(7 * DAY.as_secs());
 const MARGIN: Duration = DAY;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The record that the guard is in force at the server to which copies are handed over: it was read
-/// there, it remembers for so long, and tells accounts for which nothing is noted from others.
+/// The record that the guard is in force at the server to which copies are handed over
+/// ([`Store::hands_over_to`]): it was read there, it remembers for so long, and tells accounts for
+/// which nothing is noted from others.
 pub fn way(server: String) -> Way {
     let form = format!("guard, {} s", REMEMBERED.as_secs());
     Way { server, login_user: String::new(), form }

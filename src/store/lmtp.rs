@@ -19,6 +19,7 @@ use rustls::ClientConfig;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::message;
+use crate::net::is_loopback;
 use crate::pool::{Connections, InUse, Limits, Pool};
 use crate::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
 use crate::store::{
@@ -52,6 +53,16 @@ pub struct HandOffSettings {
 pub enum LmtpPlace {
     Unix(PathBuf),
     Tcp { host: String, port: u16 },
+}
+
+impl LmtpPlace {
+    /// On another host this names another server.
+    fn is_on_this_host(&self) -> bool {
+        match self {
+            LmtpPlace::Unix(_) => true,
+            LmtpPlace::Tcp { host, .. } => is_loopback(host),
+        }
+    }
 }
 
 impl std::fmt::Display for LmtpPlace {
@@ -176,7 +187,11 @@ impl Store for LmtpStore {
     }
 
     fn hands_over_to(&self) -> Option<String> {
-        Some(self.settings.place.to_string())
+        let HandOffSettings { place, host, .. } = &self.settings;
+        Some(match place.is_on_this_host() {
+            true => format!("{place} at {host}"),
+            false => place.to_string(),
+        })
     }
 
     /// A connection to the LMTP server is made at once, and one for mailboxes is seldom needed.

@@ -30,7 +30,8 @@ pub trait Store: Send + Sync {
     /// filters run: then its [`Copy::handed`] is needed.
     fn hands_over(&self, destination: &Destination) -> bool;
 
-    /// The mail server to which copies are handed over, as the configuration names it.
+    /// The mail server to which copies are handed over, as the configuration names it; with this
+    /// host's name where that names another server on each host.
     fn hands_over_to(&self) -> Option<String>;
 
     /// Begins, in the background, what the first call for `account` will need. Nothing is reported

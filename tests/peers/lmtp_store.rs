@@ -396,6 +396,23 @@ fn a_process_that_has_slept_sends_no_final_dot() {
     assert_eq!((rig.peer.taken().len(), rig.peer.connections()), (1, 2));
 }
 
+/// What is on record of a host's own server says nothing of another host's.
+#[test]
+fn a_server_on_this_host_is_told_from_those_on_others() {
+    let named = |place| {
+        let host = "mx.example".to_owned();
+        let settings = HandOffSettings { place, starttls: true, ca_file: None, host };
+        let limits = Limits { used: 9, per_key: 9, kept: 9, idle: Duration::from_secs(60) };
+        LmtpStore::new(settings, Box::new(MemoryStore::default()), limits).hands_over_to()
+    };
+    let by_tcp = |host: &str| named(LmtpPlace::Tcp { host: host.to_owned(), port: 24 });
+    let unix = named(LmtpPlace::Unix("/run/lmtp".into()));
+    assert_eq!(unix.as_deref(), Some("unix:/run/lmtp at mx.example"));
+    assert_eq!(by_tcp("127.0.0.1").as_deref(), Some("lmtp://127.0.0.1:24 at mx.example"));
+    assert_eq!(by_tcp("::1").as_deref(), Some("lmtp://[::1]:24 at mx.example"));
+    assert_eq!(by_tcp("imap.example").as_deref(), Some("lmtp://imap.example:24"));
+}
+
 /// By TCP, with a real Dovecot. `check` asks and sends nothing.
 #[test]
 fn tls_is_used_where_it_is_offered_and_check_asks_for_an_account() {

@@ -228,11 +228,13 @@ impl Servers {
         }
     }
 
-    /// Puts on record that the guard is in force at this LMTP server, as `onedrop check` does.
+    /// Puts on record that the guard is in force at this LMTP server, which is on this host, as
+    /// `onedrop check` does.
     pub fn note_the_guard(&self, server: &str) {
+        let host = nix::unistd::gethostname().expect("a name").into_string().expect("text");
         self.postgres.psql(&format!(
-            "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ('{server}', '', \
-             'guard, 604800 s', 'test') ON CONFLICT DO NOTHING"
+            "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ('{server} at \
+             {host}', '', 'guard, 604800 s', 'test') ON CONFLICT DO NOTHING"
         ));
     }
 
