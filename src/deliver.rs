@@ -407,6 +407,7 @@ impl<'a> DeliveryRequest<'a> {
             again: false,
             sender: &self.envelope.sender,
             recipient: self.envelope.recipients.get(recipient).map_or("", String::as_str),
+            filter_fields: "",
         });
         let (key, identity) = (&keys[at], self.message.identity());
         let (looks_back, looked, newer_than) = (false, None, None);

@@ -57,7 +57,7 @@ impl Destination {
     }
 
     /// `\\` and a number behind the name, which holds no `\\` but in front ([`SENT_ROLE`]).
-    fn variant(&self) -> &str {
+    pub fn variant(&self) -> &str {
         let at = self.mailbox.rfind('\\').filter(|at| *at > 0 && !self.shared);
         &self.mailbox[at.unwrap_or(self.mailbox.len())..]
     }

@@ -31,7 +31,7 @@ pub use identity::{DedupBy, Identity, oldest_time, sent_at};
 pub use nul::{NulError, restore_nul};
 pub use parts::PartFact;
 pub use received::taken_at;
-pub use variant::{filter_variant, nul_variant};
+pub use variant::{SoughtVariant, filter_variant, nul_variant};
 pub use wrapped::{handed, inner, is_damaged, may_be_wrapper, wrapper};
 
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::{Instant, SystemTime};
 
 use crate::lock_key::Hash;
-use crate::message::{self, Identity};
+use crate::message::{self, Identity, SoughtVariant};
 use crate::text;
 
 pub mod imap;
@@ -67,6 +67,9 @@ pub struct HandOff<'a> {
     pub sender: &'a str,
     /// As given in the envelope.
     pub recipient: &'a str,
+    /// The fields by which filters tell this copy from others of its content (names in lower case,
+    /// between blanks); of one that looks back.
+    pub filter_fields: &'a str,
 }
 
 impl<'a> Copy<'a> {
@@ -89,6 +92,10 @@ impl<'a> Copy<'a> {
             looks_back: self.looks_back,
             looked: self.looked,
             handed: self.handed.map(|handed| handed.value),
+            variant: self
+                .handed
+                .filter(|_| self.looks_back)
+                .map(|handed| SoughtVariant::of(self.bytes, handed.filter_fields)),
             size_bytes: least..=most,
             has_several_ids: ids > 1,
             needs_proof: false,
@@ -133,6 +140,9 @@ pub struct CopySearch<'a> {
     /// been another then, also an equal one that was handed over with any value, and an equal one
     /// in the mailbox itself.
     pub handed: Option<[u8; 16]>,
+    /// Of one that looks back and was handed over: an equal one with another value counts if it is
+    /// the same to filters. Else a forgery that a filter has filed as spam were the copy.
+    pub variant: Option<SoughtVariant>,
     /// How large it is with CRLF as its line ends, but for trace fields.
     pub size_bytes: RangeInclusive<u64>,
     /// The message has several Message-ID fields, as far as is known; programs differ in which of

@@ -19,6 +19,7 @@ use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
 use crate::clock::Clock;
 use crate::ledger::{AnyLedger, Attempt, CopyOnRecord, LedgerError, Standing, Window};
 use crate::lock_key::Hash;
+use crate::message::SoughtVariant;
 use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError, Unsearched};
 
 mod difference;
@@ -105,6 +106,8 @@ struct Verification<'a, 'p> {
     store: &'a dyn AnyStore,
     /// An account whose mailboxes cannot be used.
     out_of_reach: Option<String>,
+    /// As on record, once a copy is told by them.
+    filter_fields: String,
     tell: &'a mut dyn FnMut(News),
     tally: Tally,
 }
@@ -128,7 +131,8 @@ impl<'a, 'p> Verification<'a, 'p> {
         store: &'a dyn AnyStore,
         tell: &'a mut dyn FnMut(News),
     ) -> Verification<'a, 'p> {
-        Verification { plan, ledger, store, out_of_reach: None, tell, tally: Tally::default() }
+        let (out_of_reach, filter_fields, tally) = (None, String::new(), Tally::default());
+        Verification { plan, ledger, store, out_of_reach, filter_fields, tell, tally }
     }
 
     /// Verifies an account's copies, and hands over what is counted after each page of them.
@@ -137,6 +141,9 @@ impl<'a, 'p> Verification<'a, 'p> {
         loop {
             let (window, until) = (&self.plan.window, self.plan.ledger_until());
             let page = self.ledger.copies_to_verify(window, account, last.as_ref(), PAGE, until)?;
+            if page.iter().any(|copy| self.is_told_by_fields(copy)) {
+                self.filter_fields = self.ledger.filter_fields(false, until)?.list;
+            }
             let mut found = self.find_page(&page);
             for copy in &page {
                 let found = found.remove(&copy.copy);
@@ -302,6 +309,9 @@ impl<'a, 'p> Verification<'a, 'p> {
             looks_back: copy.looks_back,
             looked: None,
             handed: self.is_handed(copy).then(|| copy.value.array()),
+            variant: self
+                .is_told_by_fields(copy)
+                .then(|| SoughtVariant::named(copy.destination.variant(), &self.filter_fields)),
             // The ledger does not know how many line ends became CRLF.
             size_bytes: copy.size_bytes..=copy.size_bytes.saturating_mul(2),
             // Nor how many Message-ID fields there are: where it matters, the search must not stop
@@ -317,6 +327,11 @@ impl<'a, 'p> Verification<'a, 'p> {
                 false => Unsearched::Nothing,
             },
         }
+    }
+
+    /// Whether another copy of its content is told from it only by fields that steer filters.
+    fn is_told_by_fields(&self, copy: &CopyOnRecord) -> bool {
+        copy.looks_back && self.is_handed(copy)
     }
 
     /// Whether it was handed over, or may have been: then it lies in any mailbox of its account.
@@ -345,6 +360,7 @@ impl<'a, 'p> Verification<'a, 'p> {
             since,
             needs_proof: false,
             handed: None,
+            variant: None,
             unsearched,
             ..search
         };

@@ -101,6 +101,7 @@ fn look(store: &ImapStore, account: &str, value: [u8; 16], count: usize) -> Dura
             again: false,
             sender: STRANGER,
             recipient: account,
+            filter_fields: "",
         }),
     };
     let mut sought = copy.sought();

@@ -4,13 +4,13 @@
 //! time, in an order, and beyond the end of the delivery that asked first.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::place::{Placing, Step};
 use super::{Failure, Means, Phases};
 use crate::directory::Destination;
-use crate::ledger::{Claim, RandomValue};
-use crate::store::{Copy, LookBack, LookedBack, Store, StoreError};
+use crate::ledger::{Claim, LedgerError, RandomValue};
+use crate::store::{Copy, LookBack, LookedBack, Receipt, Store, StoreError};
 
 /// What is to be looked back for.
 pub struct LookBackRequest<'a> {
@@ -54,6 +54,42 @@ impl LookBacks for () {
 }
 
 impl Placing<'_> {
+    /// A receipt of the mailbox from before the message came. Of use for a look in one mailbox that
+    /// numbers what comes.
+    pub(super) fn receipt_before(
+        &self,
+        index: usize,
+        claim: &Claim,
+        is_handed: bool,
+    ) -> Option<Receipt> {
+        let Means { ledger, store, deadline, .. } = self.means;
+        let is_numbered = !is_handed && !store.append_is_idempotent();
+        if !claim.in_doubt || claim.looks_back || !is_numbered {
+            return None;
+        }
+        let (message, destination) = (self.recorded.message, self.destination(index));
+        let before = ledger.receipt_before(message, destination, Duration::ZERO, deadline.end());
+        // Without it the look reads more; a ledger that is away shows at the turn.
+        before.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no receipt before the copy is known");
+            None
+        })
+    }
+
+    /// Which fields tell the copy from others of its content, where it may be found as one that
+    /// was handed over for another row.
+    pub(super) fn filter_fields(
+        &self,
+        claim: &Claim,
+        is_handed: bool,
+    ) -> Result<String, LedgerError> {
+        let Means { ledger, deadline, .. } = self.means;
+        match claim.looks_back && claim.in_doubt && is_handed {
+            true => Ok(ledger.filter_fields(false, deadline.end())?.list),
+            false => Ok(String::new()),
+        }
+    }
+
     /// What may be older than its row is looked for first, with no turn and nothing else that
     /// others need; the look in the turn has what came since. Step `looks back` of the model.
     pub(super) fn look_back(

@@ -18,7 +18,7 @@ use crate::ledger::{
 };
 use crate::lock_key::Hash;
 use crate::outcome::UnknownAccount;
-use crate::store::{Copy, Need, Receipt, Slot, StoreError};
+use crate::store::{Copy, HandOff, Need, Receipt, Slot, StoreError};
 use crate::text;
 
 /// Between two tries to reach a ledger that was lost while a copy was written.
@@ -176,22 +176,14 @@ impl<'a> Placing<'a> {
         let destination = self.destination(index);
         let handed = store.hands_over(destination).then_some(claim);
         let copy = self.job.copy(index, self.keys, self.recorded.recorded_at, handed);
-        // Of use for a look in one mailbox that numbers what comes.
-        let is_numbered = handed.is_none() && !store.append_is_idempotent();
-        let before = match claim.in_doubt && !claim.looks_back && is_numbered {
-            true => {
-                let (message, until) = (self.recorded.message, deadline.end());
-                ledger.receipt_before(message, destination, Duration::ZERO, until)
-            }
-            false => Ok(None),
+        let before = self.receipt_before(index, claim, handed.is_some());
+        let fields = match self.filter_fields(claim, handed.is_some()) {
+            Ok(fields) => fields,
+            Err(error) => return self.failed(index, claim, error.into()),
         };
-        // Without it the look reads more; a ledger that is away shows at the turn.
-        let before = before.unwrap_or_else(|error| {
-            tracing::warn!(%error, "no receipt before the copy is known");
-            None
-        });
+        let handed = copy.handed.map(|handed| HandOff { filter_fields: &fields, ..handed });
         let (key, looks_back) = (self.key(index), claim.looks_back);
-        let copy = Copy { key, looks_back, newer_than: before.as_ref(), ..copy };
+        let copy = Copy { key, looks_back, newer_than: before.as_ref(), handed, ..copy };
         // One that was reserved early is not held while it is looked back.
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
         let looked = match self.look_back(index, claim, &copy, phases) {

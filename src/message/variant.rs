@@ -7,7 +7,7 @@
 use sha2::{Digest, Sha256};
 
 use super::identity::digest_with_nul;
-use super::{DedupBy, Message};
+use super::{DedupBy, Message, split};
 use crate::lock_key::hex;
 
 /// Bytes of a hash that name a variant.
@@ -17,8 +17,12 @@ const BYTES: usize = 8;
 /// empty, or `\\` and a number. What counts of a field is what filters decide by, without scores
 /// and hosts ([`reduced`]); a field that says no counts as one that is missing.
 pub fn filter_variant(message: &Message, fields: &str) -> String {
+    variant_of(message.own_copy(), fields)
+}
+
+fn variant_of(bytes: &[u8], fields: &str) -> String {
     let mut said: Vec<Vec<u8>> = Vec::new();
-    for field in message.fields() {
+    for field in super::fields(split(bytes).0) {
         let name = field.name_lower();
         if fields.split(' ').any(|one| one.as_bytes() == name)
             && let Some(value) = reduced(&name, &field.unfolded())
@@ -31,6 +35,30 @@ pub fn filter_variant(message: &Message, fields: &str) -> String {
     match said.is_empty() {
         true => String::new(),
         false => named(b"onedrop/1/fields\0", &said.concat()),
+    }
+}
+
+/// A [`filter_variant`] that is sought among copies of one content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SoughtVariant {
+    fields: String,
+    variant: String,
+}
+
+impl SoughtVariant {
+    /// That of the copy with these bytes.
+    pub fn of(bytes: &[u8], fields: &str) -> SoughtVariant {
+        SoughtVariant::named(variant_of(bytes, fields), fields)
+    }
+
+    /// The one that has this name in the ledger.
+    pub fn named(variant: impl Into<String>, fields: &str) -> SoughtVariant {
+        SoughtVariant { fields: fields.to_owned(), variant: variant.into() }
+    }
+
+    /// Of what stands in a mailbox, without what was put before the message.
+    pub fn is_that_of(&self, bytes: &[u8]) -> bool {
+        variant_of(bytes, &self.fields) == self.variant
     }
 }
 

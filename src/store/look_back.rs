@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use super::{Copy, CopySearch, FoundCopy, Unsearched};
 use crate::lock_key::Hash;
-use crate::message::Identity;
+use crate::message::{Identity, SoughtVariant};
 
 /// What a look back has come to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +43,7 @@ pub struct LookBack {
     identity: Identity,
     recorded_at: SystemTime,
     handed: Option<[u8; 16]>,
+    variant: Option<SoughtVariant>,
     size_bytes: RangeInclusive<u64>,
     has_several_ids: bool,
     is_apart: bool,
@@ -50,10 +51,19 @@ pub struct LookBack {
 
 impl LookBack {
     pub fn of(copy: &Copy<'_>) -> LookBack {
-        let CopySearch { handed, size_bytes, has_several_ids, recorded_at, .. } = copy.sought();
+        let CopySearch { handed, variant, size_bytes, has_several_ids, recorded_at, .. } =
+            copy.sought();
         let (key, identity) = (*copy.key, copy.identity.clone());
-        let is_apart = false;
-        LookBack { key, identity, recorded_at, handed, size_bytes, has_several_ids, is_apart }
+        LookBack {
+            key,
+            identity,
+            recorded_at,
+            handed,
+            variant,
+            size_bytes,
+            has_several_ids,
+            is_apart: false,
+        }
     }
 
     /// The same, in a session that no delivery waits for.
@@ -78,6 +88,7 @@ impl LookBack {
             looks_back: true,
             looked: None,
             handed: self.handed,
+            variant: self.variant.clone(),
             size_bytes: self.size_bytes.clone(),
             has_several_ids: self.has_several_ids,
             needs_proof: false,

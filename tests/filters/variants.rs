@@ -74,6 +74,32 @@ fn a_copy_that_filters_discard_keeps_no_other_out() {
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
+/// The ledger has forgotten both: each is found by its content, and not as the other.
+#[test]
+fn a_look_back_takes_none_for_another() {
+    let (site, filters) = site();
+    filters.script(
+        "scuba",
+        "require [\"fileinto\", \"mailbox\"];\n\
+         if header :contains \"X-Spam-Flag\" \"YES\" { fileinto :create \"Spam\"; }\n",
+    );
+    let config = config(&site, "");
+    let (real, forged) = (message("", "real"), message("X-Spam-Flag: YES\n", "real"));
+    let forget = || {
+        let forgotten = run(&config, &["forget", "--account", "scuba"]);
+        assert!(forgotten.status.success(), "{}", String::from_utf8_lossy(&forgotten.stderr));
+    };
+    assert!(deliver(&config, &forged).starts_with("handed over "));
+    forget();
+    assert!(deliver(&config, &real).starts_with("handed over "));
+    forget();
+    for again in [&real, &forged] {
+        assert!(!deliver(&config, again).starts_with("handed over "), "{again}");
+    }
+    inbox_has(&site, &[&real]);
+    assert_eq!(site.dovecot.count("scuba", "Spam"), 1);
+}
+
 #[test]
 fn what_is_in_flight_when_the_list_changes_stays_single() {
     let (site, _filters) = site();

@@ -17,7 +17,14 @@ const TEXT: &[u8] = b"Message-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
 /// The copy with [`VALUE`], as a delivery looks for it.
 fn look(world: &World, looks_back: bool) -> Result<Vec<FoundCopy>, StoreError> {
     let letter = letter(LETTER);
-    let handed = HandOff { value: [7; 16], epoch: 2, again: false, sender: "", recipient: "" };
+    let handed = HandOff {
+        value: [7; 16],
+        epoch: 2,
+        again: false,
+        sender: "",
+        recipient: "",
+        filter_fields: "x-spam-flag",
+    };
     let copy = Copy { handed: Some(handed), looks_back, ..copy_of(&letter) };
     let sought = CopySearch { at_most: 9, unsearched: Unsearched::All, ..copy.sought() };
     world.store.find(&inbox(), &sought, soon())
@@ -206,6 +213,33 @@ fn a_mailbox_that_is_listed_and_is_not_there_has_nothing() {
         list(&mut server, &["Ghost"]);
     });
     assert_eq!(places(&look(&world, false).expect("a look")), [""; 0]);
+    world.end();
+}
+
+/// Filters file them apart: one that came first, marked as spam, is not the copy that is sought.
+#[test]
+fn what_is_equal_and_another_to_filters_is_not_the_copy() {
+    let handed = |fields: &str| {
+        let ours = format!("X-Onedrop-Copy: {OTHER}\r\nX-Onedrop-Try: 1\r\n");
+        [ours.as_bytes(), fields.as_bytes(), TEXT].concat()
+    };
+    let (forged, real) = (handed("X-Spam-Flag: YES\r\n"), handed("X-Spam-Flag: NO\r\n"));
+    let world = World::new(move |listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["Spam"]);
+        examine(&mut server, "Spam", 9);
+        server.answer(&format!("UID SEARCH HEADER X-Onedrop-Copy {VALUE}"), "OK nothing");
+        for _ in 0..2 {
+            examine(&mut server, "Spam", 9);
+            server.expect("UID SEARCH HEADER Message-ID \"<a@b>\"");
+            server.say("* SEARCH 3 4\r\n");
+            server.reply("OK found");
+        }
+        read_whole(&mut server, 4, &forged);
+        read_whole(&mut server, 3, &real);
+        read(&mut server, "3", &[(3, &fields(&[OTHER], "X-Onedrop-Try: 1\r\n"))]);
+    });
+    assert_eq!(places(&look(&world, true).expect("a look")), ["lmtp=Spam/3 None false"]);
     world.end();
 }
 

@@ -72,6 +72,7 @@ impl Rig {
             again: false,
             sender,
             recipient: "Doug+lists@mail.axial.net",
+            filter_fields: "",
         };
         let copy = Copy { handed: Some(handed), ..copy_of(message) };
         let inbox = Destination::inbox(account);
@@ -290,8 +291,14 @@ fn a_server_for_mailboxes_that_hangs_keeps_no_fresh_mail_waiting() {
     thread::scope(|scope| {
         let in_doubt = scope.spawn(|| {
             let inbox = Destination::inbox("doug");
-            let handed =
-                HandOff { value: [8; 16], epoch: 4, again: false, sender: "", recipient: "doug@x" };
+            let handed = HandOff {
+                value: [8; 16],
+                epoch: 4,
+                again: false,
+                sender: "",
+                recipient: "doug@x",
+                filter_fields: "",
+            };
             let copy = Copy { handed: Some(handed), ..copy_of(&message) };
             let deadline = deadline_of_a_test();
             let slot = rig.store.reserve(&inbox, copy, Need::Look, &deadline);
@@ -312,8 +319,14 @@ fn one_in_doubt_has_its_accounts_turn_with_its_slot() {
     let met = Arc::new(Barrier::new(2));
     let message = letter(LETTER);
     let inbox = Destination::inbox("doug");
-    let handed =
-        HandOff { value: [7; 16], epoch: 4, again: false, sender: "", recipient: "doug@x.example" };
+    let handed = HandOff {
+        value: [7; 16],
+        epoch: 4,
+        again: false,
+        sender: "",
+        recipient: "doug@x.example",
+        filter_fields: "",
+    };
     let copy = Copy { handed: Some(handed), ..copy_of(&message) };
     let look = |secs| {
         let deadline = Deadline::new(Duration::from_secs(secs), Duration::from_millis(1));
@@ -375,7 +388,14 @@ fn a_server_that_distrusts_xclient_is_served_without() {
 fn without_time_for_the_answer_nothing_is_handed_over() {
     let rig = Rig::new();
     let message = letter(LETTER);
-    let handed = HandOff { value: [7; 16], epoch: 1, again: false, sender: "", recipient: "" };
+    let handed = HandOff {
+        value: [7; 16],
+        epoch: 1,
+        again: false,
+        sender: "",
+        recipient: "",
+        filter_fields: "",
+    };
     let copy = Copy { handed: Some(handed), ..copy_of(&message) };
     let (doug, late) =
         (Destination::inbox("doug"), Deadline::new(Duration::from_secs(1), Duration::from_secs(2)));
@@ -431,8 +451,14 @@ fn tls_is_used_where_it_is_offered_and_check_asks_for_an_account() {
     assert_eq!(dovecot.count("doug", "INBOX"), 0);
 
     let (message, deadline) = (letter(LETTER), deadline_of_a_test());
-    let handed =
-        HandOff { value: [7; 16], epoch: 3, again: false, sender: "", recipient: "doug@x.example" };
+    let handed = HandOff {
+        value: [7; 16],
+        epoch: 3,
+        again: false,
+        sender: "",
+        recipient: "doug@x.example",
+        filter_fields: "",
+    };
     let copy = Copy { handed: Some(handed), ..copy_of(&message) };
     let doug = Destination::inbox("doug");
     let hand_over = |store: &LmtpStore| {

@@ -301,6 +301,7 @@ fn find_as(
         looks_back: false,
         looked: None,
         handed: None,
+        variant: None,
         size_bytes: size_bytes..=2 * size_bytes,
         has_several_ids: false,
         needs_proof,

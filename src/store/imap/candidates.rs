@@ -205,7 +205,8 @@ impl Judge<'_> {
             && match sought.by_id {
                 true => sought.identity.is_that_of(bytes),
                 false => Identity::of(bytes, self.by) == *sought.identity,
-            };
+            }
+            && sought.variant.as_ref().is_none_or(|variant| variant.is_that_of(bytes));
         let proof = match is_equal {
             true if is_same && fetched.date != Some(sought.recorded_at) => Proof::SameContent,
             true => Proof::Equal,

@@ -269,7 +269,9 @@ impl Tour<'_> {
         }
         let is_it = |uid: &&u32| marks[*uid].value == value.as_bytes();
         let uids: Vec<u32> = marks.keys().filter(is_it).copied().collect();
-        let judge = Judge { sought: self.one.sought, by };
+        // Of the value's own row all is one variant, whatever a filter has done to its fields.
+        let sought = &CopySearch { variant: None, ..self.one.sought.clone() };
+        let judge = Judge { sought, by };
         let mut found = Vec::new();
         for uids in uids.chunks(listing::TOGETHER) {
             let equal = candidates::equal(self.session, &judge, uids, uids.len(), self.until)?;
@@ -295,8 +297,8 @@ impl Tour<'_> {
         Ok(found)
     }
 
-    /// Of a copy whose row may have had another value: the equal ones that were handed over with
-    /// any, and those in INBOX, where an earlier way of delivery wrote them.
+    /// Of a copy whose row may have had another value: the equal ones (to filters, too) that were
+    /// handed over with any, and those in INBOX, where an earlier way of delivery wrote them.
     fn find_equal(
         &mut self,
         mailboxes: &[String],

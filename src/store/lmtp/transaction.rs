@@ -75,7 +75,7 @@ impl<'a> HandedMail<'a> {
         let recipient = path::of_account(account).ok_or_else(|| {
             StoreError::Refused(format!("account {account:?} cannot be named in LMTP"))
         })?;
-        let HandOff { value, epoch, again, sender, recipient: original } = handed;
+        let HandOff { value, epoch, again, sender, recipient: original, .. } = handed;
         let (value, again) = (hex(value), if *again { AGAIN } else { "" });
         Ok(HandedMail {
             recipient,
@@ -180,7 +180,14 @@ impl LmtpSession {
     /// # Errors
     /// It does not.
     pub fn probe(&mut self, account: &str, until: Instant) -> Result<(), HandOffError> {
-        let handed = HandOff { value: [0; 16], epoch: 0, again: false, sender: "", recipient: "" };
+        let handed = HandOff {
+            value: [0; 16],
+            epoch: 0,
+            again: false,
+            sender: "",
+            recipient: "",
+            filter_fields: "",
+        };
         let mail = HandedMail::new(account, [b"", b""], &handed).map_err(HandOffError::Refused)?;
         self.wait_until(until);
         self.announce(&mail, 1, false)

@@ -6,7 +6,9 @@
 use super::{MemoryStore, PendingAppend, Place, Shared, Stored, receipt};
 use crate::lock_key::hex;
 use crate::message::{self, fields};
-use crate::store::{CopySearch, FoundCopy, HandOff, HandedCopy, Proof, Receipt, StoreError};
+use crate::store::{
+    CopySearch, FoundCopy, HandOff, HandedCopy, LAST_FIELD, Proof, Receipt, StoreError,
+};
 
 /// What the server's delivery does with what is handed over to it.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +130,13 @@ impl Shared {
             for stored in self.mailboxes[place].iter().filter(|stored| stored.uid >= next) {
                 let (first, epoch) = marks(stored);
                 let has_value = first.as_deref() == Some(value.as_bytes());
-                let is_any = sought.looks_back && (first.is_some() || place.1 == "INBOX");
+                let is_its_variant = || {
+                    let bytes = message::handed(&stored.bytes, LAST_FIELD);
+                    sought.variant.as_ref().is_none_or(|variant| variant.is_that_of(bytes))
+                };
+                let is_any = sought.looks_back
+                    && (first.is_some() || place.1 == "INBOX")
+                    && is_its_variant();
                 if stored.identity == *sought.identity && (has_value || is_any) {
                     let epoch = epoch.filter(|_| has_value);
                     let handed = Some(HandedCopy { mailbox: place.1.clone(), epoch });
