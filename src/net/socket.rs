@@ -171,20 +171,26 @@ impl Socket {
 pub struct Timed {
     pub socket: Socket,
     pub until: Instant,
+    /// A peer that neither says nor takes anything for so long is given up before that.
+    pub silence: Option<Duration>,
     /// Whether reads wait for the deadline, or not at all.
     pub waits: bool,
 }
 
 impl Timed {
     pub fn new(socket: Socket, until: Instant) -> Timed {
-        Timed { socket, until, waits: true }
+        Timed { socket, until, silence: None, waits: true }
+    }
+
+    fn soon(&self) -> Instant {
+        self.silence.map_or(self.until, |silence| self.until.min(Instant::now() + silence))
     }
 }
 
 impl Read for Timed {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self.waits {
-            true => left(self.until).and_then(|_| self.socket.read(into, self.until)),
+            true => left(self.until).and_then(|_| self.socket.read(into, self.soon())),
             false => self.socket.read_now(into),
         }
     }
@@ -192,7 +198,7 @@ impl Read for Timed {
 
 impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.write(bytes, self.until)
+        self.socket.write(bytes, self.soon())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -248,4 +254,19 @@ fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>>
     finding
         .recv_timeout(until.saturating_duration_since(Instant::now()))
         .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "name look-up hangs")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_silent_is_given_up_before_the_deadline() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let far = Instant::now() + Duration::from_secs(3600);
+        let mut timed = Timed::new(ours.into(), far);
+        timed.silence = Some(Duration::from_millis(10));
+        let error = timed.read(&mut [0]).expect_err("nothing comes");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
 }

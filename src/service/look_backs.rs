@@ -1,8 +1,9 @@
 //! The look backs of a server: [`MOST`] at a time, and one of an account, in the order of their
-//! messages' first records. A delivery waits while its own is done. A few wait for it to begin, and
-//! not long; all others end in 75 at once, so most of Postfix' connections are free for other mail.
-//! The look is done without them, as one that takes longer than its delivery goes on: the next
-//! attempt has what it has come to. All is in memory: after a restart it is looked once more.
+//! messages' first records, but those that have failed after all others. A delivery waits while its
+//! own is done. A few wait for it to begin, and not long; all others end in 75 at once, so most of
+//! Postfix' connections are free for other mail. The look is done without them, as one that takes
+//! longer than its delivery goes on: the next attempt has what it has come to. All is in memory:
+//! after a restart it is looked once more.
 //!
 //! `onedrop deliver` by itself looks at once: a process that ends with its mail leaves nobody to
 //! look on for it, and one that waits in turn holds a connection for as long.
@@ -49,8 +50,9 @@ struct LookBackState {
     ended: HashMap<Name, EndedLook>,
 }
 
-/// In the queue: when the message was recorded, and its row.
-type Place = (SystemTime, i64, Name);
+/// In the queue: those that have failed come last, as they may fail again and again, and take long
+/// to do so; when the message was recorded, and its row.
+type Place = (bool, SystemTime, i64, Name);
 /// The copy, by the value of its row.
 type Name = [u8; 16];
 type Looked = Result<Option<Arc<LookedBack>>, StoreError>;
@@ -64,7 +66,8 @@ struct LookBackJob {
 
 struct EndedLook {
     at: Instant,
-    looked: Looked,
+    /// `None`: it failed, which was told.
+    looked: Option<Looked>,
 }
 
 impl LookBackQueue {
@@ -97,11 +100,13 @@ impl LookBacks for LookBackQueue {
     fn look_back(&self, request: LookBackRequest<'_>, _store: &dyn Store) -> LookBackEnd {
         let LookBackRequest { destination, row, sought, message, until } = request;
         let name = row.array();
-        let place = (sought.recorded_at(), message, name);
         let mut state = self.0.state();
         if let Some(end) = state.end_of(&name) {
             return end;
         }
+        let place = |has_failed| (has_failed, sought.recorded_at(), message, name);
+        let waits_last = state.waiting.contains_key(&place(true));
+        let place = place(waits_last || state.has_failed(&name));
         if !state.is_running(&name) && !state.waiting.contains_key(&place) {
             if state.waiting.len() >= MOST_WAITING {
                 return LookBackEnd::Later("too many others are looked for first".to_owned());
@@ -212,14 +217,19 @@ impl LookBackState {
             let oldest = self.ended.iter().min_by_key(|(_, one)| one.at).map(|(name, _)| *name);
             oldest.into_iter().for_each(|name| drop(self.ended.remove(&name)));
         }
-        self.ended.insert(name, EndedLook { at: Instant::now(), looked });
+        self.ended.insert(name, EndedLook { at: Instant::now(), looked: Some(looked) });
+    }
+
+    fn has_failed(&self, name: &Name) -> bool {
+        self.ended.get(name).is_some_and(|one| one.looked.is_none())
     }
 
     /// What a look has come to. An error is told once: the next attempt looks again.
     fn end_of(&mut self, name: &Name) -> Option<LookBackEnd> {
-        match &self.ended.get(name)?.looked {
-            Ok(looked) => Some(LookBackEnd::Looked(looked.clone())),
-            Err(_) => self.ended.remove(name)?.looked.err().map(LookBackEnd::Failed),
+        let looked = &mut self.ended.get_mut(name)?.looked;
+        match looked {
+            Some(Ok(looked)) => Some(LookBackEnd::Looked(looked.clone())),
+            _ => looked.take()?.err().map(LookBackEnd::Failed),
         }
     }
 }
@@ -240,7 +250,7 @@ mod tests {
     fn look_back(
         queue: &LookBackQueue,
         account: &str,
-        row: RandomValue,
+        (row, message_row): (RandomValue, i64),
         time: Duration,
     ) -> LookBackEnd {
         let message = Message::new(b"Message-ID: <a@b>\n\nbody\n".to_vec(), DedupBy::Content);
@@ -258,7 +268,7 @@ mod tests {
             handed: None,
         });
         let (destination, until) = (&destination, Instant::now() + time);
-        let request = LookBackRequest { destination, row, sought, message: 1, until };
+        let request = LookBackRequest { destination, row, sought, message: message_row, until };
         queue.look_back(request, &MemoryStore::default())
     }
 
@@ -267,7 +277,7 @@ mod tests {
         let store = MemoryStore::default();
         store.save("lisa", "INBOX", b"Message-ID: <a@b>\n\nbody\n", UNIX_EPOCH);
         let queue = LookBackQueue::new(Arc::new(store.clone()));
-        let found = |row| match look_back(&queue, "lisa", row, SOON) {
+        let found = |row| match look_back(&queue, "lisa", (row, 1), SOON) {
             LookBackEnd::Looked(Some(looked)) => looked.found.is_some(),
             end => panic!("{end:?}"),
         };
@@ -278,14 +288,49 @@ mod tests {
         assert!(!found(RandomValue::default()), "its owner has deleted it since");
     }
 
-    /// Says that a look has begun, and lets it end when it is told so.
-    struct HeldLook(Mutex<(Sender<()>, Receiver<()>)>);
+    /// Says that a look has begun, and lets it end as it is told.
+    struct HeldLook(Mutex<(Sender<()>, Receiver<Told>)>);
+
+    type Told = Result<(), StoreError>;
 
     impl Hook<StoreError> for HeldLook {
         fn before(&self, _call: &Call<'_>) -> Result<(), StoreError> {
             let held = self.0.lock().expect("one at a time");
-            let _ = (held.0.send(()), held.1.recv());
-            Ok(())
+            let _ = held.0.send(());
+            held.1.recv().unwrap_or(Ok(()))
+        }
+    }
+
+    fn later(queue: &LookBackQueue, row: (RandomValue, i64)) {
+        let end = look_back(queue, "lisa", row, Duration::ZERO);
+        assert!(matches!(end, LookBackEnd::Later(_)), "{end:?}");
+    }
+
+    #[test]
+    fn one_that_has_failed_is_looked_for_after_all_others() {
+        let ((begins, begun), (end, ends)) = (channel(), channel());
+        let store = MemoryStore::default();
+        let store = store.with_hook(Arc::new(HeldLook(Mutex::new((begins, ends)))));
+        let queue = LookBackQueue::new(Arc::new(store));
+        let [first, second, third] = [1, 2, 3].map(|message| (RandomValue::default(), message));
+        let is_under_way = |(row, _): (RandomValue, i64)| {
+            begun.recv_timeout(SOON).expect("one begins");
+            queue.0.state().is_running(&row.array())
+        };
+        later(&queue, first);
+        later(&queue, second);
+        assert!(is_under_way(first));
+        end.send(Err(StoreError::NotStored("stalled".to_owned()))).expect("the first");
+        assert!(is_under_way(second));
+        let failed = look_back(&queue, "lisa", first, Duration::ZERO);
+        assert!(matches!(failed, LookBackEnd::Failed(_)), "{failed:?}");
+        later(&queue, first);
+        later(&queue, third);
+        later(&queue, first);
+        assert_eq!(queue.count(), (1, 2));
+        for next in [third, first] {
+            end.send(Ok(())).expect("one is under way");
+            assert!(is_under_way(next));
         }
     }
 
@@ -295,16 +340,12 @@ mod tests {
         let store = MemoryStore::default();
         let store = store.with_hook(Arc::new(HeldLook(Mutex::new((begins, ends)))));
         let queue = LookBackQueue::new(Arc::new(store));
-        let later = |queue: &LookBackQueue| {
-            let end = look_back(queue, "lisa", RandomValue::default(), Duration::ZERO);
-            assert!(matches!(end, LookBackEnd::Later(_)), "{end:?}");
-        };
-        later(&queue);
+        later(&queue, (RandomValue::default(), 1));
         begun.recv_timeout(SOON).expect("the first begins");
-        later(&queue);
+        later(&queue, (RandomValue::default(), 1));
         assert_eq!(queue.count(), (1, 1));
         drop(queue);
-        end.send(()).expect("the first is under way");
+        end.send(Ok(())).expect("the first is under way");
         // Its thread is over, and with it the store.
         assert_eq!(begun.recv_timeout(SOON), Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
     }

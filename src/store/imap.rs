@@ -324,19 +324,15 @@ impl Store for ImapStore {
         until: Instant,
     ) -> Result<Option<LookedBack>, StoreError> {
         check_name(destination)?;
-        let settings = &self.connector.settings;
-        let how = (settings.dedup_by, settings.trust_search);
-        let (account, copy) = (&destination.account, sought.sought());
-        let look = |session: &mut ImapSession| {
-            everywhere::look_back(session, destination, &copy, how, until)
-        };
+        let (by, trust) = (self.connector.settings.dedup_by, self.connector.settings.trust_search);
+        let (account, copy, how) = (&destination.account, sought.sought(), (by, trust));
+        let look = |s: &mut ImapSession| everywhere::look_back(s, destination, &copy, how, until);
         let looked = match sought.is_apart() {
-            // It is closed again: those that are kept are for deliveries.
-            true => self.connector.open(account, until).and_then(|mut session| look(&mut session)),
+            true => self.connector.open_apart(account, until).and_then(|mut one| look(&mut one)),
             false => self.run(account, &mut None, until, look),
         };
-        let doing = || format!("looking back in {destination}");
-        looked.map(Some).map_err(|error| error.while_doing(&doing()))
+        let doing = format!("looking back in {destination}");
+        looked.map(Some).map_err(|error| error.while_doing(&doing))
     }
 
     fn remove(

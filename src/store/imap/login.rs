@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -27,6 +27,10 @@ use crate::store::{StoreError, WitnessNames};
 
 /// What a server may send until we are logged in.
 const LOGIN_BYTES: usize = 64 * 1024;
+/// A look back ends when the server was silent for so long. It may be while it searches: one that
+/// has no index reads every header, and a disk that reads 200 of them a second needs 250 s for
+/// 50,000 (Dovecot says meanwhile how far it is).
+const SILENCE: Duration = Duration::from_secs(300);
 
 /// Opens sessions; shared with the threads that do it in the background.
 pub struct Connector {
@@ -145,6 +149,14 @@ impl Connector {
     /// Whether the server takes several messages in one APPEND (RFC 3502), as far as is known.
     pub fn has_multiappend(&self) -> bool {
         self.has_multiappend.load(Ordering::Relaxed)
+    }
+
+    /// A session for a look that has much time: a server that has stalled does not get it all.
+    /// It is closed again, as those that are kept are for deliveries.
+    pub fn open_apart(&self, account: &str, until: Instant) -> Result<ImapSession, ImapError> {
+        let session = self.open(account, until.min(Instant::now() + SILENCE))?;
+        session.wire().bound_silence(SILENCE);
+        Ok(session)
     }
 
     /// A session of the user's own, for none of the accounts.

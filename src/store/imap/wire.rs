@@ -9,7 +9,7 @@
 
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 
@@ -86,6 +86,13 @@ impl Wire {
     pub fn wait_until(&self, until: Instant) {
         if let Ok(socket) = self.lock().transport.socket() {
             socket.until = until;
+        }
+    }
+
+    /// From now on the server is given up when it is silent for so long.
+    pub fn bound_silence(&self, silence: Duration) {
+        if let Ok(socket) = self.lock().transport.socket() {
+            socket.silence = Some(silence);
         }
     }
 
