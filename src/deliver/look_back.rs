@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::place::{Placing, Step};
+use super::place::{Placing, Step, in_look};
 use super::{Failure, Means, Phases};
 use crate::directory::Destination;
 use crate::ledger::{Claim, LedgerError, RandomValue};
@@ -125,18 +125,5 @@ impl Placing<'_> {
             LookBackEnd::Later(why) => self.failed(index, claim, Failure::LooksBack(why)),
         };
         Err(Box::new(step))
-    }
-}
-
-/// A failure of a look. A mailbox that is not open to us never will tell: then INBOX is better than
-/// a queue, from which the mail would be returned.
-pub(super) fn in_look(error: StoreError, destination: &Destination) -> StoreError {
-    match error {
-        refused @ StoreError::Refused(_) if destination.stand_in().is_some() => refused,
-        // A login for the look says the same of account and set-up as one for the append.
-        login @ (StoreError::Contended(_) | StoreError::Setup(_) | StoreError::NoAccount(_)) => {
-            login
-        }
-        error => StoreError::NotStored(format!("looking for an earlier copy: {error}")),
     }
 }

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::look_back::in_look;
 use super::{
     CopyResult, DeliveryRequest, Early, Ending, Failure, How, Means, Phases, Placed, guard, note,
 };
@@ -478,5 +477,18 @@ impl<'a> Placing<'a> {
         let destination = self.destination(index).clone();
         let instead_of = None;
         self.as_meant(index, &Placed { destination, receipt, how, instead_of })
+    }
+}
+
+/// A failure of a look. A mailbox that is not open to us never will tell: then INBOX is better than
+/// a queue, from which the mail would be returned.
+pub(super) fn in_look(error: StoreError, destination: &Destination) -> StoreError {
+    match error {
+        refused @ StoreError::Refused(_) if destination.stand_in().is_some() => refused,
+        // A login for the look says the same of account and set-up as one for the append.
+        login @ (StoreError::Contended(_) | StoreError::Setup(_) | StoreError::NoAccount(_)) => {
+            login
+        }
+        error => StoreError::NotStored(format!("looking for an earlier copy: {error}")),
     }
 }
