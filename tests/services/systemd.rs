@@ -55,6 +55,9 @@ fn the_services_are_confined() {
     }
 }
 
+/// Its members may read the journal.
+const JOURNAL: &str = "systemd-journal";
+
 /// A job may need more than a server.
 const SHARED: [&str; 9] = [
     "User",
@@ -113,7 +116,8 @@ fn the_pages_have_a_user_of_their_own_and_are_served_only_where_it_is_asked_for(
     }
     let user = setting(&web, "User");
     assert_ne!(user, setting(&server, "User"));
-    assert_eq!(setting(&web, "SupplementaryGroups"), setting(&server, "Group"));
+    let groups = format!("{} {JOURNAL}", setting(&server, "Group"));
+    assert_eq!(setting(&web, "SupplementaryGroups"), groups);
     // systemd would give the folders of deliveries to this user.
     assert!(!web.contains("\nStateDirectory") && !web.contains("\nReadWritePaths"), "{web}");
     let socket = shipped("onedrop-web.socket");
@@ -128,6 +132,16 @@ fn the_pages_have_a_user_of_their_own_and_are_served_only_where_it_is_asked_for(
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(proxy));
         assert!(text.expect("a file").contains(setting(&socket, "ListenStream")), "{proxy}");
     }
+}
+
+/// A drop-in takes it away, and no upgrade brings it back: the users are no members.
+#[test]
+fn the_units_that_read_the_journal_name_its_group() {
+    for name in ["onedrop-lmtp.service", "onedrop-textfile.service"] {
+        assert_eq!(setting(&shipped(name), "SupplementaryGroups"), JOURNAL, "{name}");
+    }
+    let users = shipped("onedrop.sysusers.conf");
+    assert!(!users.lines().any(|line| line.starts_with("m ")), "{users}");
 }
 
 #[test]
