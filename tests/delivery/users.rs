@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::lmtp::Lmtp;
+use crate::support::journal::Journal;
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::site::{Files, Site};
 use crate::support::trial::{End, Run};
 use crate::support::{onedrop_path, set_mode, wait_until};
@@ -36,9 +37,13 @@ struct Users {
 
 impl Users {
     fn new(more: &str) -> Users {
+        Users::started(more, |launch| launch)
+    }
+
+    fn started(more: &str, by: impl FnOnce(Launch) -> Launch) -> Users {
         let site = Site::embedded();
         let users = format!("[lmtp]\nusers = \"$DIR/users.sock\"\n{more}");
-        let server = site.server(&format!("{DIRECTORY}{users}"));
+        let server = by(site.launch(&format!("{DIRECTORY}{users}"))).start();
         let program = site.root.join("onedrop");
         fs::copy(onedrop_path(), &program).expect("a copy");
         set_mode(&program, 0o755);
@@ -56,6 +61,19 @@ impl Users {
         command.arg("deliver").arg("--via").arg(self.socket()).args(args);
         command.env_remove("RECIPIENT").env_remove("SENDER");
         command
+    }
+
+    /// What the server answers to this, up to the end of the connection.
+    fn answers(&self, user: &str, said: &str) -> String {
+        let program = "use Socket; socket(S, PF_UNIX, SOCK_STREAM, 0); \
+                       connect(S, sockaddr_un($ARGV[0])) or die $!; \
+                       syswrite(S, $ARGV[1]); print <S>;";
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+        command.args(["/usr/bin/perl", "-e", program]).arg(self.socket()).arg(said);
+        let output = command.output().expect("perl");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     fn deliver(&self, user: &str, args: &[&str], message: &[u8]) -> End {
@@ -132,20 +150,27 @@ fn a_user_fakes_no_sender() {
 #[test]
 fn a_user_is_not_told_what_the_server_has_read() {
     let users = Users::new("");
-    let help = |user: &str| {
-        let program = "use Socket; socket(S, PF_UNIX, SOCK_STREAM, 0); \
-                       connect(S, sockaddr_un($ARGV[0])) or die $!; \
-                       syswrite(S, qq(HELP\\r\\nQUIT\\r\\n)); print <S>;";
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
-        command.args(["/usr/bin/perl", "-e", program]).arg(users.socket());
-        let output = command.output().expect("perl");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let help = |user: &str| users.answers(user, "HELP\r\nQUIT\r\n");
     assert!(help("root").contains("214-2.0.0 configuration lock.wait_secs "));
     let told = help("games");
     assert!(told.contains("214 2.0.0 RFC 2033") && !told.contains("configuration"), "{told}");
+}
+
+/// The log has what a user tried, without the mark by which `status` looks for what to mend, and the
+/// connection ends.
+#[test]
+fn a_users_refused_recipients_come_to_an_end_and_want_no_attention() {
+    let journal = Journal::new();
+    let users = Users::started("", |launch| launch.by(&journal.command()));
+    let why = "user games may deliver to its own account alone";
+    let refused = "RCPT TO:<doug@mail.axial.net>\r\n".repeat(25);
+    let told = users.answers("games", &format!("LHLO mx\r\nMAIL FROM:<>\r\n{refused}"));
+    assert_eq!(told.matches(&format!("451 4.3.5 {why}")).count(), 20, "{told}");
+    assert!(told.ends_with("421 4.7.0 Too many errors\r\n"), "{told}");
+    // The first ones: a socket that nobody reads holds no more.
+    let log = journal.records().concat();
+    assert!(log.contains(&format!("4.3.5: {why}")) && log.contains("ONEDROP_REASON="), "{log}");
+    assert!(!log.contains("ONEDROP_UNRECORDED"), "{log}");
 }
 
 /// As local(8) says them.

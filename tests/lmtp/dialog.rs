@@ -1,6 +1,6 @@
 //! Dialogs as files. First what there is: `known:`, `later:` and `broken:` (recipients that the
 //! directory knows, cannot look up now, or not as it is set up), `recipients:` and `bytes:` (the
-//! limits), `idle:` (seconds). Then what is said, from the greeting on; `C*5: ` stands for five
+//! limits), `idle:` (seconds), `counts-refused:` (a refused recipient is an error). Then what is said, from the greeting on; `C*5: ` stands for five
 //! lines `C: `, and `#` starts a comment:
 //!
 //! - `C: ` a line from the client, CRLF added; `c: ` bytes, nothing added. Escapes: `escapes.rs`.
@@ -98,6 +98,10 @@ fn parse(path: &Path) -> Dialog {
             }
             "bytes" => {
                 dialog.settings.message_bytes = number();
+                continue;
+            }
+            "counts-refused" => {
+                dialog.settings.counts_refused = true;
                 continue;
             }
             "idle" => {

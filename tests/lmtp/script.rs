@@ -40,7 +40,7 @@ pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> Connection
         ..DEFAULTS.clone()
     };
     let help = Arc::new([]);
-    ConnectionSettings { host: host.to_owned(), lmtp, message_bytes, help }
+    ConnectionSettings { host: host.to_owned(), lmtp, message_bytes, counts_refused: false, help }
 }
 
 /// What the client does next.

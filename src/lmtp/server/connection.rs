@@ -70,6 +70,8 @@ pub struct ConnectionSettings {
     pub lmtp: LmtpSettings,
     /// The largest message, in bytes; 0: no limit.
     pub message_bytes: u64,
+    /// A recipient that is refused counts as an error of the client's.
+    pub counts_refused: bool,
     /// What HELP says, beside its last line.
     pub help: Arc<[String]>,
 }
@@ -88,17 +90,22 @@ pub struct ClientConnection<P> {
 
 impl<P: Peer> ClientConnection<P> {
     pub fn new(peer: P, settings: ConnectionSettings) -> ClientConnection<P> {
-        let mut protocol = Protocol::default();
-        protocol.set(&settings.host, settings.lmtp.recipients, &settings.help);
-        ClientConnection {
-            protocol,
+        let mut connection = ClientConnection {
+            protocol: Protocol::default(),
             settings,
             peer,
             input: Input::default(),
             out: Vec::new(),
             chunks: None,
             has_just_delivered: false,
-        }
+        };
+        connection.set_protocol();
+        connection
+    }
+
+    fn set_protocol(&mut self) {
+        let ConnectionSettings { host, lmtp, counts_refused, help, .. } = &self.settings;
+        self.protocol.set(host, lmtp.recipients, *counts_refused, help);
     }
 
     /// Serves the client to its end, or until it is gone or too slow.
@@ -126,8 +133,8 @@ impl<P: Peer> ClientConnection<P> {
             if self.protocol.is_idle()
                 && let Some(settings) = self.peer.new_settings()
             {
-                self.protocol.set(&settings.host, settings.lmtp.recipients, &settings.help);
                 self.settings = settings;
+                self.set_protocol();
             }
             let (now, peer) = (self.peer.now(), &mut self.peer);
             let mut admit = |recipient: &str, so_far: &Transaction| peer.admit(recipient, so_far);

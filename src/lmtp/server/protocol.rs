@@ -65,6 +65,7 @@ pub struct Transaction {
     pub smtputf8: bool,
 }
 
+const TOO_MANY_ERRORS: &str = "421 4.7.0 Too many errors";
 const TOO_MANY: &str = "421 4.7.0 Too many commands without a message";
 const CHUNK_TAKEN: &str = "250 2.0.0 Chunk taken";
 const NO_MAIL: &str = "503 5.5.1 Say MAIL first";
@@ -77,6 +78,8 @@ pub struct Protocol {
     host: String,
     /// The most recipients of one message; 0: no limit. RFC 5321 section 4.5.3.1.8 asks for 100.
     recipients: usize,
+    /// A recipient that is refused counts as an error of the client's.
+    counts_refused: bool,
     /// Lines before its last one.
     help: Arc<[String]>,
     lhlo: Option<String>,
@@ -99,10 +102,17 @@ impl Protocol {
         self.open.is_none()
     }
 
-    /// This host's name, as the greeting says it, the most recipients, and what HELP says, from the
-    /// next message on.
-    pub fn set(&mut self, host: &str, recipients: usize, help: &Arc<[String]>) {
+    /// This host's name, as the greeting says it, the most recipients, whether one that is refused
+    /// counts as an error, and what HELP says, from the next message on.
+    pub fn set(
+        &mut self,
+        host: &str,
+        recipients: usize,
+        counts_refused: bool,
+        help: &Arc<[String]>,
+    ) {
         self.help = Arc::clone(help);
+        self.counts_refused = counts_refused;
         self.host = harmless(host).chars().take(LONGEST_NAME).collect();
         self.recipients = recipients;
     }
@@ -162,12 +172,17 @@ impl Protocol {
     }
 
     fn refuse(&mut self, error: &CommandError, out: &mut Vec<u8>) -> Next {
-        self.errors += u32::from(error.counts);
-        if self.errors > ERRORS {
-            return self.hang_up("421 4.7.0 Too many errors", out);
+        if error.counts && self.is_one_error_too_many() {
+            return self.hang_up(TOO_MANY_ERRORS, out);
         }
         line(out, error.text);
         Next::Command
+    }
+
+    /// Counts an error; true when that has been too much.
+    fn is_one_error_too_many(&mut self) -> bool {
+        self.errors += 1;
+        self.errors > ERRORS
     }
 
     fn hang_up(&self, text: &str, out: &mut Vec<u8>) -> Next {
@@ -206,7 +221,7 @@ impl Protocol {
                 self.mail(sender, auth, smtputf8)?;
                 line(out, "250 2.1.0 Sender taken");
             }
-            Rcpt(recipient) => self.rcpt(recipient, admit, out)?,
+            Rcpt(recipient) => return self.rcpt(recipient, admit, out),
             Data => {
                 self.data()?;
                 line(out, "354 End data with <CR><LF>.<CR><LF>");
@@ -274,7 +289,7 @@ impl Protocol {
         recipient: String,
         admit: &mut Admit<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<Next, CommandError> {
         let open = self.open.as_mut().ok_or(CommandError::excused(NO_MAIL))?;
         if self.chunked.is_some() {
             return Err(CommandError::excused("503 5.5.1 The message has begun"));
@@ -287,9 +302,12 @@ impl Protocol {
                 open.recipients.push(recipient);
                 line(out, "250 2.1.5 Recipient taken");
             }
+            Err(_) if self.counts_refused && self.is_one_error_too_many() => {
+                return Ok(self.hang_up(TOO_MANY_ERRORS, out));
+            }
             Err(outcome) => out.extend_from_slice(&reply(&outcome)),
         }
-        Ok(())
+        Ok(Next::Command)
     }
 
     fn data(&self) -> Result<(), CommandError> {

@@ -43,6 +43,8 @@ fn settings(service: &Service, caller: ClientIdentity) -> ConnectionSettings {
         host: service.host.clone(),
         lmtp: service.config().lmtp.clone(),
         message_bytes: service.config().limits.message_bytes,
+        // Each is a line in the log.
+        counts_refused: caller != ClientIdentity::Believed,
         // Whoever may not read the configuration could tell from digests what it is likely to say.
         help: match caller {
             ClientIdentity::Believed => service.help(),
@@ -193,7 +195,10 @@ impl SocketClient<'_> {
         self.server.metrics.count_ending(ending);
         let (Transaction { queue_id, sender, .. }, reason) = (transaction, ending.reason);
         let file = self.service.config_file();
-        let is_put_off = matches!(ending.outcome, Outcome::TempFail(..));
+        // What a user has tried is nothing that an administrator must mend: `status` is not to want
+        // attention for it.
+        let is_put_off = matches!(ending.outcome, Outcome::TempFail(..))
+            && self.caller == ClientIdentity::Believed;
         let unrecorded = is_put_off.then_some(&*file);
         let record = DeliveryLogRecord { queue_id, sender, recipient, reason, ..<_>::default() };
         DeliveryLogRecord { unrecorded, ..record }.log(&ending.outcome);
