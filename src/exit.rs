@@ -77,7 +77,8 @@ impl TheEnd {
 
     /// `None` for whoever comes second. Async-signal-safe.
     fn if_first() -> Option<TheEnd> {
-        (!ENDING.swap(true, Ordering::SeqCst)).then_some(TheEnd(()))
+        // Made for the first one alone: its drop ends the process.
+        (!ENDING.swap(true, Ordering::SeqCst)).then(|| TheEnd(()))
     }
 
     fn with(self, status: i32) -> ! {
@@ -88,6 +89,14 @@ impl TheEnd {
     fn with_line(self, outcome: &Outcome) -> ! {
         say(std::io::stdout().as_fd(), line(outcome).as_bytes());
         self.with(status(outcome) as i32)
+    }
+}
+
+/// Whoever has it ends the process and drops nothing, unless it panics on the way. Then nobody else
+/// may end the process, and all would wait, Postfix too.
+impl Drop for TheEnd {
+    fn drop(&mut self) {
+        signal_hook::low_level::exit(ExitCode::TempFail as i32);
     }
 }
 
@@ -335,7 +344,7 @@ pub fn end_at_signals() {
     for (signal, text) in texts {
         let end = move || {
             // The process ends already, perhaps by the very thread that this signal interrupts.
-            let Some(TheEnd(())) = TheEnd::if_first() else { return };
+            let Some(_end) = TheEnd::if_first() else { return };
             // SAFETY: standard output is open for the life of the process (Rust opens the standard
             // descriptors that are closed at its start).
             let out = unsafe { BorrowedFd::borrow_raw(nix::libc::STDOUT_FILENO) };
