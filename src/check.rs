@@ -107,6 +107,7 @@ pub fn run(
         findings.push(Finding::new(Severity::Ok, "configuration", files.join(", ")));
         let warnings = loaded.warnings.iter();
         findings.extend(warnings.map(|one| Finding::of_problem(Severity::Warning, one)));
+        findings.extend(of_trial(&loaded.config));
         findings.extend(of_server(loaded));
         findings.extend(running::findings(loaded));
         findings.extend(ledger::findings(&check));
@@ -140,6 +141,15 @@ fn step(
     f: impl FnOnce() -> Vec<Finding> + Send + 'static,
 ) -> Vec<Finding> {
     bounded(time + SLACK, f).unwrap_or_else(|why| vec![Finding::new(Severity::Error, topic, why)])
+}
+
+/// What a trial switches off.
+fn of_trial(config: &Config) -> Option<Finding> {
+    let text = "deliver.trial = true: deliveries make the ledger's file, the mail root and accounts' \
+                folders where they are missing, so mail for a mistyped address, or while a disk is \
+                not mounted, goes into new ones; leave it out on a real host, and run \"onedrop \
+                migrate\"";
+    config.deliver.trial.then(|| Finding::new(Severity::Warning, "configuration", text))
 }
 
 /// Whether "onedrop lmtp" listens where `deliver.via` sends messages.

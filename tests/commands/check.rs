@@ -37,6 +37,7 @@ fn a_good_set_up_ends_with_0_and_a_line_per_end() {
     let told = site.told(&output.stdout);
     for line in [
         "ok      configuration: $DIR/onedrop.toml\n",
+        "warning configuration: deliver.trial = true: deliveries make the ledger's file, ",
         "ok      ledger: sqlite://$DIR/ledger.db, schema version 11\n",
         "ok      lock: two sessions exclude each other\n",
         "ok      postfix: transport onedrop: gets mail by virtual_transport = onedrop\n",
