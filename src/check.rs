@@ -109,6 +109,7 @@ pub fn run(
         findings.extend(warnings.map(|one| Finding::of_problem(Severity::Warning, one)));
         findings.extend(of_trial(&loaded.config));
         findings.extend(of_server(loaded));
+        findings.extend(of_users(loaded));
         findings.extend(running::findings(loaded));
         findings.extend(ledger::findings(&check));
         findings.extend(directory::findings(&check));
@@ -168,6 +169,21 @@ fn of_server(loaded: &Loaded) -> Option<Finding> {
         }
     };
     Some(Finding::new(severity, "lmtp", format!("deliver.via: {text}")))
+}
+
+/// Whether users of the host may send messages without a limit.
+fn of_users(loaded: &Loaded) -> Option<Finding> {
+    let Config { lmtp, limits, .. } = &loaded.config;
+    let of_the_host = Some(Path::new(postfix::USERS)).filter(|_| loaded.is_the_hosts());
+    let by_systemd = of_the_host.filter(|socket| socket.exists());
+    let socket = lmtp.users.as_deref().or(by_systemd)?;
+    let text = format!(
+        "limits.message_bytes is 0, and every user of this host may connect to {}: one message can \
+         fill the disk of lmtp.spool_dir ({}); set it above Postfix's message_size_limit",
+        socket.display(),
+        lmtp.spool_dir.display()
+    );
+    (limits.message_bytes == 0).then(|| Finding::new(Severity::Warning, "lmtp", text))
 }
 
 /// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with

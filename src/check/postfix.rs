@@ -33,6 +33,8 @@ use transport::PipeTransport;
 
 /// The socket of systemd/onedrop-lmtp.socket.
 pub(super) const SOCKET: &str = "/run/onedrop/lmtp.sock";
+/// The socket of systemd/onedrop-users.socket.
+pub(super) const USERS: &str = "/run/onedrop/users.sock";
 
 /// Further parameters of main.cf.
 const MAIN: [&str; 9] = [

@@ -180,6 +180,19 @@ fn a_server_that_deliver_cannot_reach_is_told() {
     assert!(!site.check(&[]).1.contains(" lmtp: "), "without the key there is nothing to say");
 }
 
+/// Else one user's message fills the disk for all.
+#[test]
+fn a_socket_for_users_without_a_limit_of_bytes_is_told() {
+    let site = CheckSite::good();
+    let users = ("LMTP__USERS", "$DIR/users.sock");
+    let expected = "warning lmtp: limits.message_bytes is 0, and every user of this host may \
+                    connect to $DIR/users.sock: ";
+    for (bytes, is_told) in [("0", true), ("51200000", false)] {
+        let (code, told) = site.check(&[users, ("LIMITS__MESSAGE_BYTES", bytes)]);
+        assert_eq!((code, told.contains(expected)), (Some(0), is_told), "{told}");
+    }
+}
+
 #[test]
 fn domains_that_share_accounts_are_an_error() {
     let site = CheckSite::good();

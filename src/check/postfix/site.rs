@@ -5,14 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::command::{OnedropCommand, runs_onedrop};
 use super::postconf::Postconf;
-use super::{ExpectedPostfix, MARGIN_SECS, Setup, access, routes, seconds, time_limit};
+use super::{ExpectedPostfix, MARGIN_SECS, Setup, USERS, access, routes, seconds, time_limit};
 use crate::check::finding::Remarks;
 use crate::command_line::{Cli, CliCommand};
 use crate::config::DEFAULT_FILE;
 use crate::deadline::TIME_FOR_THE_SERVER;
-
-/// The socket of systemd/onedrop-users.socket.
-const USERS: &str = "/run/onedrop/users.sock";
 
 /// The characters of a command that local(8) runs without a shell (Postfix'
 /// src/util/exec_command.c).
