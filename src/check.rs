@@ -146,10 +146,10 @@ fn step(
 
 /// What a trial switches off.
 fn of_trial(config: &Config) -> Option<Finding> {
-    let text = "deliver.trial = true: deliveries make the ledger's file, the mail root and accounts' \
-                folders where they are missing, so mail for a mistyped address, or while a disk is \
-                not mounted, goes into new ones; leave it out on a real host, and run \"onedrop \
-                migrate\"";
+    let text = "deliver.trial = true: deliveries make the ledger's file, the mail root and \
+                accounts' folders where they are missing, so mail for a mistyped address, or while \
+                a disk is not mounted, goes into new ones; leave it out on a real host, and run \
+                \"onedrop migrate\"";
     config.deliver.trial.then(|| Finding::new(Severity::Warning, "configuration", text))
 }
 

@@ -156,8 +156,8 @@ fn a_user_is_not_told_what_the_server_has_read() {
     assert!(told.contains("214 2.0.0 RFC 2033") && !told.contains("configuration"), "{told}");
 }
 
-/// The log has what a user tried, without the mark by which `status` looks for what to mend, and the
-/// connection ends.
+/// The log has what a user tried, without the mark by which `status` looks for what to mend, and
+/// the connection ends.
 #[test]
 fn a_users_refused_recipients_come_to_an_end_and_want_no_attention() {
     let journal = Journal::new();

@@ -1,7 +1,7 @@
 //! Dialogs as files. First what there is: `known:`, `later:` and `broken:` (recipients that the
 //! directory knows, cannot look up now, or not as it is set up), `recipients:` and `bytes:` (the
-//! limits), `idle:` (seconds), `counts-refused:` (a refused recipient is an error). Then what is said, from the greeting on; `C*5: ` stands for five
-//! lines `C: `, and `#` starts a comment:
+//! limits), `idle:` (seconds), `counts-refused:` (a refused recipient is an error). Then what is
+//! said, from the greeting on; `C*5: ` stands for five lines `C: `, and `#` starts a comment:
 //!
 //! - `C: ` a line from the client, CRLF added; `c: ` bytes, nothing added. Escapes: `escapes.rs`.
 //! - `S: ` a reply line; one that ends in `...` stands for any rest, and `S: 250-...` for all such
