@@ -314,7 +314,9 @@ EOF
          runuser -u onedrop -- onedrop migrate
          runuser -u onedrop -- mkdir /var/lib/onedrop/mail/scuba",
     );
-    machine.run("systemctl enable --now onedrop-lmtp.socket onedrop-lmtp.service");
+    machine.run(
+        "systemctl enable --now onedrop-lmtp.socket onedrop-users.socket onedrop-lmtp.service",
+    );
     // The ledger is a file: docs/web.md has what its pages need.
     let drop_in = "/etc/systemd/system/onedrop-web.service.d";
     machine.run(&format!(
