@@ -283,7 +283,7 @@ fn readme_leads_from_the_package_to_the_first_mail() {
     what_no_ledger_has_is_in_the_journal(&machine);
 }
 
-/// Its user may read the journal.
+/// Its user reads the journal with the group that docs/status.md names.
 #[track_caller]
 fn what_no_ledger_has_is_in_the_journal(machine: &Machine) {
     machine.run(
@@ -297,9 +297,11 @@ fn what_no_ledger_has_is_in_the_journal(machine: &Machine) {
     machine.run("rm /etc/onedrop/conf.d/wrong.toml");
     let line = "ATTENTION  log       last hour: 1 put off before they were on record, the last: \
                 4.3.5 ";
-    let told = machine.run("runuser -u onedrop -- onedrop status || true");
+    let as_reader = "runuser -u onedrop -g onedrop -G systemd-journal -- onedrop";
+    assert!(Page::read("docs/status.md").text.contains(&format!("`{as_reader} status`")));
+    let told = machine.run(&format!("{as_reader} status || true"));
     assert!(told.contains(line), "{told}{}", log(machine));
-    let told = machine.run("runuser -u onedrop -- onedrop trace scuba@mail.axial.net");
+    let told = machine.run(&format!("{as_reader} trace scuba@mail.axial.net"));
     assert!(told.contains("            not on record: this host's log tells it\n"), "{told}");
 }
 

@@ -90,7 +90,7 @@ fn deliver(machine: &Machine) {
     machine.run(
         "accept() { runuser -u onedrop -- onedrop migrate --accept-config $*; }
          accept --config /srv/deliveries/onedrop.toml
-         runuser -u onedrop -- mkdir /srv/deliveries/mail/scuba
+         runuser -u onedrop -- mkdir -p /srv/deliveries/mail/scuba
          for id in unit another; do
              printf 'From: ann@elsewhere.example\\nMessage-ID: <%s@x.example>\\n\\nhi\\n' $id |
                  runuser -u onedrop -- onedrop deliver --config /srv/deliveries/onedrop.toml \
