@@ -17,9 +17,11 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::body::{Body, to_bytes};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{Request, StatusCode};
 use axum::routing::get;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -48,6 +50,8 @@ const OF_METRICS: HttpLimits =
     HttpLimits { places: 8, head: Duration::from_secs(2), whole: Duration::from_secs(2) };
 /// Bytes of a request's head, at most.
 const LONGEST_REQUEST: usize = 8192;
+/// Bytes of a request's body that are read, and forgotten.
+const LONGEST_BODY: usize = 64 * 1024;
 /// What requests under way get when the server stops.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 /// Prometheus' text format.
@@ -213,9 +217,16 @@ fn spawn(
         http.timer(TokioTimer::new()).keep_alive(false).title_case_headers(true);
         http.max_buf_size(LONGEST_REQUEST).header_read_timeout(limits.head);
         let router = TowerToHyperService::new(router);
-        let answer = service_fn(|request| {
-            silent.remove(number);
-            router.call(request)
+        let answer = service_fn(|request: Request<Incoming>| {
+            let (router, silent) = (router.clone(), Arc::clone(&silent));
+            async move {
+                let (head, body) = request.into_parts();
+                // Nobody asks for a body. One that was left unread would end the connection under
+                // its sender's hands: a proxy then tells that, in place of our answer.
+                let _ = timeout(limits.head, to_bytes(Body::new(body), LONGEST_BODY)).await;
+                silent.remove(number);
+                router.call(Request::from_parts(head, Body::empty())).await
+            }
         });
         // A client that is gone, or too slow, needs no answer.
         let _ = timeout(limits.whole, http.serve_connection(TokioIo::new(client), answer)).await;

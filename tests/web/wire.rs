@@ -181,6 +181,26 @@ fn every_answer_has_the_fields_that_keep_browsers_in_bounds() {
     assert_eq!(without.status, 421, "{without:?}");
 }
 
+/// A proxy that still sends a body when the connection ends tells of that, not of our answer.
+#[test]
+fn who_sends_a_body_gets_the_answer() {
+    let limits = HttpLimits { head: LONG, whole: LONG, ..web::LIMITS };
+    let pages = InProcess::with(&Config::default(), limits, Arc::new(()));
+    for (method, status) in [("POST", 405), ("GET", 200)] {
+        let mut client = TcpStream::connect(("127.0.0.1", pages.port)).expect("a server");
+        let head = format!("{method} / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n");
+        client.write_all(head.as_bytes()).expect("a server");
+        client.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+        let early = client.read(&mut [0; 64]);
+        assert!(early.is_err(), "{method}: an answer before the body");
+        client.set_read_timeout(None).expect("a socket");
+        client.write_all(b"x=1").expect("a server that reads");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).expect("an answer");
+        assert_eq!(Answer::of(&answer).status, status, "{method}");
+    }
+}
+
 #[test]
 fn a_password_is_asked_for_where_one_is_set() {
     let site = site();
