@@ -341,6 +341,7 @@ impl Mailboxes for MaildirStore {
         let folder = self.folder(destination)?;
         let names: Vec<String> =
             sought.iter().map(|sought| file_name(sought.key, sought.recorded_at)).collect();
+        copies::undo_killed_removals(&folder)?;
         let of_our_name = copies::find_all(&folder, &names, sought)?;
         let mut all = Vec::new();
         for ((sought, name), ours) in sought.iter().zip(&names).zip(of_our_name) {

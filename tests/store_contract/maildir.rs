@@ -100,6 +100,46 @@ fn a_double_stays_where_its_keeper_does_not() {
     rig.assert_nothing_outside();
 }
 
+/// A removal links the double to a name under tmp/, takes its own away, and then that one.
+#[test]
+fn what_a_killed_removal_left_is_put_back_or_taken_out() {
+    let rig = MaildirRig::new();
+    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
+        panic!("a name")
+    };
+    let folder = rig.folder("doug", "INBOX");
+    let new = folder.join("new").join(&name);
+    let cur = folder.join("cur").join(format!("{name}:2,S"));
+    let found = || find(rig.store().as_ref(), &inbox(), &mail("two"), None).len();
+    for (file, stands, why) in [
+        (&new, true, "killed before it took its own name away"),
+        (&new, false, "killed before it looked for the one that was to stay, which is gone"),
+        (&cur, false, "the same, of a file that was read"),
+    ] {
+        if !file.exists() {
+            fs::rename(&new, file).expect("read");
+        }
+        let aside = file.file_name().expect("a name").to_string_lossy().into_owned();
+        let aside = folder.join("tmp").join(format!("{aside}.77.double"));
+        fs::hard_link(file, &aside).expect("a link");
+        if !stands {
+            fs::remove_file(file).expect("removal");
+        }
+        assert_eq!(found(), 1, "{why}");
+        assert_eq!(rig.files("doug", "INBOX"), std::slice::from_ref(file), "{why}");
+        assert_eq!(rig.dates("doug", "INBOX"), Some(vec![recorded_at()]), "{why}");
+        rig.assert_nothing_outside();
+    }
+    // The one that was to stay does.
+    fs::rename(
+        put(&rig, "cur/other", recorded_at()),
+        folder.join("tmp").join(format!("{name}.77.double")),
+    )
+    .expect("an end");
+    assert_eq!((found(), rig.files("doug", "INBOX")), (1, vec![cur]));
+    rig.assert_nothing_outside();
+}
+
 #[test]
 fn an_account_without_a_maildir_is_refused_where_none_may_be_made() {
     let rig = MaildirRig::new();

@@ -10,11 +10,16 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::at;
+use super::lock::{CopyLock, LOCKS};
 use crate::durable::sync_folder;
+use crate::lock_key;
 use crate::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
 
 /// A change of a folder older than that is on the disk.
 const WRITTEN_BACK: Duration = Duration::from_secs(3600);
+
+/// What a file is called that is being taken out.
+const ASIDE: &str = ".double";
 
 /// How often to list a folder in which others rename what is listed.
 pub const LISTINGS: usize = 5;
@@ -119,7 +124,7 @@ fn standing(
 /// same date, stands beside it; or all files called `double`, if a file of another name, called
 /// `keeper`, stands beside them. It goes out of the way before the keeper is looked for: where two
 /// processes each take the other's keeper for the double, at least one finds none, and puts back
-/// what it took. A crash in between leaves litter under `tmp/`.
+/// what it took. What a crash in between leaves, [`undo_killed_removals`] puts back.
 ///
 /// # Errors
 /// It stands as before, or a reader has renamed it.
@@ -153,11 +158,15 @@ fn take_out(
     file: &str,
     (keeper, has_same_date): (&str, bool),
 ) -> Result<(), StoreError> {
+    let Some(_lock) = removal_lock(folder)? else {
+        let text = format!("{}: another takes a double out, try again", folder.display());
+        return Err(StoreError::NotStored(text));
+    };
     let path = folder.join(sub).join(file);
     let renamed =
         || StoreError::NotStored(format!("{sub}/{file} is gone or renamed by now, try again"));
     let date = modified(&path)?.ok_or_else(renamed)?;
-    let aside = folder.join("tmp").join(format!("{keeper}.{}.double", std::process::id()));
+    let aside = folder.join("tmp").join(format!("{file}.{}{ASIDE}", std::process::id()));
     fs::hard_link(&path, &aside).map_err(|error| at(&aside, &error))?;
     if let Err(error) = fs::remove_file(&path) {
         let _ = fs::remove_file(&aside);
@@ -182,10 +191,54 @@ fn take_out(
             aside.display()
         )));
     }
-    // What stays under tmp/ is litter, which every Maildir reader clears away.
-    let _ = fs::remove_file(&aside);
+    fs::remove_file(&aside).map_err(|error| at(&aside, &error))?;
     // Durable before the ledger is told that there is one copy.
     kept.and(sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error)))
+}
+
+/// Held while a double is out of the way; `None`: another takes one out.
+fn removal_lock(folder: &Path) -> Result<Option<CopyLock>, StoreError> {
+    let key = lock_key::name_hash("onedrop removal");
+    CopyLock::try_take(folder, &key).map_err(|error| at(&folder.join(LOCKS), &error))
+}
+
+/// Puts back what a removal that was killed has left out of the way, unless a file of its name
+/// stands: the copy is as before, and is judged anew.
+///
+/// # Errors
+/// It is left where it is.
+pub fn undo_killed_removals(folder: &Path) -> Result<(), StoreError> {
+    let tmp = folder.join("tmp");
+    let entries = entries(&tmp)?;
+    let left = entries.iter().filter_map(|entry| {
+        let (file, _pid) = entry.strip_suffix(ASIDE)?.rsplit_once('.')?;
+        Some((file, tmp.join(entry)))
+    });
+    let mut left = left.peekable();
+    if left.peek().is_none() {
+        return Ok(());
+    }
+    // Who holds it still needs them.
+    let Some(_lock) = removal_lock(folder)? else { return Ok(()) };
+    for (file, aside) in left {
+        if files(folder, |entry| is_named(entry, base(file)))?.is_empty() {
+            let sub = if file.contains(":2,") { "cur" } else { "new" };
+            let target = folder.join(sub).join(file);
+            match fs::hard_link(&aside, &target) {
+                // It has ended meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                linked => linked.map_err(|error| at(&target, &error))?,
+            }
+            sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error))?;
+        }
+        match fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(at(&aside, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether a file called `name` is there, of that date if one is given, and not marked as deleted.

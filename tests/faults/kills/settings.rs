@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::sites::{Combination, Kind, Standing, files};
+use super::sites::{Combination, Kind, Standing, files, litter};
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::site::{deliver, delivered, run, settle_kept};
@@ -235,10 +235,11 @@ impl Setting for Repair<'_> {
             return Err(format!("the later try stayed: {tries:?}"));
         }
         let standing = self.standing(id);
-        if (standing.placed, standing.in_doubt) == (2, 0) {
-            Ok(())
-        } else {
-            Err(format!("{standing:?}"))
+        let left = litter(&self.0.mail_root(id).join(&account));
+        match (standing.placed, standing.in_doubt) {
+            _ if self.0.dovecot.is_none() && !left.is_empty() => Err(format!("litter: {left:?}")),
+            (2, 0) => Ok(()),
+            _ => Err(format!("{standing:?}")),
         }
     }
 }
