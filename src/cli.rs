@@ -82,21 +82,21 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
             }
             CliCommand::Verify(args) => read(Opens::Mailboxes)
                 .and_then(|loaded| verify::run(&args, &loaded, adapters, screen)),
-            CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask),
+            CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask, screen),
             CliCommand::Settle(args) => read(Opens::Mailboxes)
                 .and_then(|loaded| settle::run(&args, &loaded, adapters, screen)),
             CliCommand::Purge(args) => {
-                read(Opens::Ledger).and_then(|loaded| purge::run(&args, &loaded, adapters))
+                read(Opens::Ledger).and_then(|loaded| purge::run(&args, &loaded, adapters, screen))
             }
             CliCommand::Forget(args) => {
                 read(Opens::Ledger).and_then(|loaded| forget::run(&args, &loaded, adapters))
             }
             CliCommand::Replay(args) => {
                 let opens = if args.from_ledger { Opens::Mailboxes } else { Opens::Everything };
-                read(opens).and_then(|loaded| replay::run(&args, loaded, adapters))
+                read(opens).and_then(|loaded| replay::run(&args, loaded, adapters, screen))
             }
             CliCommand::Lock(args) => {
-                read(Opens::Ledger).and_then(|loaded| lock::run(args, &loaded, adapters))
+                read(Opens::Ledger).and_then(|loaded| lock::run(args, &loaded, adapters, screen))
             }
             CliCommand::Completions(args) => Ok(pages::completions(&args)),
             CliCommand::Man(args) => pages::man(&args),
@@ -106,7 +106,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CommandOutcome { out: String::new(), err, verdict: Verdict::Failed }
     };
     let CommandOutcome { out, err, verdict } = outcome.unwrap_or_else(failed);
-    exit::end_command(&out, &err, verdict)
+    exit::end_command(&out, &screen.of_stderr().fitted(&err, 2), verdict)
 }
 
 /// How a command that delivers nothing ends.
@@ -198,7 +198,8 @@ fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
         }
         (false, false) if jobs::is_check(argv) => {
             let json = argv.iter().any(|word| word == "--json");
-            let CommandOutcome { out, err, verdict } = jobs::refuse(&usage_problem(error), json);
+            let CommandOutcome { out, err, verdict } =
+                jobs::refuse(&usage_problem(error), json, screen);
             exit::end_command(&out, &err, verdict)
         }
         (false, by_postfix) if by_postfix || argv.iter().any(|word| word == "deliver") => {

@@ -120,24 +120,37 @@ pub fn without_number(text: &str) -> &str {
 
 /// `line` within `width` columns: what does not fit goes on below `indent` columns. It is wrapped
 /// at blanks; a word that is too wide for a line stands alone in one, to be copied as a whole.
+/// Colours have no width.
 pub fn fitted(line: &str, indent: usize, width: usize) -> String {
     let mut fitted = String::with_capacity(line.len());
     let mut used = 0;
     // Of words: those at the beginning are columns, whose blanks stay.
     let mut has_words = false;
     for word in line.split_inclusive(' ') {
-        let columns = word.trim_end_matches(' ').chars().count();
-        if used + columns > width && has_words {
+        let word_columns = columns(word.trim_end_matches(' '));
+        if word_columns > 0 && used + word_columns > width && has_words {
             fitted.truncate(fitted.trim_end_matches(' ').len());
             fitted.push('\n');
             fitted.extend(std::iter::repeat_n(' ', indent));
             used = indent;
         }
         fitted.push_str(word);
-        used += word.chars().count();
+        used += columns(word);
         has_words = has_words || used > indent;
     }
     fitted
+}
+
+/// How many columns `text` has, without what sets colours in it (ECMA-48: an escape to its `m`).
+pub fn columns(text: &str) -> usize {
+    let mut is_color = false;
+    text.chars()
+        .filter(|c| {
+            let was_color = is_color;
+            is_color = *c == '\u{1b}' || is_color && *c != 'm';
+            !is_color && !was_color
+        })
+        .count()
 }
 
 /// What a panic said.

@@ -11,9 +11,11 @@ use jiff::{Timestamp, Unit};
 use nix::sys::stat::Mode;
 
 use super::CommandOutcome;
+use super::terminal::{Paint, Screen};
 use crate::command_line::{JobsArgs, JobsCommand};
 use crate::config::{JobSettings, Loaded, closest};
 use crate::exit::Verdict;
+use crate::jobs::standing::JobState;
 use crate::ledger::{AnyLedger, LedgerError};
 use crate::service::{Adapters, ONE};
 use crate::text;
@@ -37,6 +39,7 @@ pub(super) fn run(
     config: Option<&Path>,
     adapters: Adapters,
     umask: Mode,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let asking = |ask: &Asking<'_>| {
         let loaded = super::load(config)?;
@@ -44,14 +47,16 @@ pub(super) fn run(
         ask(&loaded.config.jobs.jobs, &*ledger, Instant::now() + TIME)
     };
     match args.command {
-        JobsCommand::Check { names, json } => Ok(check::run(&names, json, config, adapters)),
+        JobsCommand::Check { names, json } => {
+            Ok(check::run(&names, json, config, adapters, screen))
+        }
         JobsCommand::Run(args) => run::run(args, config, adapters, umask),
         JobsCommand::Tick { by_server } => tick::run(by_server, config, adapters, umask),
         JobsCommand::List { json } => {
-            asking(&|jobs, ledger, until| list::run(jobs, ledger, json, until))
+            asking(&|jobs, ledger, until| list::run(jobs, ledger, json, until, screen))
         }
         JobsCommand::Show { name, json } => {
-            asking(&|jobs, ledger, until| show::run(&name, jobs, ledger, json, until))
+            asking(&|jobs, ledger, until| show::run(&name, jobs, ledger, json, until, screen))
         }
         JobsCommand::Pause { name, note } => {
             asking(&|jobs, ledger, until| change::pause(&name, &note, jobs, ledger, until))
@@ -65,9 +70,9 @@ pub(super) fn run(
         JobsCommand::MarkDone { name, due } => asking(&|jobs, ledger, until| {
             change::mark_done(&name, due.as_deref(), jobs, ledger, until)
         }),
-        JobsCommand::Audit { remove_ghosts, json } => {
-            asking(&|jobs, ledger, until| audit::run(jobs, ledger, remove_ghosts, json, until))
-        }
+        JobsCommand::Audit { remove_ghosts, json } => asking(&|jobs, ledger, until| {
+            audit::run(jobs, ledger, remove_ghosts, json, until, screen)
+        }),
     }
 }
 
@@ -121,18 +126,14 @@ fn local(time: SystemTime, zone: &TimeZone) -> String {
     time.strftime(&format!("%F %T {zone}")).to_string()
 }
 
-/// Lines with columns one below the other; the last is as long as it is.
-fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |at: usize| {
-        rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
+/// The colour of a job's state.
+fn paint(state: JobState) -> Paint {
+    match state {
+        JobState::Ok | JobState::Running => Paint::Good,
+        JobState::Disabled | JobState::New | JobState::Locked => Paint::Name,
+        JobState::Ghost | JobState::Paused => Paint::Doubtful,
+        JobState::Crashed | JobState::Failing | JobState::Overdue => Paint::Bad,
+    }
 }
 
 fn ended(out: String, is_well: bool) -> CommandOutcome {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::{Timestamp, Unit};
 
 use super::CommandOutcome;
+use super::terminal::{Paint, Screen};
 use crate::command_line::{LockArgs, LockCommand};
 use crate::config::Loaded;
 use crate::exit::Verdict;
@@ -26,12 +27,15 @@ pub(super) fn run(
     args: LockArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let ledger = (adapters.ledger)(loaded, ONE).map_err(told)?;
     let until = Instant::now() + TIME;
     match args.command {
-        LockCommand::List { stale, json } => list(&*ledger, None, stale, json, until),
-        LockCommand::Holder { name, json } => list(&*ledger, Some(&name), false, json, until),
+        LockCommand::List { stale, json } => list(&*ledger, None, (stale, json), until, screen),
+        LockCommand::Holder { name, json } => {
+            list(&*ledger, Some(&name), (false, json), until, screen)
+        }
         LockCommand::Assert { name, min } => assert(&*ledger, name.as_deref(), min, until),
         LockCommand::Release { name, slot, epoch } => {
             release(&*ledger, &LockToken { name, slot, epoch }, until)
@@ -49,9 +53,9 @@ fn told(error: LedgerError) -> String {
 fn list(
     ledger: &dyn AnyLedger,
     name: Option<&LockName>,
-    stale: bool,
-    json: bool,
+    (stale, json): (bool, bool),
     until: Instant,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let mut rows = ledger.lock_rows(name, until).map_err(told)?;
     // A lease that has run out keeps nobody out.
@@ -64,7 +68,7 @@ fn list(
     };
     let out = match json {
         true => as_json(&rows),
-        false => rows.iter().map(|row| line(row, Timestamp::now())).collect(),
+        false => rows.iter().map(|row| line(row, Timestamp::now(), screen)).collect(),
     };
     // For people: a script counts lines.
     let is_silent = rows.is_empty() && !json && io::stdout().is_terminal();
@@ -77,22 +81,27 @@ fn list(
     Ok(CommandOutcome { out, err, verdict })
 }
 
-fn line(row: &LockRow, now: Timestamp) -> String {
+fn line(row: &LockRow, now: Timestamp, screen: Screen) -> String {
     let LockRow { name, slot, epoch, holder, .. } = row;
     let ago = Timestamp::try_from(row.acquired_at).map(|at| now.duration_since(at).as_secs());
     let left = match row.left {
         Some(left) => format!("{} s left", left.as_secs()),
-        None => "run out".to_owned(),
+        None => screen.painted("run out", Paint::Doubtful),
     };
-    let note = if holder.note.is_empty() { String::new() } else { format!("  {}", holder.note) };
-    format!(
-        "{name} slot={slot}/{} epoch={epoch} {}:{} {} since {} s, {left}{note}\n",
+    let note = if holder.note.is_empty() {
+        String::new()
+    } else {
+        format!("  {}", text::shown(&holder.note))
+    };
+    let rest = format!(
+        " slot={slot}/{} epoch={epoch} {}:{} {} since {} s, {left}{note}",
         holder.slots,
-        holder.host,
+        text::shown(&holder.host),
         holder.pid,
-        holder.command,
+        text::shown(&holder.command),
         ago.unwrap_or_default().max(0)
-    )
+    );
+    screen.line(name.as_str(), Paint::Name, &rest, 2)
 }
 
 fn as_json(rows: &[LockRow]) -> String {

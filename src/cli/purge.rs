@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
 use crate::clock::SystemClock;
 use crate::command_line::PurgeArgs;
@@ -18,6 +19,7 @@ pub(super) fn run(
     args: &PurgeArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let days = |days: u64| Duration::from_secs(days.saturating_mul(DAY.as_secs()));
     let settings = &loaded.config.retention;
@@ -36,7 +38,7 @@ pub(super) fn run(
     let purged = purged.map_err(of_the_ledger)?;
     Ok(CommandOutcome::done(match args.json {
         true => serde_json::to_string(&purged).unwrap_or_default(),
-        false => text(&purged, args.dry_run),
+        false => screen.fitted(&text(&purged, args.dry_run, screen), 2),
     }))
 }
 
@@ -54,10 +56,11 @@ fn older_than(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-fn text(purged: &Purged, dry_run: bool) -> String {
+fn text(purged: &Purged, dry_run: bool, screen: Screen) -> String {
     let Purged { messages, passed_by, facts, raw, kept, attempts, hosts } = *purged;
     let done = if dry_run { "would be forgotten" } else { "forgotten" };
-    let mut text = format!("{} {done}", counted(messages, "message"));
+    let first = format!("{} {done}", counted(messages, "message"));
+    let mut text = screen.painted(&first, Paint::Good);
     let counts = [
         (facts, "facts of", "message"),
         (raw, "bytes of", "message"),
@@ -70,10 +73,9 @@ fn text(purged: &Purged, dry_run: bool) -> String {
         text.push_str(&format!(", {}", format!("{what} {counted}").trim_start()));
     }
     if passed_by > 0 {
-        text.push_str(&format!(
-            "; {} passed by: leased not long ago, or kept for a Sent",
-            counted(passed_by, "message")
-        ));
+        let first = format!("{} passed by", counted(passed_by, "message"));
+        let first = screen.painted(&first, Paint::Doubtful);
+        text.push_str(&format!("; {first}: leased not long ago, or kept for a Sent"));
     }
     text
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::CommandOutcome;
+use super::terminal::Screen;
 use crate::command_line::ReplayArgs;
 use crate::config::Loaded;
 use crate::service::Adapters;
@@ -14,10 +15,11 @@ pub(super) fn run(
     args: &ReplayArgs,
     loaded: Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     match args.from_ledger {
-        true => from_ledger::run(args, &loaded, adapters),
-        false => files::run(args, loaded, adapters),
+        true => from_ledger::run(args, &loaded, adapters, screen),
+        false => files::run(args, loaded, adapters, screen),
     }
 }
 

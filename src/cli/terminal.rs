@@ -1,7 +1,8 @@
 //! What people see on a terminal: colours, and lines that fit its width. Other readers get neither,
 //! so that they find whole lines and whole values.
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 
 use clap::builder::styling::{AnsiColor, Style};
 use terminal_size::{Width, terminal_size_of};
@@ -15,9 +16,14 @@ const NARROWEST: usize = 40;
 /// Where a terminal does not say how wide it is.
 const USUAL: usize = 80;
 
-/// What standard output is.
+/// Ends a word of a table's cell, and not the cell.
+const NO_BREAK: &str = "\u{a0}";
+
+/// What standard output or standard error is.
 #[derive(Clone, Copy)]
 pub(super) struct Screen {
+    /// What `--color` says.
+    asked: ColorWhen,
     colors: bool,
     /// Columns; `None`: no terminal.
     pub width: Option<usize>,
@@ -36,21 +42,30 @@ pub(super) enum Paint {
 
 impl Screen {
     pub fn of_stdout(colors: ColorWhen) -> Screen {
-        let is_terminal = io::stdout().is_terminal();
+        Screen::of(io::stdout(), colors)
+    }
+
+    /// The same for standard error.
+    pub fn of_stderr(self) -> Screen {
+        Screen::of(io::stderr(), self.asked)
+    }
+
+    fn of(stream: impl AsFd + IsTerminal, asked: ColorWhen) -> Screen {
+        let is_terminal = stream.is_terminal();
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let takes_colors = || {
             let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
             // <https://no-color.org>
             is_terminal && !is_set("NO_COLOR") && !is_dumb
         };
-        let columns = || terminal_size_of(io::stdout()).map_or(USUAL, |(Width(of), _)| of.into());
+        let columns = || terminal_size_of(stream).map_or(USUAL, |(Width(of), _)| of.into());
         let width = is_terminal.then(columns);
-        let colors = match colors {
+        let colors = match asked {
             ColorWhen::Always => true,
             ColorWhen::Never => false,
             ColorWhen::Auto => takes_colors(),
         };
-        Screen { colors, width: width.map(|width| width.max(NARROWEST)) }
+        Screen { asked, colors, width: width.map(|width| width.max(NARROWEST)) }
     }
 
     /// Whether text of clap's may have its colours.
@@ -72,17 +87,42 @@ impl Screen {
         }
     }
 
+    /// `text`, each line of which goes on, where it is too wide, below `indent` columns.
+    pub fn fitted(self, text: &str, indent: usize) -> String {
+        let Some(width) = self.width else { return text.to_owned() };
+        let lines = text.split('\n').map(|line| text::fitted(line, indent, width));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// A line that begins with a word in its colour, and goes on, where it is too wide, below
     /// `indent` columns.
     pub fn line(self, first: &str, paint: Paint, rest: &str, indent: usize) -> String {
-        let line = format!("{first}{rest}");
-        let fitted = match self.width {
-            Some(width) => text::fitted(&line, indent, width),
-            None => line,
-        };
-        // No word of it is cut, as it is narrower than the indent.
-        let rest = fitted.strip_prefix(first).unwrap_or(&fitted);
         let (word, blanks) = first.split_at(first.trim_end().len());
-        format!("{}{blanks}{rest}\n", self.painted(word, paint))
+        let line = format!("{}{blanks}{rest}", self.painted(word, paint));
+        self.fitted(&line, indent) + "\n"
+    }
+
+    /// Lines with columns one below the other; the last is as long as it is. A line that is too
+    /// wide goes on below its second column, with a whole cell if it is not the last.
+    pub fn table(self, rows: &[Vec<String>]) -> String {
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |at: usize| {
+            rows.iter().filter_map(|row| row.get(at)).map(|cell| text::columns(cell)).max()
+        };
+        let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
+        let indent = widths.first().map_or(0, |width| width + 2);
+        let indent = self.width.map_or(indent, |width| indent.min(width / 2));
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
+                let blanks = " ".repeat(width - text::columns(cell));
+                match at + 1 < row.len() {
+                    true => cell.replace(' ', NO_BREAK) + &blanks,
+                    false => cell.to_owned(),
+                }
+            });
+            let line = cells.collect::<Vec<_>>().join("  ");
+            format!("{}\n", self.fitted(line.trim_end(), indent).replace(NO_BREAK, " "))
+        };
+        rows.iter().map(line).collect()
     }
 }

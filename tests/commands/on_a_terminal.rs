@@ -5,6 +5,9 @@ use crate::support::terminal::{END, on_a_terminal};
 
 const WIDE: u16 = 200;
 
+const JOBS: &str = "[jobs.house-report]\nschedule = \"0 3 * * *\"\n\
+    command = [\"true\"]\n[jobs.clean]\nevery = \"1h\"\ncommand = [\"true\"]\n";
+
 #[test]
 fn lock_list_says_that_none_is_held() {
     let admin = Admin::new();
@@ -64,7 +67,7 @@ fn is_within(shown: &str, width: usize) -> bool {
 
 #[test]
 fn lines_fit_the_terminal_and_have_colours_there_alone() {
-    let admin = Admin::new();
+    let admin = Admin::with(JOBS);
     let shown = |width: u16, args: &[&str], set: &[(&str, &str)]| {
         let mut command = admin.command(args);
         let set = set.iter().copied();
@@ -72,19 +75,35 @@ fn lines_fit_the_terminal_and_have_colours_there_alone() {
         on_a_terminal(&mut command, width, "").0
     };
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for args in
-        [&["status"][..], &["trace", "scuba"], &["check"], &["--help"], &["verify", "--help"]]
-    {
-        let whole = admin.run(args).out;
+    let onedrop = crate::support::onedrop_path().display().to_string();
+    let held = ["with-lock", "billing-run-of-this-month", "--", &onedrop, "lock", "list"];
+    let asked = |words: &'static str| words.split(' ').collect::<Vec<_>>();
+    for args in [
+        &asked("status"),
+        &asked("trace scuba"),
+        &asked("check"),
+        &asked("--help"),
+        &asked("verify --help"),
+        &asked("jobs list"),
+        &asked("jobs show house-report"),
+        &asked("jobs check"),
+        &asked("jobs audit"),
+        &held[..],
+        &asked("purge --dry-run"),
+    ] {
+        let ended = admin.run(args);
+        assert!(!ended.err.contains('\u{1b}'), "{ended:?}");
+        let whole = ended.out;
         assert!(!whole.contains('\u{1b}'), "{whole}");
         for width in [60, 80, 132] {
             let colored = shown(width, args, &[]);
             assert!(colored.contains('\u{1b}'), "{args:?}: {colored:?}");
             let shown = shown(width, args, &[("NO_COLOR", "1")]);
             assert!(is_within(&shown, width.into()), "{width} columns: {shown}");
-            assert_eq!(plain(&colored), shown, "{args:?}");
+            // Of a lock, each run is another holder.
+            let seconds = |text: &str| text.replace(char::is_numeric, "");
+            assert_eq!(seconds(&plain(&colored)), seconds(&shown), "{args:?}");
             if !args.contains(&"--help") && args[0] != "check" {
-                let seconds = |text: &str| text.replace(char::is_numeric, "");
                 assert_eq!(seconds(&words(&shown)), seconds(&words(&whole)), "{args:?}");
             }
         }
@@ -97,7 +116,39 @@ fn lines_fit_the_terminal_and_have_colours_there_alone() {
         assert!(admin.run(&always).out.contains('\u{1b}'), "{always:?}");
     }
     // What a program reads has none.
-    for args in [["status", "--json"], ["check", "--json"]] {
-        assert!(!shown(WIDE, &args, &[]).contains('\u{1b}'), "{args:?}");
+    for args in [
+        "status --json",
+        "check --json",
+        "jobs list --json",
+        "jobs check --json",
+        "lock list --json",
+        "purge --json",
+    ] {
+        assert!(!shown(WIDE, &asked(args), &[]).contains('\u{1b}'), "{args:?}");
     }
+}
+
+#[test]
+fn a_replays_lines_and_summary_fit_the_terminal_and_have_its_colours() {
+    let admin = Admin::new();
+    let mail = admin.site.root.write("old.eml", "Subject: old\n\nold\n").display().to_string();
+    let shown = |no_color: &str| {
+        let args = ["replay", "--dry-run", "--to", SCUBA, &mail, "/nowhere"];
+        let mut command = admin.command(&args);
+        command.env("TERM", "xterm").env("NO_COLOR", no_color);
+        on_a_terminal(&mut command, 40, "").0
+    };
+    let colored = shown("");
+    for part in [
+        "\u{1b}[31mfailed\u{1b}[0m /nowhere: ",
+        "\u{1b}[32mwould be delivered\u{1b}[0m\n  /tmp/",
+        "2 messages: \u{1b}[32m1 would be delivered\u{1b}[0m, ",
+        "\u{1b}[31m1\n  failed\u{1b}[0m\n",
+    ] {
+        assert!(colored.contains(part), "{part:?} in {colored:?}");
+    }
+    let plain = shown("1");
+    // The bar has escapes of its own.
+    assert!(!plain.contains("\u{1b}[3") && !plain.contains("\u{1b}[0m"), "{plain:?}");
+    assert!(plain.ends_with("2 messages: 1 would be delivered, 1\n  failed\n"), "{plain:?}");
 }

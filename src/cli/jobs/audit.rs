@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{CommandOutcome, ended, told};
+use crate::cli::terminal::{Paint, Screen};
 use crate::config::JobSettings;
 use crate::duration::brief;
 use crate::jobs;
@@ -32,6 +33,7 @@ pub(super) fn run(
     remove_ghosts: bool,
     json: bool,
     until: Instant,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let seen = JobsSeen::read(ledger, until).map_err(told)?;
     let mut findings: Vec<JobFinding> = Vec::new();
@@ -53,12 +55,16 @@ pub(super) fn run(
             });
             format!("{:#}", Value::from_iter(all))
         }
-        false => findings
-            .iter()
-            .map(|one| format!("{:<9} {}: {}\n", one.kind, one.job, one.text))
-            .collect(),
+        false => findings.iter().map(|one| line(one, screen)).collect(),
     };
     Ok(ended(out, is_well))
+}
+
+fn line(finding: &JobFinding, screen: Screen) -> String {
+    let JobFinding { job, kind, text, is_settled } = finding;
+    let first = format!("{kind:<10}");
+    let paint = if *is_settled { Paint::Good } else { Paint::Doubtful };
+    screen.line(&first, paint, &format!("{job}: {text}"), first.len())
 }
 
 fn of_job(standing: &JobStanding<'_>, seen: &JobsSeen) -> Vec<JobFinding> {

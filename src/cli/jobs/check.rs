@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::json;
 
 use super::{CommandOutcome, configured, open, told};
+use crate::cli::terminal::{Paint, Screen};
 use crate::config::{Config, JobSettings, Opens};
 use crate::exit::{PluginStatus, Verdict};
 use crate::jobs::standing::{JobStanding, JobState, JobsSeen};
@@ -25,19 +26,30 @@ pub(super) fn run(
     json: bool,
     config: Option<&Path>,
     adapters: Adapters,
+    screen: Screen,
 ) -> CommandOutcome {
-    judged(names, json, config, adapters).unwrap_or_else(|why| refuse(&why, json))
+    judged(names, json, config, adapters, screen).unwrap_or_else(|why| refuse(&why, json, screen))
 }
 
 /// UNKNOWN, for this reason.
-pub(in crate::cli) fn refuse(why: &str, json: bool) -> CommandOutcome {
+pub(in crate::cli) fn refuse(why: &str, json: bool, screen: Screen) -> CommandOutcome {
     let why: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let why = text::shortened(&why.join("; "), 500).replace('|', "/");
     let (status, word) = (PluginStatus::Unknown, word(PluginStatus::Unknown));
     match json {
         true => outcome(status, format!("{:#}", json!({ "status": word, "text": why }))),
-        false => outcome(status, format!("JOBS {word}: {why}")),
+        false => outcome(status, line(status, &why, screen)),
     }
+}
+
+/// What is on the first line stays there for a monitoring system, which has no terminal.
+fn line(status: PluginStatus, text: &str, screen: Screen) -> String {
+    let paint = match status {
+        PluginStatus::Ok => Paint::Good,
+        PluginStatus::Warning | PluginStatus::Unknown => Paint::Doubtful,
+        PluginStatus::Critical => Paint::Bad,
+    };
+    screen.fitted(&format!("JOBS {}: {text}", screen.painted(word(status), paint)), 5)
 }
 
 fn word(status: PluginStatus) -> &'static str {
@@ -58,6 +70,7 @@ fn judged(
     json: bool,
     config: Option<&Path>,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let loaded = Config::load(config, Opens::Ledger).map_err(|errors| errors.first_line())?;
     let jobs = &loaded.config.jobs.jobs;
@@ -69,10 +82,15 @@ fn judged(
     let seen = JobsSeen::read(&*ledger, Instant::now() + TIME).map_err(told)?;
     let standings: Vec<_> =
         wanted.into_iter().map(|job| JobStanding::of(job, jobs, &seen)).collect();
-    Ok(verdict(&standings, json, seen.now))
+    Ok(verdict(&standings, json, seen.now, screen))
 }
 
-fn verdict(standings: &[JobStanding<'_>], json: bool, now: SystemTime) -> CommandOutcome {
+fn verdict(
+    standings: &[JobStanding<'_>],
+    json: bool,
+    now: SystemTime,
+    screen: Screen,
+) -> CommandOutcome {
     let status = standings.iter().map(JobStanding::status).max().unwrap_or(PluginStatus::Ok);
     let (well, mut bad): (Vec<_>, Vec<_>) =
         standings.iter().partition(|standing| standing.status() == PluginStatus::Ok);
@@ -113,7 +131,7 @@ fn verdict(standings: &[JobStanding<'_>], json: bool, now: SystemTime) -> Comman
     if let Some(age) = age {
         figures.push_str(&format!(" last_success_age={}s", age.as_secs()));
     }
-    outcome(status, format!("JOBS {}: {} | {figures}", word(status), said.join(", ")))
+    outcome(status, line(status, &format!("{} | {figures}", said.join(", ")), screen))
 }
 
 fn calm(standing: &JobStanding<'_>) -> String {

@@ -4,7 +4,8 @@ use std::time::{Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::{CommandOutcome, ended, rfc_3339, table, told};
+use super::{CommandOutcome, ended, paint, rfc_3339, told};
+use crate::cli::terminal::Screen;
 use crate::config::JobSettings;
 use crate::duration::brief;
 use crate::jobs::standing::{JobStanding, JobState, JobsSeen, since};
@@ -16,6 +17,7 @@ pub(super) fn run(
     ledger: &dyn AnyLedger,
     json: bool,
     until: Instant,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let seen = JobsSeen::read(ledger, until).map_err(told)?;
     let standings: Vec<_> = jobs.iter().map(|job| JobStanding::of(job, jobs, &seen)).collect();
@@ -26,22 +28,24 @@ pub(super) fn run(
     }
     let head = ["NAME", "STATE", "LAST", "NEXT", "ERRORS", "HOLDER"].map(str::to_owned).to_vec();
     let mut rows = vec![head];
-    rows.extend(standings.iter().map(|standing| line(standing, seen.now)));
+    rows.extend(standings.iter().map(|standing| line(standing, seen.now, screen)));
     for row in ghosts {
         let holder = seen.holders.get(&row.name);
-        rows.push(cells(row, JobState::Ghost, "-".to_owned(), holder, seen.now));
+        let state = screen.painted(JobState::Ghost.as_str(), paint(JobState::Ghost));
+        rows.push(cells(row, state, "-".to_owned(), holder, seen.now));
     }
-    let out = if rows.len() > 1 { table(&rows) } else { String::new() };
+    let out = if rows.len() > 1 { screen.table(&rows) } else { String::new() };
     Ok(ended(out, true))
 }
 
-fn line(standing: &JobStanding<'_>, now: SystemTime) -> Vec<String> {
+fn line(standing: &JobStanding<'_>, now: SystemTime, screen: Screen) -> Vec<String> {
     let JobStanding { job, row, holder, state, .. } = standing;
+    let state = screen.painted(state.as_str(), paint(*state));
     match row {
-        Some(row) => cells(row, *state, next(standing, now), *holder, now),
+        Some(row) => cells(row, state, next(standing, now), *holder, now),
         None => {
             let next = if job.enabled { "at its first tick" } else { "-" };
-            let cells = [&job.name, state.as_str(), "-", next, "0", &holder_of(*holder)];
+            let cells = [&job.name, &state, "-", next, "0", &holder_of(*holder)];
             cells.map(str::to_owned).to_vec()
         }
     }
@@ -49,14 +53,14 @@ fn line(standing: &JobStanding<'_>, now: SystemTime) -> Vec<String> {
 
 fn cells(
     row: &JobRow,
-    state: JobState,
+    state: String,
     next: String,
     holder: Option<&LockRow>,
     now: SystemTime,
 ) -> Vec<String> {
     vec![
         text::shown(&row.name).into_owned(),
-        state.as_str().to_owned(),
+        state,
         last(row, now),
         next,
         row.errors.to_string(),

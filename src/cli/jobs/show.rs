@@ -5,7 +5,8 @@ use std::time::{Instant, SystemTime};
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::{CommandOutcome, configured, ended, list, local, rfc_3339, table, told};
+use super::{CommandOutcome, configured, ended, list, local, paint, rfc_3339, told};
+use crate::cli::terminal::{Paint, Screen};
 use crate::config::JobSettings;
 use crate::duration::brief;
 use crate::jobs::standing::{JobStanding, JobState, JobsSeen, since};
@@ -23,6 +24,7 @@ pub(super) fn run(
     ledger: &dyn AnyLedger,
     json: bool,
     until: Instant,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let job = configured(name, jobs)?;
     let seen = JobsSeen::read(ledger, until).map_err(told)?;
@@ -31,7 +33,7 @@ pub(super) fn run(
     let times = times(&standing, seen.now);
     let out = match json {
         true => as_json(&standing, &times, &runs),
-        false => for_people(&standing, &times, &runs, seen.now),
+        false => for_people(&standing, &times, &runs, seen.now, screen),
     };
     Ok(ended(out, true))
 }
@@ -57,15 +59,19 @@ fn for_people(
     times: &[SystemTime],
     runs: &[JobRun],
     now: SystemTime,
+    screen: Screen,
 ) -> String {
     let JobStanding { job, row, holder, state, .. } = standing;
     let mut out = String::new();
-    let mut say = |what: &str, text: String| out.push_str(&format!("{what:<13}{text}\n"));
+    let mut say = |what: &str, text: String| {
+        let first = format!("{what:<13}");
+        out.push_str(&screen.line(&first, Paint::Name, &text, first.len()));
+    };
     let ago = |time: Option<SystemTime>| match time {
         Some(time) => format!("{}, {} ago", local(time, &TimeZone::UTC), brief(since(time, now))),
         None => "never".to_owned(),
     };
-    say("job", format!("{}: {}", job.name, state.as_str()));
+    say("job", format!("{}: {}", job.name, screen.painted(state.as_str(), paint(*state))));
     say("schedule", format!("{} ({})", job.schedule.describe(), job.schedule));
     if let Some(row) = row {
         let runs = match row.runs {
@@ -107,30 +113,32 @@ fn for_people(
     if !job.depends_on.is_empty() {
         say("depends on", job.depends_on.join(", "));
     }
-    out.push_str(&due_times(job, times));
-    out.push_str(&history(runs, now));
+    out.push_str(&due_times(job, times, screen));
+    out.push_str(&history(runs, now, screen));
     out
 }
 
 /// In UTC, and in the zone of the schedule if that is another.
-fn due_times(job: &JobSettings, times: &[SystemTime]) -> String {
+fn due_times(job: &JobSettings, times: &[SystemTime], screen: Screen) -> String {
     let zone = job.schedule.zone().filter(|zone| **zone != TimeZone::UTC);
     let mut rows: Vec<Vec<String>> = Vec::new();
     for (at, time) in times.iter().enumerate() {
         let what = if at == 0 { "due" } else { "" };
-        let mut row = vec![format!("{what:<11}"), local(*time, &TimeZone::UTC)];
+        let name = screen.painted(what, Paint::Name);
+        let blanks = " ".repeat(11 - what.len());
+        let mut row = vec![name + &blanks, local(*time, &TimeZone::UTC)];
         row.extend(zone.map(|zone| local(*time, zone)));
         rows.push(row);
     }
-    table(&rows)
+    screen.table(&rows)
 }
 
-fn history(runs: &[JobRun], now: SystemTime) -> String {
+fn history(runs: &[JobRun], now: SystemTime, screen: Screen) -> String {
     let Some(last) = runs.first() else { return "no runs yet\n".to_owned() };
     let head = ["DUE (UTC)", "TRY", "BY", "OUTCOME", "TOOK", "WHERE", "WHY"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(runs.iter().map(|run| line(run, now)));
-    let mut out = format!("\n{}", table(&rows));
+    rows.extend(runs.iter().map(|run| line(run, now, screen)));
+    let mut out = format!("\n{}", screen.table(&rows));
     let with_output = if last.ended_at.is_none() { runs.get(1) } else { Some(last) };
     let with_output = with_output.filter(|run| !run.output.trim().is_empty());
     if let Some(run) = with_output {
@@ -142,7 +150,7 @@ fn history(runs: &[JobRun], now: SystemTime) -> String {
     out
 }
 
-fn line(run: &JobRun, now: SystemTime) -> Vec<String> {
+fn line(run: &JobRun, now: SystemTime, screen: Screen) -> Vec<String> {
     let time = |time| local(time, &TimeZone::UTC).trim_end_matches(" UTC").to_owned();
     let due = match run.occurrences {
         0 | 1 => time(run.due),
@@ -151,7 +159,10 @@ fn line(run: &JobRun, now: SystemTime) -> Vec<String> {
     let is_skip = run.outcome.is_some_and(JobOutcome::is_skip);
     let outcome = match (run.outcome, run.exit) {
         (None, _) => "open".to_owned(),
-        (Some(JobOutcome::Failed), Some(exit)) => format!("failed ({exit})"),
+        (Some(JobOutcome::Failed), Some(exit)) => {
+            screen.painted(&format!("failed ({exit})"), Paint::Bad)
+        }
+        (Some(JobOutcome::Ok), _) => screen.painted(JobOutcome::Ok.as_str(), Paint::Good),
         (Some(outcome), _) => outcome.to_string(),
     };
     let took = match run.ended_at {

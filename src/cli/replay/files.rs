@@ -15,6 +15,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::{json_element, json_end};
+use crate::cli::terminal::{Paint, Screen};
 use crate::cli::{CommandOutcome, counted};
 use crate::command_line::ReplayArgs;
 use crate::config::Loaded;
@@ -59,6 +60,7 @@ pub(super) fn run(
     args: &ReplayArgs,
     mut loaded: Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     crate::telemetry::start();
     let rate = args.rate.as_deref().map(str::parse::<MessageRate>).transpose();
@@ -95,7 +97,7 @@ pub(super) fn run(
         state: state_file.as_ref().map(FileId::of),
         done: &done,
     };
-    let printer = Mutex::new(ReplayPrinter::new(args.json));
+    let printer = Mutex::new(ReplayPrinter::new(args.json, screen));
     let ended = thread::scope(|scope| {
         // Its end is the run's.
         let (_runs, is_over) = sync_channel::<()>(0);
@@ -103,7 +105,8 @@ pub(super) fn run(
         from_files(&asked, &service, state, &mut |news| of_all(&printer).print(news))
     });
     let (counts, written) = printer.into_inner().unwrap_or_else(PoisonError::into_inner).end();
-    let mut err = counts.told();
+    let errors = screen.of_stderr();
+    let mut err = counts.told(errors);
     let is_empty = counts.all() == 0;
     let stopped = match ended {
         Ok(ReplayEnd { stopped: Some((place, why)), .. }) => {
@@ -119,7 +122,7 @@ pub(super) fn run(
         None => Verdict::Done,
     };
     if let Some(why) = stopped {
-        let why = shown(&why);
+        let why = errors.painted(&shown(&why), Paint::Bad);
         err.push_str(&format!("\n{why}\nthe rest is left: run it again when that is mended"));
     }
     if let Err(error) = written {
@@ -161,17 +164,19 @@ impl ReplayCounts {
         self.would + self.stored + self.found + self.there + self.failed + self.done
     }
 
-    fn told(&self) -> String {
+    fn told(&self, screen: Screen) -> String {
         let counts = [
-            (self.would, "would be delivered"),
-            (self.stored, "stored"),
-            (self.found, "found"),
-            (self.there, "already there"),
-            (self.done, "done by an earlier run"),
-            (self.failed, "failed"),
+            (self.would, "would be delivered", Paint::Good),
+            (self.stored, "stored", Paint::Good),
+            (self.found, "found", Paint::Good),
+            (self.there, "already there", Paint::Good),
+            (self.done, "done by an earlier run", Paint::Good),
+            (self.failed, "failed", Paint::Bad),
         ];
-        let told = counts.iter().filter(|(count, _)| *count > 0);
-        let told: Vec<String> = told.map(|(count, what)| format!("{count} {what}")).collect();
+        let told = counts.iter().filter(|(count, ..)| *count > 0);
+        let told =
+            told.map(|(count, what, paint)| screen.painted(&format!("{count} {what}"), *paint));
+        let told: Vec<String> = told.collect();
         let separator = if told.is_empty() { "" } else { ": " };
         format!("{}{separator}{}", counted(self.all(), "message"), told.join(", "))
     }
@@ -180,6 +185,7 @@ impl ReplayCounts {
 /// Prints what comes of each message, and how far the run is.
 struct ReplayPrinter {
     json: bool,
+    screen: Screen,
     lines: u64,
     counts: ReplayCounts,
     /// Shown on a terminal alone.
@@ -195,7 +201,7 @@ struct ReplayPrinter {
 }
 
 impl ReplayPrinter {
-    fn new(json: bool) -> ReplayPrinter {
+    fn new(json: bool, screen: Screen) -> ReplayPrinter {
         // The default target is standard error, and hidden where that is no terminal.
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{bar:24} {percent:>3} %, {eta} left: {wide_msg}");
@@ -204,6 +210,7 @@ impl ReplayPrinter {
         }
         ReplayPrinter {
             json,
+            screen,
             lines: 0,
             counts: ReplayCounts::default(),
             bar,
@@ -282,8 +289,13 @@ impl ReplayPrinter {
         let text = match (self.json, report.state) {
             (true, _) => json_element(self.lines, &line(report)),
             (false, FileState::Failed | FileState::WouldBeDelivered) => {
-                let (state, place, text) = (report.state.name(), &report.place, &report.text);
-                shown(&format!("{state} {place}: {text}")).into_owned() + "\n"
+                let paint = match report.state {
+                    FileState::Failed => Paint::Bad,
+                    _ => Paint::Good,
+                };
+                let state = self.screen.painted(report.state.name(), paint);
+                let rest = format!("{}: {}", report.place, report.text);
+                self.screen.fitted(&format!("{state} {}\n", shown(&rest)), 2)
             }
             (false, _) => return,
         };

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::{json_element, json_end};
+use crate::cli::terminal::{Paint, Screen};
 use crate::cli::{CommandOutcome, since};
 use crate::clock::{Clock, SystemClock};
 use crate::command_line::ReplayArgs;
@@ -37,6 +38,7 @@ pub(super) fn run(
     args: &ReplayArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let limits = &loaded.config.limits;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -73,27 +75,30 @@ pub(super) fn run(
             passed.map_err(|failure| failure.to_string())?;
         }
     }
-    let mut printer = LinePrinter { json: args.json, lines: 0, failed: 0, written: Ok(()) };
+    let mut printer = LinePrinter { json: args.json, screen, lines: 0, failed: 0, written: Ok(()) };
     let ended = from_ledger::from_ledger(&plan, &*ledger, &*store, &mut |one| printer.print(one));
     let written = printer.end();
     let LinePrinter { lines, failed, .. } = printer;
     let done = if args.dry_run { "would be delivered" } else { "delivered" };
     let copies = lines - failed;
     let unit = if copies == 1 { "copy" } else { "copies" };
-    let mut err = format!("{copies} {unit} {done}");
+    let errors = screen.of_stderr();
+    let mut err = errors.painted(&format!("{copies} {unit} {done}"), Paint::Good);
     if failed > 0 {
-        err.push_str(&format!(", {failed} failed"));
+        err.push_str(", ");
+        err.push_str(&errors.painted(&format!("{failed} failed"), Paint::Bad));
     }
     let verdict = match ended {
         Ok(None) if failed == 0 => Verdict::Done,
         Ok(None) => Verdict::No,
         Ok(Some(why)) => {
-            err.push_str(&format!("\nstopped: {why}"));
+            let why = format!("stopped: {why}");
+            err.push_str(&format!("\n{}", errors.painted(&shown(&why), Paint::Bad)));
             Verdict::Failed
         }
         Err(error) => {
             let why = format!("stopped: ledger: {error}");
-            err.push_str(&format!("\n{}", shown(&why)));
+            err.push_str(&format!("\n{}", errors.painted(&shown(&why), Paint::Bad)));
             Verdict::Failed
         }
     };
@@ -109,6 +114,7 @@ pub(super) fn run(
 /// Prints what came of each copy, as it ends.
 struct LinePrinter {
     json: bool,
+    screen: Screen,
     lines: u64,
     failed: u64,
     /// The first error of standard output. It does not change what is done, but how it ends.
@@ -121,7 +127,7 @@ impl LinePrinter {
         self.failed += u64::from(line.state == FileState::Failed.name());
         let told = match self.json {
             true => json_element(self.lines, &line),
-            false => text(&line),
+            false => text(&line, self.screen),
         };
         self.lines += 1;
         self.write(&told);
@@ -160,9 +166,11 @@ fn line(one: &Replayed<'_>) -> ReplayedLine {
     }
 }
 
-fn text(line: &ReplayedLine) -> String {
+fn text(line: &ReplayedLine, screen: Screen) -> String {
     let ReplayedLine { message_id, account, mailbox, state, text } = line;
     let id = message_id.as_deref().unwrap_or("(no Message-ID)");
-    let line = format!("account={account} mailbox={mailbox} {id}: {state} {text}");
-    shown(line.trim_end()).into_owned() + "\n"
+    let place = format!("account={account} mailbox={mailbox} {id}");
+    let paint = if *state == FileState::Failed.name() { Paint::Bad } else { Paint::Good };
+    let line = format!("{}: {} {}", shown(&place), screen.painted(state, paint), shown(text));
+    screen.fitted(line.trim_end(), 2) + "\n"
 }
