@@ -7,17 +7,15 @@
 //! those two. It needs what `tests/run` installs and root; all servers are the test rig's own, in
 //! temporary folders.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-mod cases;
 mod growth;
 mod large;
 mod phases;
-mod process;
 mod speed;
-mod table;
-mod world;
+
+use onedrop_kit::{
+    self as support,
+    bench::{cases, process, table, world},
+};
 
 const CASES: [cases::Case; 7] = [
     ("maildir", speed::maildir),

@@ -6,15 +6,9 @@
 //! `cargo bench --bench growth` measures Postgres and SQLite, with `-- sqlite` one of them. It
 //! needs what `tests/run` installs and root.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-#[path = "../deliver/cases.rs"]
-mod cases;
-mod load;
-mod measured;
-
 use std::time::Duration;
+
+use onedrop_kit::bench::{cases, fill as load, measured};
 
 use load::Mail;
 use measured::{MeasuredPostgres, MeasuredSqlite};

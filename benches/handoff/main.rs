@@ -9,27 +9,14 @@
 //! `ONEDROP_BENCH=short` they take a third of the time. It needs what `tests/run` installs and
 //! root; all servers are the test rig's own, in temporary folders.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-#[path = "../deliver/cases.rs"]
-mod cases;
-#[path = "../lmtp/load.rs"]
-#[allow(dead_code)] // The other benchmark's part.
-mod load;
-#[path = "../deliver/process.rs"]
-#[allow(dead_code)]
-mod process;
-#[path = "../deliver/table.rs"]
-#[allow(dead_code)]
-mod table;
-#[path = "../deliver/world.rs"]
-#[allow(dead_code)]
-mod world;
-
 mod look;
 mod servers;
 mod speed;
+
+use onedrop_kit::{
+    self as support,
+    bench::{cases, load, table, world},
+};
 
 const CASES: [cases::Case; 3] = [
     ("one-mailbox", speed::one_mailbox),

@@ -9,27 +9,16 @@
 //! two; with `ONEDROP_BENCH=short` the first two take a third of their time. It needs what
 //! `tests/run` installs and root; all servers are the test rig's own, in temporary folders.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-#[path = "../deliver/cases.rs"]
-mod cases;
-#[path = "../deliver/process.rs"]
-#[allow(dead_code)] // The other benchmark's part.
-mod process;
-#[path = "../deliver/table.rs"]
-#[allow(dead_code)]
-mod table;
-#[path = "../deliver/world.rs"]
-#[allow(dead_code)]
-mod world;
-
 mod builds;
-mod load;
 mod memory;
 mod phases;
 mod speed;
 mod via;
+
+use onedrop_kit::{
+    self as support,
+    bench::{cases, load, table, world},
+};
 
 const CASES: [cases::Case; 9] = [
     ("maildirs", speed::maildirs),

@@ -8,22 +8,15 @@
 //! It needs what `tests/run` installs and root; all servers are the test rig's own, in temporary
 //! folders.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-#[path = "../deliver/cases.rs"]
-mod cases;
-#[path = "../deliver/process.rs"]
-#[allow(dead_code)] // The other benchmark's part.
-mod process;
-#[path = "../deliver/table.rs"]
-#[allow(dead_code)]
-mod table;
-
 mod place;
 mod processes;
 mod session;
 mod waiters;
+
+use onedrop_kit::{
+    self as support,
+    bench::{cases, process, table},
+};
 
 const CASES: [cases::Case; 4] = [
     ("processes", processes::run),

@@ -6,23 +6,17 @@
 //! fewer rounds and `ONEDROP_MESSAGES=20000` fewer messages. It needs what `tests/run` installs,
 //! root, and 5 GB of disk; all servers are the test rig's own, as durable as by default.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-#[path = "../deliver/cases.rs"]
-mod cases;
-#[path = "../soak/rig/mail.rs"]
-#[allow(dead_code)] // The other benchmark's part.
-mod mail;
-#[path = "../deliver/table.rs"]
-#[allow(dead_code)]
-mod table;
-
 mod beside;
 mod engine;
 mod fill;
 mod look;
 mod rows;
+
+use onedrop_kit::{
+    self as support,
+    bench::{cases, table},
+    soak::mail,
+};
 
 use engine::Site;
 use rows::Engine;

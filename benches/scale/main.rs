@@ -4,14 +4,6 @@
 //!
 //! `cargo bench --bench scale`. It needs what `tests/run` installs and root.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-#[path = "../deliver/cases.rs"]
-mod cases;
-#[path = "../growth/load.rs"]
-mod load;
-
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +11,10 @@ use std::time::{Duration, Instant};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::{AnyLedger, Schema as _};
 use onedrop::pool::Limits;
+use onedrop_kit::{
+    self as support,
+    bench::{cases, fill as load},
+};
 use support::pgbouncer::PgBouncer;
 use support::postgres::Postgres;
 

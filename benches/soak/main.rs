@@ -7,13 +7,9 @@
 //! `ONEDROP_MESSAGES=50000` for fewer messages. It needs what `tests/run` installs and root; all
 //! servers are the test rig's own.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-#[path = "../deliver/cases.rs"]
-mod cases;
 mod purge;
-mod rig;
+
+use onedrop_kit::{bench::cases, soak as rig};
 
 use rig::{Outcome, Plan, Tenth};
 

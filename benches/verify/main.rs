@@ -5,10 +5,7 @@
 //! `cargo bench --bench verify`; `ONEDROP_BENCH=short` takes a tenth of each mailbox. It needs what
 //! `tests/run` installs, root, and 5 GB of disk; all servers are the test rig's own.
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-mod scale;
+use onedrop_kit::bench::scale;
 
 use scale::{Prepared, Scale};
 

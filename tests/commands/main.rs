@@ -11,9 +11,9 @@ mod one_ending;
 mod secrets;
 mod signals;
 mod status;
-#[path = "../support/mod.rs"]
-mod support;
 mod trace;
 mod unrecorded;
 mod verify;
 mod verify_servers;
+
+use onedrop_kit as support;

@@ -17,14 +17,12 @@ mod replay_corpus;
 mod replay_runs;
 mod retention;
 mod rights;
-#[path = "../faults/sample.rs"]
-mod sample;
 mod sent;
 mod settle;
-#[path = "../support/mod.rs"]
-mod support;
 mod unable;
 mod unknown;
 mod users;
 mod via;
 mod via_postfix;
+
+use onedrop_kit::{self as support, sample};

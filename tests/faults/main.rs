@@ -11,24 +11,14 @@ mod kills;
 mod lmtp_load;
 mod lmtp_maildir;
 mod look_backs;
-#[path = "../support/next.rs"]
-mod next;
 mod patroni;
 mod purges;
 mod races;
 mod retried;
-mod sample;
-#[path = "../../benches/verify/scale.rs"]
-mod scale;
 mod soak;
-#[path = "../../benches/soak/rig/mod.rs"]
-#[allow(dead_code)] // The benchmark's part.
-mod soak_rig;
 mod standby;
 mod start_line;
 mod strace;
-#[path = "../support/mod.rs"]
-mod support;
 mod tally;
 mod ticks;
 mod upgrades;
@@ -36,3 +26,5 @@ mod vanished;
 mod verify_scale;
 mod wall_clock;
 mod zombies;
+
+use onedrop_kit::{self as support, bench::scale, next, sample, soak as soak_rig};

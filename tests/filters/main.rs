@@ -8,7 +8,7 @@ mod guard;
 mod limit;
 mod replayed;
 mod stories;
-#[path = "../support/mod.rs"]
-mod support;
 mod sweep;
 mod variants;
+
+use onedrop_kit as support;

@@ -5,13 +5,10 @@
 mod crashes;
 mod ledger_gone;
 mod output;
-#[allow(dead_code)]
-#[path = "../locks/place.rs"]
-mod place;
 mod running;
 mod server;
 mod site;
-#[path = "../support/mod.rs"]
-mod support;
 mod ticking;
 mod wrong;
+
+use onedrop_kit::{self as support, place};

@@ -1,12 +1,9 @@
 //! What a message costs the ledger, as far as it is exact: bytes with all indexes, and receipts
 //! that touch no index (`cargo bench --bench growth` prints the rest).
 
-#[path = "../../benches/growth/load.rs"]
-mod load;
-#[path = "../../benches/growth/measured.rs"]
-mod measured;
-
 use std::path::Path;
+
+use onedrop_kit::bench::{fill as load, measured};
 
 use load::Mail;
 use measured::{MeasuredPostgres, MeasuredSqlite};

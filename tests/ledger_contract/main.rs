@@ -12,13 +12,9 @@ mod jobs;
 mod locks;
 mod mariadb;
 mod memory;
-#[path = "../support/next.rs"]
-mod next;
 mod overview;
 mod pages;
 mod plans;
-#[path = "../ports/mod.rs"]
-mod ports;
 mod postgres;
 mod receipts;
 mod recording;
@@ -28,8 +24,6 @@ mod schema;
 mod settling;
 mod sqlite;
 mod standby;
-#[path = "../support/mod.rs"]
-mod support;
 mod text;
 mod trace;
 mod turns;
@@ -55,6 +49,7 @@ use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
 use onedrop::outcome::Reason;
 use onedrop::pool::Limits;
 use onedrop::store::{Receipt, Way};
+use onedrop_kit::{self as support, next, ports};
 
 use host::*;
 use ports::{JOIN, LEASE, attempt, delivered, inbox, mail, mail_with_body, message, sent, soon};

@@ -6,10 +6,9 @@ mod asking;
 mod endings;
 mod ledger_gone;
 mod passing;
-mod place;
 mod postfix;
-#[path = "../support/mod.rs"]
-mod support;
 mod tally;
 mod terminal;
 mod watchdog;
+
+use onedrop_kit::{self as support, place};

@@ -9,8 +9,6 @@ mod cyrus_lmtp;
 mod cyrus_mail;
 mod cyrus_rights;
 mod dovecot_24;
-#[path = "../lmtp/escapes.rs"]
-mod escapes;
 mod hostile;
 mod imap_busy;
 mod imap_dialogs;
@@ -27,9 +25,9 @@ mod lagging;
 mod lmtp_hostile;
 mod lmtp_store;
 mod mariadb;
-#[path = "../support/mod.rs"]
-mod support;
 mod userdb;
+
+use onedrop_kit::{self as support, escapes};
 
 /// Where `tests/run` unpacks packages that cannot be installed beside others.
 const UNPACKED: &str = "/var/cache/onedrop-tests";

@@ -1,9 +1,6 @@
 //! When jobs run: schedules in time zones, and the planner, by the ledger's clock as each case
 //! sets it. No process, no server, no clock of this machine.
 
-#[allow(dead_code)]
-#[path = "../simulation/chance.rs"]
-mod chance;
 mod chance_runs;
 mod crontab;
 mod crontabber;
@@ -12,3 +9,5 @@ mod rules;
 mod schedules;
 mod twice;
 mod world;
+
+use onedrop_kit::chance;

@@ -2,9 +2,6 @@
 //! deliver again as Postfix would, and count. Whatever happens, each mailbox has one copy in the
 //! end, and nobody said "delivered" without one.
 
-#[path = "../ports/mod.rs"]
-mod ports;
-
 mod crashes;
 mod endings;
 mod failures;
@@ -21,3 +18,5 @@ mod turns;
 mod verify;
 mod way;
 mod world;
+
+use onedrop_kit::ports;

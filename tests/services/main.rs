@@ -12,8 +12,8 @@ mod readme;
 mod reference;
 mod set_up;
 mod shown;
-#[path = "../support/mod.rs"]
-mod support;
 mod systemd;
 mod tour;
 mod web_unit;
+
+use onedrop_kit as support;

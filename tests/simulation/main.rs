@@ -11,7 +11,6 @@
 //! prints its steps: `ONEDROP_SEED=n cargo nextest run --test simulation a_seed --no-capture`.
 //! `ONEDROP_FULL=1`: a million runs, and every order of two processes' calls with one fault.
 
-mod chance;
 mod judge;
 mod plan;
 mod scheduler;
@@ -23,6 +22,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+
+use onedrop_kit::chance;
 
 use chance::Chance;
 use judge::Doubles;

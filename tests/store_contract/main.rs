@@ -8,14 +8,10 @@ mod mailboxes;
 mod maildir;
 mod many;
 mod pool;
-#[path = "../ports/mod.rs"]
-mod ports;
 mod refusals;
 mod removal;
 mod rigs;
 mod slots;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::collections::HashSet;
 use std::sync::{Barrier, Mutex};
@@ -28,6 +24,7 @@ use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{AnyStore, LookBack, LookedBack, Mark, Need, Slot};
 use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError, Unsearched};
+use onedrop_kit::{self as support, ports};
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
 use rigs::{ImapRig, MaildirRig, MemoryRig};

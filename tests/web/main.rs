@@ -15,7 +15,7 @@ mod seen;
 mod served;
 mod sessions;
 mod story;
-#[path = "../support/mod.rs"]
-mod support;
 mod turns;
 mod wire;
+
+use onedrop_kit as support;

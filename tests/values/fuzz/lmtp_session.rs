@@ -1,14 +1,9 @@
 //! What a client of the LMTP server says, from its first byte on, to the server's own connection
-//! (`lmtp/script.rs`, which asserts what holds for each reply).
-
-#[path = "../../lmtp/dialog.rs"]
-mod dialog;
-#[path = "../../lmtp/escapes.rs"]
-mod escapes;
-#[path = "../../lmtp/script.rs"]
-pub mod script;
+//! (the kit's `script`, which asserts what holds for each reply).
 
 use onedrop::lmtp::server::connection::ConnectionSettings;
+use onedrop_kit::dialog;
+pub use onedrop_kit::script;
 
 use self::script::{Directory, Event, Script, Transcript};
 use super::harness::Target;

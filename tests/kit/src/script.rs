@@ -2,8 +2,6 @@
 //! script says what the client sends and when, the time is the script's, and what comes of it is
 //! written down. Every reply is checked for what must hold of all replies.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};

@@ -13,12 +13,12 @@ use onedrop::retention::{self, Ages};
 use onedrop::service::ONE;
 
 use super::mail::{DOMAIN, Letters, SENDER, accounts};
-use crate::support::TempRoot;
-use crate::support::disk::SmallDisk;
-use crate::support::dovecot::MAIL_USER;
-use crate::support::lmtp::{Launch, Lmtp};
-use crate::support::postgres::Postgres;
-use crate::support::site::run;
+use crate::TempRoot;
+use crate::disk::SmallDisk;
+use crate::dovecot::MAIL_USER;
+use crate::lmtp::{Launch, Lmtp};
+use crate::postgres::Postgres;
+use crate::site::run;
 
 /// A server with some memory of its own. It looks often for what to vacuum, because days are
 /// minutes here, and makes checkpoints often, so that each part of a run has its share of them.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::site::{Files, Site, run};
-use crate::support::{chown_recursive, onedrop, onedrop_path, wait_until};
+use crate::site::{Files, Site, run};
+use crate::{chown_recursive, onedrop, onedrop_path, wait_until};
 
 /// Longer than anything takes that is not waited for by its own time.
 pub const SOON: Duration = Duration::from_secs(30);

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::process::{deliver, program};
-use crate::support::dovecot::{Dovecot, MAIL_USER};
-use crate::support::mariadb::Mariadb;
-use crate::support::postgres::{Postgres, bin};
-use crate::support::{TempRoot, onedrop_path, set_mode};
+use super::process::{deliver, program};
+use crate::dovecot::{Dovecot, MAIL_USER};
+use crate::mariadb::Mariadb;
+use crate::postgres::{Postgres, bin};
+use crate::{TempRoot, onedrop_path, set_mode};
 
 /// What a message is made of, as pipe(8) hands it over.
 pub const MESSAGE_BYTES: usize = 4096;
@@ -82,7 +82,7 @@ impl Bench {
         let path = self.home.join(name);
         fs::write(&path, content).expect("a file");
         set_mode(&path, 0o600);
-        crate::support::chown_recursive(&path, MAIL_USER);
+        crate::chown_recursive(&path, MAIL_USER);
         path
     }
 
@@ -154,7 +154,7 @@ impl Bench {
         let config_file = config.display().to_string();
         let args = ["migrate", "--accept-config", "--config", &config_file];
         let mut command = program(&self.onedrop, &args);
-        crate::support::run(command.stdin(std::process::Stdio::null()));
+        crate::run(command.stdin(std::process::Stdio::null()));
         let text = fs::read_to_string(config).expect("a configuration");
         let url = text.split('"').nth(1).expect("ledger.url comes first");
         let set = |since: &str| {
@@ -165,7 +165,7 @@ impl Bench {
             ledger.execute(&set("-1e15"), ()).expect("its row");
         } else if url.starts_with("postgres://") {
             let args = ["-XqAt", "-d", url, "-c", &set("'-infinity'")];
-            crate::support::run(Command::new(bin("psql")).args(args));
+            crate::run(Command::new(bin("psql")).args(args));
         }
     }
 
@@ -215,7 +215,7 @@ pub fn maildrop(bench: &Bench, dovecot: &Dovecot) -> impl FnMut() -> Duration + 
     for sub in ["cur", "new", "tmp"] {
         fs::create_dir_all(folder.join(sub)).expect("a Maildir");
     }
-    crate::support::chown_recursive(&dovecot.mail_root().join("maildrop"), MAIL_USER);
+    crate::chown_recursive(&dovecot.mail_root().join("maildrop"), MAIL_USER);
     let filter = bench.private("maildrop.filter", &format!("to \"{}\"\n", folder.display()));
     let filter = filter.display().to_string();
     move || {

@@ -2,8 +2,6 @@
 //! more migrations ([`Program::next`]), so that no shipped program holds a trace of them. The next
 //! version's migration adds a column, fills it in batches and builds an index, as later ones will.
 
-#![allow(dead_code)] // each test binary uses a part of it
-
 use onedrop::ledger::{Migration, MigrationStep, Program, SCHEMA_VERSION, SharedConfig};
 
 pub const NAME: &str = "0012_next";

@@ -13,9 +13,8 @@ fn offset() -> usize {
     *OFFSET.get_or_init(|| {
         let given = std::env::var("ONEDROP_OFFSET").ok().and_then(|offset| offset.parse().ok());
         let offset = given.unwrap_or_else(|| {
-            let git = Command::new("git")
-                .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"])
-                .output();
+            let git =
+                Command::new("git").args(["-C", crate::PROJECT, "rev-parse", "HEAD"]).output();
             let commit = git.ok().filter(|git| git.status.success()).map(|git| git.stdout);
             let days = || {
                 SystemTime::now()

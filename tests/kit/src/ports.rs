@@ -1,7 +1,5 @@
 //! What the tests of the ports and of the protocol share: small messages, destinations, attempts.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::time::{Duration, Instant};
 
 use onedrop::directory::Destination;

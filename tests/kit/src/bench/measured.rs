@@ -10,7 +10,7 @@ use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::pool::Limits;
 
-use crate::support::postgres::Postgres;
+use crate::postgres::Postgres;
 
 fn limits() -> Limits {
     Limits { used: 1, per_key: 1, kept: 1, idle: Duration::from_secs(600) }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::support::dovecot::MAIL_USER;
-use crate::support::unix_user;
+use crate::dovecot::MAIL_USER;
+use crate::unix_user;
 
 /// First argument of this program when it is the watcher of one process.
 pub const WATCH: &str = "--watch";

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onedrop::message::{DedupBy, Message};
 
-use crate::support::dovecot::{Dovecot, MAIL_USER};
-use crate::support::site::{Site, delivered};
-use crate::support::{chown_recursive, onedrop, unix_user};
+use crate::dovecot::{Dovecot, MAIL_USER};
+use crate::site::{Site, delivered};
+use crate::{chown_recursive, onedrop, unix_user};
 
 /// How much there is.
 #[derive(Debug, Clone, Copy)]

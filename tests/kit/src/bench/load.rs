@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::dovecot::Dovecot;
-use crate::world::{MESSAGE_BYTES, STRANGER};
+use super::world::{MESSAGE_BYTES, STRANGER};
+use crate::dovecot::Dovecot;
 
 const DOMAIN: &str = "mail.axial.net";
 /// How many mailboxes the load with many goes to.

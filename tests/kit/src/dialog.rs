@@ -10,8 +10,6 @@
 //!   no message in place of one.
 //! - `wait: ` seconds that pass before the client goes on; `stop:` the server begins to stop.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,7 +54,7 @@ impl Dialog {
 
 /// All dialogs in `fixtures/dialogs`, by name.
 pub fn all() -> Vec<Dialog> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dialogs");
+    let folder = Path::new(crate::PROJECT).join("fixtures/dialogs");
     let mut paths: Vec<PathBuf> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();

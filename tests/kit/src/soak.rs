@@ -2,7 +2,7 @@
 //! much is purged as comes: is each message in its mailboxes once, byte for byte, and does anything
 //! grow that should not? `cargo bench --bench soak`, and a short form among the fault tests.
 
-mod mail;
+pub mod mail;
 mod tally;
 mod watch;
 mod world;

@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use crate::support;
-
 /// A case's name and what it does.
 pub type Case = (&'static str, fn());
 
@@ -14,7 +12,7 @@ pub fn run(cases: &[Case], mut wanted: Vec<String>) {
         eprintln!("no case {unknown}; there are: {}", names.join(" "));
         std::process::exit(2);
     }
-    if !support::is_root() {
+    if !crate::is_root() {
         eprintln!("the servers that are measured run as several users: run this as root");
         std::process::exit(2);
     }
@@ -39,7 +37,7 @@ fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let folder = std::env::temp_dir();
     let mut df = std::process::Command::new("df");
-    let kind = support::run(df.args(["--output=fstype"]).arg(&folder));
+    let kind = crate::run(df.args(["--output=fstype"]).arg(&folder));
     format!("{cores} cores, {} on {}", folder.display(), kind.lines().last().unwrap_or("?").trim())
 }
 

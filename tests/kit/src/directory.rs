@@ -1,6 +1,6 @@
 //! Tables of users of well-known programs, and the queries that the page on addresses has for them.
 
-const PAGE: &str = include_str!("../../docs/addresses.md");
+const PAGE: &str = include_str!("../../../docs/addresses.md");
 
 /// The tables as the programs make them, as far as mail is concerned.
 pub const TABLES: &str = "

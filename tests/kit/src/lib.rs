@@ -8,14 +8,18 @@
 //! system's own instances. Relies on the Debian paths of the servers and, for other users than our
 //! own, on running as root.
 
-// Each test binary uses a part. Facts that are constants today are methods so that a server may
-// choose them.
-#![allow(dead_code, clippy::unused_self, clippy::doc_markdown)]
+// Facts that are constants today are methods so that a server may choose them; what `new` makes is
+// never a default.
+#![allow(clippy::unused_self, clippy::doc_markdown, clippy::new_without_default)]
 
+pub mod bench;
+pub mod chance;
+pub mod dialog;
 pub mod directory;
 pub mod disk;
 pub mod dovecot;
 pub mod dovecot_24;
+pub mod escapes;
 pub mod filters;
 pub mod imap;
 pub mod journal;
@@ -24,13 +28,19 @@ pub mod lmtp;
 pub mod lmtp_client;
 pub mod lmtp_peer;
 pub mod mariadb;
+pub mod next;
 pub mod patroni;
 pub mod pgbouncer;
+pub mod place;
+pub mod ports;
 pub mod postfix;
 pub mod postgres;
 pub mod proxy;
+pub mod sample;
+pub mod script;
 pub mod server;
 pub mod site;
+pub mod soak;
 pub mod stream;
 pub mod terminal;
 pub mod trial;
@@ -45,6 +55,9 @@ use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::statvfs;
+
+/// The folder of the package under test.
+pub const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 const MEMORY: &str = "/dev/shm";
 /// What must be free in memory before a database is put there; in bytes.
@@ -214,7 +227,7 @@ pub fn cache_dir() -> PathBuf {
 
 /// Reads a file of the repository, by its path relative to Cargo.toml.
 pub fn fixture(path: impl AsRef<Path>) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = Path::new(crate::PROJECT).join(path);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -234,9 +247,19 @@ pub fn maildir_copies(root: &Path, account: &str, mailbox: &str) -> Vec<Vec<u8>>
 /// The program under test: this build's, or the one that `$ONEDROP_TEST_PROGRAM` names, such as one
 /// that will be shipped.
 pub fn onedrop_path() -> &'static Path {
-    static OTHER: LazyLock<Option<PathBuf>> =
-        LazyLock::new(|| std::env::var_os("ONEDROP_TEST_PROGRAM").map(PathBuf::from));
-    OTHER.as_deref().unwrap_or(Path::new(env!("CARGO_BIN_EXE_onedrop")))
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        std::env::var_os("ONEDROP_TEST_PROGRAM").map_or_else(built_program, PathBuf::from)
+    });
+    &PROGRAM
+}
+
+/// Cargo builds the program before the package's test programs and benchmarks, which lie in `deps`
+/// beside it.
+fn built_program() -> PathBuf {
+    let test = std::env::current_exe().expect("the test program's path");
+    let program = test.ancestors().nth(2).expect("a folder").join("onedrop");
+    assert!(program.exists(), "{} is not there: cargo build", program.display());
+    program
 }
 
 /// The program under test, with no `ONEDROP_*` variable of the caller's environment.
