@@ -501,7 +501,7 @@ pub fn what_no_program_writes_is_said_so(rig: &dyn Rig) {
 /// Each answer of a change in turn is lost; the second call is made by the handle itself.
 #[test]
 fn a_change_whose_answer_is_lost_on_the_way_is_made_once() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let proxy = rig.proxy();
     let direct = Host::of(&rig);
     let (mut row, mut open) = direct.begun("verify");
@@ -536,7 +536,7 @@ fn a_change_whose_answer_is_lost_on_the_way_is_made_once() {
 /// As the migration says.
 #[test]
 fn a_role_that_may_read_and_write_the_tables_may_do_all() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     rig.sql(
         "CREATE ROLE narrow LOGIN;
          GRANT SELECT, INSERT, UPDATE, DELETE ON onedrop_job, onedrop_job_run TO narrow;

@@ -200,7 +200,7 @@ pub fn a_lock_given_back_twice_was_ours(rig: &dyn Rig) {
 /// made it say that the lock was lost.
 #[test]
 fn a_release_whose_answer_is_lost_is_told_and_not_made_again() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let (proxy, direct, lock) = (rig.proxy(), Host::of(&rig), name("lost answer"));
     let used = || {
         let host = rig.through(&proxy);
@@ -343,7 +343,7 @@ fn asserted(rig: &PostgresRig, claim: &LockClaim) -> Result<(), String> {
 
 #[test]
 fn a_transaction_without_the_lock_fails_on_postgres() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let (host, lock) = (Host::of(&rig), name("import ä"));
     let claim = host.lock(&lock, &[1]);
     assert_eq!(asserted(&rig, &claim), Ok(()));
@@ -369,7 +369,7 @@ fn a_transaction_without_the_lock_fails_on_postgres() {
 /// The ledger was restored, or a fail-over has lost a commit: an epoch is given out twice.
 #[test]
 fn another_holder_of_the_same_epoch_is_refused_by_its_owner() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let (host, lock) = (Host::of(&rig), name("import"));
     let lost = host.lock(&lock, &[1]);
     rig.sql(
@@ -394,7 +394,7 @@ fn another_holder_of_the_same_epoch_is_refused_by_its_owner() {
 /// The transaction is older than the loss: nobody else may begin before it has ended.
 #[test]
 fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let (host, lock) = (Host::of(&rig), name("import"));
     let claim = host.lock(&lock, &[1]);
     let begin = format!("BEGIN; SELECT onedrop_assert_lock('import', 1, {});", claim.epoch);
@@ -415,7 +415,7 @@ fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
 /// schema's owner means by the tables.
 #[test]
 fn a_role_asserts_a_lock_once_it_was_granted_that_and_is_not_deceived() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     let (host, lock) = (Host::of(&rig), name("import"));
     let claim = host.lock(&lock, &[1]);
     rig.sql("CREATE ROLE worker");

@@ -1,5 +1,6 @@
 //! What every ledger promises (`src/ledger/port.rs`), as one suite that each adapter runs against
-//! handles on one ledger. A new adapter needs a [`Rig`] and a line at the end of this file.
+//! handles on one ledger. A new adapter needs a [`Rig`] and a line at the end of this file; another
+//! way to the same engine runs what a connection decides.
 
 mod attempts;
 mod claims;
@@ -274,6 +275,97 @@ macro_rules! ledger_contract {
     };
 }
 
+/// What a connection decides: locks and sessions, calls made again, statements that a connection
+/// keeps, a schema that changes under it, and a value of each type. Everything else is the same
+/// whichever way a call takes to the engine, which runs all of it.
+macro_rules! connection_contract {
+    ($way:ident, $rig:expr) => {
+        mod $way {
+            use super::*;
+
+            stamp! { $rig;
+                recording {
+                    a_message_is_recorded_once,
+                    any_bytes_can_be_a_message_id,
+                    a_record_is_contended_while_another_host_holds_the_messages_lock,
+                }
+                claims {
+                    a_live_lease_is_busy_for_others,
+                    a_call_made_again_finds_its_own_lease,
+                    of_twenty_that_want_one_copy_one_gets_it,
+                }
+                clocks {
+                    a_callers_time_counts_only_where_the_ledgers_clock_says_so_too,
+                }
+                turns {
+                    a_turn_excludes_others_until_it_is_dropped,
+                    a_thread_that_panics_gives_up_its_turn,
+                    a_handle_that_is_dropped_leaves_no_lock,
+                    a_turn_whose_session_was_lost_is_free_and_its_receipt_can_still_be_recorded,
+                    a_turn_that_is_not_ours_holds_nothing,
+                    a_confirm_that_fails_ends_the_turn,
+                    a_handle_has_several_turns_and_each_ends_for_itself,
+                    a_turn_ignores_a_lease_that_only_ran_out,
+                    exclusion_is_proven_and_leaves_no_lock,
+                    twenty_processes_that_take_turns_are_never_two,
+                    twenty_threads_that_take_turns_are_never_two,
+                }
+                receipts {
+                    receipts_come_back_as_they_were,
+                    what_a_sent_did_not_take_is_kept_until_it_is_placed,
+                }
+                attempts {
+                    the_attempt_on_record_and_the_others_end_in_one_call,
+                }
+                trace {
+                    a_trace_can_be_filtered,
+                }
+                text {
+                    any_text_can_be_recorded,
+                    an_administrators_query_names_an_account,
+                    a_wrong_query_is_refused_and_the_handle_goes_on,
+                }
+                schema {
+                    a_ledger_without_a_schema_says_so,
+                    two_that_migrate_at_once_do_it_once,
+                    the_next_schema_is_used_as_long_as_it_lets_older_programs,
+                    of_twenty_first_deliveries_that_differ_one_says_what_holds,
+                }
+                settling {
+                    of_twenty_that_settle_one_copy_one_gets_it,
+                }
+                handles {
+                    a_session_that_died_while_it_was_kept_costs_no_call_an_error,
+                    a_connection_is_used_again,
+                    a_call_waits_for_a_connection_and_says_when_none_came_free,
+                    connections_are_closed_when_nobody_uses_them,
+                    the_ledgers_time_is_known_from_its_first_word_on,
+                    threads_share_a_handle,
+                }
+                locks {
+                    a_lock_excludes_others_until_it_is_given_back,
+                    of_twenty_that_want_three_slots_no_two_get_one,
+                    a_claim_made_again_finds_its_own,
+                }
+                jobs {
+                    times_come_back_to_the_millisecond_also_those_far_away,
+                    of_twenty_that_change_a_job_at_once_one_does,
+                    a_change_made_again_finds_its_own,
+                }
+                unsettled {
+                    a_purge_beside_claims_of_the_same_messages_leaves_nothing_half,
+                }
+                company {
+                    messages_recorded_at_once_are_each_what_they_would_be_alone,
+                    one_that_is_contended_keeps_the_others_from_nothing,
+                    each_receipt_has_an_outcome_of_its_own,
+                    records_and_receipts_at_once_are_each_what_they_would_be_alone,
+                }
+            }
+        }
+    };
+}
+
 macro_rules! stamp {
     ($rig:expr; $($subject:ident { $($fact:ident),* $(,)? })*) => {
         $($(
@@ -303,7 +395,7 @@ fn at_once<T: Send>(many: usize, call: impl Fn(usize) -> T + Sync) -> Vec<T> {
 
 ledger_contract!(in_memory, MemoryRig::default());
 ledger_contract!(on_sqlite, SqliteRig::new());
-ledger_contract!(on_postgres, PostgresRig::direct(false));
-ledger_contract!(on_postgres_with_prepared_statements, PostgresRig::direct(true));
-ledger_contract!(on_postgres_through_pgbouncer, PostgresRig::pooled());
-ledger_contract!(on_mariadb, MariadbRig::new());
+ledger_contract!(on_postgres, PostgresRig::shared(false));
+ledger_contract!(on_mariadb, MariadbRig::shared());
+connection_contract!(on_postgres_with_prepared_statements, PostgresRig::shared(true));
+connection_contract!(on_postgres_through_pgbouncer, PostgresRig::pooled());

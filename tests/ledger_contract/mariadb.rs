@@ -152,7 +152,7 @@ fn a_server_whose_certificate_nobody_vouches_for_gets_no_password() {
 /// After `migrate` the program's user needs no more than to read and write rows.
 #[test]
 fn rights_on_rows_are_enough_to_deliver() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     rig.sql(
         "CREATE USER plain@'%' IDENTIFIED BY 'rows';
          GRANT SELECT, INSERT, UPDATE, DELETE ON onedrop.* TO plain@'%'",
@@ -176,7 +176,7 @@ fn rights_on_rows_are_enough_to_deliver() {
 /// The tables that guides to a mail server make, as `docs/addresses.md` has them asked.
 #[test]
 fn a_query_asks_the_tables_of_other_programs_on_the_same_server() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     rig.sql(directory::TABLES);
     let host = Host::of(&rig);
     let mut known = Vec::new();
@@ -214,7 +214,7 @@ fn a_query_asks_the_tables_of_other_programs_on_the_same_server() {
 /// What is noted, and after how many half minutes it is to be looked at.
 #[test]
 fn copies_that_need_another_look_are_noted() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let host = Host::of(&rig);
     let noted = |copy: i64| {
         rig.mariadb.sql(&format!(
@@ -268,7 +268,7 @@ fn copies_that_need_another_look_are_noted() {
 /// A record in one round trip decides what the two steps decide, each time anew.
 #[test]
 fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let host = Host(rig.ledger_with(Limits { used: 1, ..limits(1) }).expect("a ledger"));
     host.record(&mail("warms"), &[inbox()]);
     let begun = || {
@@ -305,7 +305,7 @@ fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
 /// Whatever the server refuses behind the message's row leaves nothing of it.
 #[test]
 fn a_record_that_is_refused_half_way_is_made_anew() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let host = Host(rig.ledger_with(Limits { used: 1, ..limits(1) }).expect("a ledger"));
     host.record(&mail("warms"), &[inbox()]);
     rig.mariadb.sql(
@@ -368,7 +368,7 @@ fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
 /// The same session's next record is of the configuration that counts by then.
 #[test]
 fn a_session_that_has_recorded_before_sees_another_configuration() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let config = |by: &str| SharedConfig::new([("dedup.by", by.to_owned())]);
     let of = |by: &str| Host(rig.ledger_of(Some(config(by))));
     let (old, new) = (of("content"), of("message-id"));
@@ -387,7 +387,7 @@ fn a_session_that_has_recorded_before_sees_another_configuration() {
 
 #[test]
 fn the_message_that_is_answered_stands_in_the_view() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let host = Host::of(&rig);
     let of = |name: &str, answered: Option<&str>, references: Option<&str>| {
         let [in_reply_to, references] = [answered, references].map(|id| id.map(str::to_owned));
@@ -416,7 +416,7 @@ fn tables_have_the_row_format_that_long_keys_need_whatever_the_servers_default()
 
 #[test]
 fn a_transaction_of_a_commands_own_can_assert_its_lock() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let host = Host::of(&rig);
     let name: onedrop::lock_name::LockName = "nightly".parse().expect("a name");
     let request = onedrop::ledger::LockRequest {
@@ -471,7 +471,7 @@ fn a_transaction_of_a_commands_own_can_assert_its_lock() {
 /// A purge of facts that waits for a message says nothing of those that grew old meanwhile.
 #[test]
 fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let host = Host::of(&rig);
     for (name, secs) in [("old", 3600), ("young", 94)] {
         host.record(&mail(name), &[inbox()]);
@@ -513,7 +513,7 @@ struct Failing {
 
 impl Failing {
     fn new() -> Failing {
-        let rig = MariadbRig::new();
+        let rig = MariadbRig::own();
         let proxy = rig.proxy();
         let prepared = Prepared::by(&Host::of(&rig), "failing");
         Failing::used(&rig, &proxy);

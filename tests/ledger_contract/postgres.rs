@@ -17,7 +17,7 @@ fn another_client(rig: &PostgresRig) -> ::postgres::Client {
 
 #[test]
 fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let host = Host::of(&rig);
     rig.sql(NO_FUNCTIONS);
     let refused = host.try_record(&mail("no function"), &[inbox()], LEASE);
@@ -33,7 +33,7 @@ fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
 /// An answer of the server is bounded, by TCP; a message is as long as the site lets it be.
 #[test]
 fn bytes_longer_than_an_answer_are_read() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let (host, mail) = (Host::of(&rig), mail("long"));
     let bytes: Vec<u8> = (0..17_u32 << 20).map(|at| (at ^ at >> 11) as u8).collect();
     let facts = mail.facts();
@@ -48,7 +48,7 @@ fn bytes_longer_than_an_answer_are_read() {
 /// A purge of facts that waits for a message says nothing of those that grew old meanwhile.
 #[test]
 fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let host = Host::of(&rig);
     for name in ["old", "young"] {
         host.record(&mail(name), &[inbox()]);
@@ -72,7 +72,8 @@ fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
         let first = scope.spawn(purge);
         let is_old = "SELECT count(*) = 2 FROM onedrop_message
                       WHERE recorded_at < clock_timestamp() - interval '101 seconds'";
-        let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waits = "SELECT count(*) > 0 FROM pg_stat_activity
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
         for condition in [waits, is_old] {
             let holds = || rig.postgres.psql(condition) == "t";
             assert!(wait_until(Duration::from_secs(60), holds), "{condition}");
@@ -88,7 +89,7 @@ fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
 /// one of them while it waits for the message.
 #[test]
 fn the_end_of_attempts_and_a_purge_of_their_message_do_not_wait_for_each_other() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let (host, mail) = (Host::of(&rig), mail("both"));
     let recorded = host.record(&mail, &[inbox()]);
     let mut purger = another_client(&rig);
@@ -100,7 +101,8 @@ fn the_end_of_attempts_and_a_purge_of_their_message_do_not_wait_for_each_other()
             let own = Some((recorded.attempt, &end));
             host.0.finish(mail.identity(), own, &others, soon())
         });
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
         let waits = || rig.postgres.psql(waits) == "1";
         assert!(wait_until(Duration::from_secs(10), waits), "it waits for the purge");
         purge.execute("DELETE FROM onedrop_message", &[]).expect("with its attempts");
@@ -117,7 +119,7 @@ fn messages_that_are_truncated_take_everything_along() {
         "TRUNCATE onedrop_message CASCADE",
         "TRUNCATE onedrop_message, onedrop_copy, onedrop_unsettled, onedrop_attempt, onedrop_kept",
     ] {
-        let rig = PostgresRig::direct(false);
+        let rig = PostgresRig::shared(false);
         let host = Host::of(&rig);
         host.record(&mail("first"), &[inbox()]);
         rig.sql(truncate);
@@ -133,7 +135,7 @@ fn messages_that_are_truncated_take_everything_along() {
 /// no more rights by that.
 #[test]
 fn messages_are_taken_out_by_a_role_that_may_take_out_messages() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     let host = Host::of(&rig);
     host.record(&mail("first"), &[inbox()]);
     rig.sql(
@@ -156,7 +158,7 @@ fn messages_are_taken_out_by_a_role_that_may_take_out_messages() {
 /// the lock.
 #[test]
 fn a_server_whose_default_is_another_isolation_level_works_the_same() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     rig.sql("ALTER DATABASE onedrop SET default_transaction_isolation = 'repeatable read'");
     let host = Host::of(&rig);
     let first = host.record(&mail("isolated"), &[inbox()]);
@@ -172,7 +174,7 @@ fn a_server_whose_default_is_another_isolation_level_works_the_same() {
 fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
     const MANY: usize = 8;
     const STEP: Duration = Duration::from_millis(10);
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     rig.slow_commits();
     let host = Host::of(&rig);
     let claim = host.claim(&mail("locked"), &inbox());
@@ -224,7 +226,7 @@ fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
 #[test]
 fn calls_whose_shared_session_is_lost_are_each_made_again() {
     const MANY: usize = 12;
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::shared(false);
     let host = Host::of(&rig);
     let mails: Vec<Message> = (0..MANY).map(|n| mail(&format!("m{n}"))).collect();
     // Connections that are kept, so that calls alone are made again as well.
@@ -234,7 +236,8 @@ fn calls_whose_shared_session_is_lost_are_each_made_again() {
     let mut lock = other.transaction().expect("a transaction");
     lock.execute("LOCK TABLE onedrop_message IN EXCLUSIVE MODE", &[]).expect("the table");
     let waiting = || {
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
         rig.postgres.psql(waits).parse::<usize>().expect("a number")
     };
     let recorded = thread::scope(|scope| {
@@ -243,7 +246,7 @@ fn calls_whose_shared_session_is_lost_are_each_made_again() {
         assert!(wait_until(Duration::from_secs(20), || waiting() >= 2.min(kept)));
         rig.sql(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-             WHERE wait_event_type = 'Lock'",
+             WHERE datname = current_database() AND wait_event_type = 'Lock'",
         );
         lock.rollback().expect("rollback");
         recorded.join().expect("no panic")
@@ -274,7 +277,7 @@ struct Failing {
 
 impl Failing {
     fn new() -> Failing {
-        let rig = PostgresRig::direct(false);
+        let rig = PostgresRig::shared(false);
         let proxy = rig.proxy();
         let prepared = Prepared::by(&Host::of(&rig), "failing");
         Failing::used(&rig, &proxy);

@@ -196,8 +196,13 @@ pub struct PostgresRig {
 }
 
 impl PostgresRig {
-    pub fn direct(prepare: bool) -> PostgresRig {
-        PostgresRig { bouncer: None, postgres: Postgres::start(), prepare }.migrated()
+    pub fn shared(prepare: bool) -> PostgresRig {
+        PostgresRig { bouncer: None, postgres: Postgres::shared(), prepare }
+    }
+
+    /// In a server of its own, whose roles, settings and views are this test's alone.
+    pub fn own() -> PostgresRig {
+        PostgresRig::with("")
     }
 
     /// With further lines for postgresql.conf.
@@ -207,9 +212,9 @@ impl PostgresRig {
     }
 
     pub fn pooled() -> PostgresRig {
-        let postgres = Postgres::start();
-        let bouncer = Some(PgBouncer::start(&postgres));
-        PostgresRig { bouncer, postgres, prepare: false }.migrated()
+        let postgres = Postgres::shared();
+        let bouncer = Some(PgBouncer::shared(&postgres));
+        PostgresRig { bouncer, postgres, prepare: false }
     }
 
     fn migrated(self) -> PostgresRig {
@@ -252,7 +257,8 @@ impl PostgresRig {
 
     pub fn through(&self, proxy: &Proxy) -> Host {
         let port = proxy.port();
-        let url = format!("postgres://onedrop@127.0.0.1:{port}/onedrop?sslmode=disable");
+        let database = self.postgres.database();
+        let url = format!("postgres://onedrop@127.0.0.1:{port}/{database}?sslmode=disable");
         Host(self.ledger_at(url, limits(20)))
     }
 }
@@ -297,15 +303,15 @@ impl Rig for PostgresRig {
     fn lose_sessions(&self) -> bool {
         self.sql(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-             WHERE usename = 'onedrop' AND pid <> pg_backend_pid()",
+             WHERE datname = current_database() AND pid <> pg_backend_pid()",
         )
     }
 
     fn slow_commits(&self) {
+        let database = self.postgres.database();
         for setting in ["commit_siblings = 0", "commit_delay = 100000"] {
-            self.sql(&format!("ALTER SYSTEM SET {setting}"));
+            self.sql(&format!("ALTER DATABASE {database} SET {setting}"));
         }
-        self.sql("SELECT pg_reload_conf()");
     }
 
     fn shared_transactions(&self) -> Option<bool> {
@@ -324,7 +330,12 @@ pub struct MariadbRig {
 }
 
 impl MariadbRig {
-    pub fn new() -> MariadbRig {
+    pub fn shared() -> MariadbRig {
+        MariadbRig { mariadb: Mariadb::shared() }
+    }
+
+    /// In a server of its own, whose users and settings are this test's alone.
+    pub fn own() -> MariadbRig {
         MariadbRig::with(&[])
     }
 
@@ -347,7 +358,7 @@ impl MariadbRig {
     }
 
     pub fn through(&self, proxy: &Proxy) -> Host {
-        let url = format!("mysql://onedrop@127.0.0.1:{}/onedrop", proxy.port());
+        let url = format!("mysql://{0}@127.0.0.1:{1}/{0}", self.mariadb.database(), proxy.port());
         Host(self.ledger_at(&url, limits(20)))
     }
 
@@ -410,7 +421,7 @@ impl Rig for MariadbRig {
     }
 
     fn lose_sessions(&self) -> bool {
-        self.sql("KILL HARD USER onedrop")
+        self.sql(&format!("KILL HARD USER {}", self.mariadb.database()))
     }
 
     fn joined(&self, texts: &[&str]) -> String {

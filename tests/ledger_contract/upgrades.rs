@@ -69,7 +69,7 @@ fn is_full() -> bool {
 
 #[test]
 fn old_and_new_programs_work_side_by_side_before_and_after_the_migration() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     let (old, new) = (Host::of(&rig), rig.of_program(next::POSTGRES));
     let both = |name: &str| {
         let first = old.record(&mail(name), &[inbox()]);
@@ -99,7 +99,7 @@ fn old_and_new_programs_work_side_by_side_before_and_after_the_migration() {
 
 #[test]
 fn a_program_two_versions_away_is_told_what_to_do() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     let (old, newest) = (Host::of(&rig), rig.of_program(next::POSTGRES_AFTER));
     let refusal = |host: &Host| {
         let refused = host.try_record(&mail("away"), &[inbox()], LEASE);
@@ -121,7 +121,7 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
         // It leaves an index that is not valid.
         (2, "LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE"),
     ] {
-        let rig = PostgresRig::direct(false);
+        let rig = PostgresRig::own();
         let (old, new) = (Host::of(&rig), rig.of_program(next::POSTGRES));
         rig.fill(100);
         if steps > 0 {
@@ -170,7 +170,7 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
 
 #[test]
 fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_deliveries() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     let (host, other) = (Host::of(&rig), Host::of(&rig));
     // Not begun, begun, and cut off between its steps.
     for done in [None, Some(0), Some(1)] {
@@ -209,7 +209,7 @@ fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_d
 
 #[test]
 fn limits_that_the_role_has_cut_no_index_off() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     rig.fill(100);
     for limit in ["statement_timeout = '1s'", "lock_timeout = '1s'"] {
         rig.sql(&format!("ALTER ROLE onedrop SET {limit}"));
@@ -233,7 +233,7 @@ fn limits_that_the_role_has_cut_no_index_off() {
 
 #[test]
 fn several_hosts_that_migrate_at_once_do_it_once_also_by_way_of_pgbouncer() {
-    for rig in [PostgresRig::direct(false), PostgresRig::pooled()] {
+    for rig in [PostgresRig::own(), PostgresRig::pooled()] {
         rig.fill(100);
         let old = Host::of(&rig);
         let applied = at_once(4, |_| rig.of_program(next::POSTGRES).migrate().expect("migrate"));
@@ -245,7 +245,7 @@ fn several_hosts_that_migrate_at_once_do_it_once_also_by_way_of_pgbouncer() {
 
 #[test]
 fn a_ledger_in_a_schema_of_another_name_is_made_used_and_migrated() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     rig.sql(
         "CREATE SCHEMA \"Mail\" AUTHORIZATION onedrop;
          ALTER ROLE onedrop SET search_path = \"Mail\"",
@@ -277,7 +277,7 @@ const NOTED: &[Migration] = &[Migration {
 
 #[test]
 fn a_transaction_that_may_hold_a_table_ends_soon_also_if_its_host_has_vanished() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     rig.of_program(NOTED).migrate().expect("migrate");
     assert!(rig.is("(SELECT count(*) = 3 FROM noted WHERE ms BETWEEN 1 AND 10000)"));
 }
@@ -289,7 +289,7 @@ const COUNTED: &[Migration] = &[Migration {
 
 #[test]
 fn of_two_programs_that_lost_their_lock_one_does_a_step() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     let new = rig.of_program(COUNTED);
     let hash = lock_key::hex(&COUNTED[0].sha256());
     rig.sql(&format!(
@@ -322,7 +322,7 @@ fn of_two_programs_that_lost_their_lock_one_does_a_step() {
 
 #[test]
 fn a_program_that_lost_its_lock_and_comes_late_sets_no_version_back() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     rig.fill(100);
     let new = rig.of_program(next::POSTGRES);
     // Up to the index.
@@ -443,7 +443,7 @@ fn messages_on_record() -> u64 {
 
 #[test]
 fn deliveries_wait_for_a_migration_no_longer_than_a_second() {
-    let rig = PostgresRig::direct(false);
+    let rig = PostgresRig::own();
     rig.fill(messages_on_record());
     let new = rig.of_program(next::POSTGRES_LARGE);
     let is_over = AtomicBool::new(false);
@@ -463,7 +463,7 @@ fn deliveries_wait_for_a_migration_no_longer_than_a_second() {
 
 #[test]
 fn deliveries_go_on_while_mariadb_is_migrated() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     rig.fill(messages_on_record());
     let of_next = || Host(rig.of_program(next::program(None, next::MARIADB)));
     let load = deliver_while_migrating([&|| Host::of(&rig), &of_next], &of_next());
@@ -497,7 +497,7 @@ fn files_are_migrated_step_by_step() {
 
 #[test]
 fn rows_that_others_hold_cut_no_migration_of_mariadb_off_and_hold_no_delivery_up() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     rig.fill(2_000);
     let new = Host(rig.of_program(next::program(None, next::MARIADB)));
     // Up to the batches.
@@ -549,13 +549,13 @@ fn a_migration_that_waits_for_another_one_says_so_once() {
         });
         assert_eq!(WAITING.load(Ordering::SeqCst), before + 1);
     };
-    let postgres = PostgresRig::direct(false);
+    let postgres = PostgresRig::own();
     let program = Program { waits, ..next::program(None, next::POSTGRES) };
     let hosts =
         [(); 2].map(|()| Host(postgres.ledger_for(postgres.url(), program.clone(), limits(20))));
     let held = postgres.in_transaction("LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE");
     told_while(&hosts[0], &hosts[1], Box::new(held));
-    let mariadb = MariadbRig::new();
+    let mariadb = MariadbRig::own();
     mariadb.fill(1);
     let program = Program { waits, ..next::program(None, next::MARIADB) };
     let hosts = [(); 2].map(|()| Host(mariadb.of_program(program.clone())));
@@ -571,7 +571,7 @@ const UPDATES: &str = "(SELECT CAST(variable_value AS SIGNED)
 fn a_migration_of_mariadb_that_is_cut_off_at_any_step_goes_on_there() {
     let each = ["ALTER TABLE", "UPDATE onedrop_message", "CREATE INDEX"];
     for (steps, runs) in each.iter().enumerate() {
-        let rig = MariadbRig::new();
+        let rig = MariadbRig::own();
         rig.fill(100);
         let old = Host::of(&rig);
         let new = Host(rig.of_program(next::program(None, next::MARIADB)));
@@ -621,7 +621,7 @@ fn a_migration_of_mariadb_that_is_cut_off_at_any_step_goes_on_there() {
 
 #[test]
 fn mariadb_is_migrated_beside_the_old_program() {
-    let rig = MariadbRig::new();
+    let rig = MariadbRig::own();
     let old = Host::of(&rig);
     let new = Host(rig.of_program(next::program(None, next::MARIADB)));
     assert!(old.record(&mail("before"), &[inbox()]).is_new);

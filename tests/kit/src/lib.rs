@@ -39,6 +39,7 @@ pub mod proxy;
 pub mod sample;
 pub mod script;
 pub mod server;
+pub mod shared;
 pub mod site;
 pub mod soak;
 pub mod stream;
@@ -90,6 +91,11 @@ impl TempRoot {
         let in_memory = is("NEXTEST") && !is("ONEDROP_FULL") && free_memory() > MEMORY_WANTED;
         let below_memory = || Self::below(Path::new(MEMORY)).ok();
         in_memory.then(below_memory).flatten().unwrap_or_default()
+    }
+
+    /// From now on nobody takes it away but who is told where it is.
+    pub fn keep(self) -> PathBuf {
+        self.0.keep()
     }
 
     fn below(parent: &Path) -> std::io::Result<Self> {

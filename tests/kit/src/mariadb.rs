@@ -1,14 +1,20 @@
-//! A MariaDB server per test: its own data folder (copied from a cached template), socket and port.
+//! MariaDB for a test: a migrated database and a user of its own in the run's server, or, for a test
+//! that stops, pauses or configures the server, one of its own: a data folder (copied from a cached
+//! template), a socket and a port.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
+use onedrop::ledger::{Program, Schema as _};
+use onedrop::pool::Limits;
 
 use super::server::{Server, guarded, tail};
+use super::shared::{self, Shared, Starting};
 use super::{TempRoot, cache_dir, free_port, run};
 
 const USER: &str = "mysql";
@@ -24,18 +30,67 @@ const SIZES: [&str; 4] = [
     "--skip-name-resolve",
 ];
 
-/// A running MariaDB with a database `onedrop` that belongs to the user `onedrop`, who needs a
-/// password. The superuser is `root`, without one, over the socket. A commit is as durable as by
-/// default.
+/// A running MariaDB with a database that belongs to the user of the same name, who needs a
+/// password: `onedrop` in a server of its own. The superuser is `root`, without one, over the
+/// socket. A commit is as durable as by default.
 pub struct Mariadb {
     // Declared first: dropped before its folder is deleted.
-    server: Server,
+    server: Option<Server>,
+    /// The server's, or that of the password's file.
     root: TempRoot,
+    folder: PathBuf,
     port: u16,
     settings: Vec<String>,
+    database: String,
 }
 
 impl Mariadb {
+    /// A migrated database in the run's server, for which no message is too old
+    /// ([`Mariadb::remember_for_ever`]). Other tests' sessions are in the server's views.
+    pub fn shared() -> Self {
+        let Shared { folder, port } = shared::server("mariadb", Self::start_shared);
+        let (root, database) = (TempRoot::new(), shared::unique_name());
+        super::set_mode(&root.write("password", PASSWORD), 0o600);
+        let mariadb = Self { server: None, root, folder, port, settings: Vec::new(), database };
+        let name = &mariadb.database;
+        mariadb.sql_in(
+            "mysql",
+            &format!(
+                "CREATE DATABASE {name} CHARACTER SET utf8mb4;
+                 CREATE USER {name}@'%' IDENTIFIED BY '{PASSWORD}';
+                 GRANT ALL ON {name}.* TO {name}@'%'"
+            ),
+        );
+        let settings = MariadbSettings {
+            url: MysqlUrl::parse(&mariadb.url_socket()).expect("a URL"),
+            password: Some(PASSWORD.into()),
+            ca_file: None,
+        };
+        let limits = Limits { used: 1, per_key: 1, kept: 0, idle: Duration::ZERO };
+        let ledger = MariadbLedger::of(settings, Program::default(), limits).expect("a ledger");
+        ledger.migrate(Instant::now() + Duration::from_secs(60)).expect("migrate");
+        mariadb.remember_for_ever();
+        mariadb
+    }
+
+    fn start_shared(starting: &Starting) -> u16 {
+        let root = &starting.root;
+        let port = Self::prepare(root);
+        let more = ["--innodb-buffer-pool-size=128M", "--max-connections=1000"];
+        let settings = more.map(str::to_owned).to_vec();
+        Self::launch(root, port, &settings, |command| {
+            *command = starting.guarded(command, Signal::SIGKILL);
+        })
+        .leave();
+        port
+    }
+
+    /// The server, for what no test may do to one that it shares.
+    #[track_caller]
+    fn own(&mut self) -> &mut Server {
+        self.server.as_mut().expect("a server of its own: Mariadb::start")
+    }
+
     pub fn start() -> Self {
         Self::start_with(&[])
     }
@@ -52,22 +107,28 @@ impl Mariadb {
 
     fn set_up(settings: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let root = TempRoot::for_database();
-        root.dir_for("s", USER, 0o755);
         super::set_mode(&root.write("password", PASSWORD), 0o600);
+        let port = Self::prepare(&root);
+        let settings: Vec<_> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let server = Some(Self::launch(&root, port, &settings, change));
+        let (folder, database) = (root.to_path_buf(), "onedrop".to_owned());
+        Self { server, root, folder, port, settings, database }
+    }
+
+    fn prepare(root: &TempRoot) -> u16 {
+        root.dir_for("s", USER, 0o755);
         let port = free_port();
         run(Command::new("cp")
             .args(["-a", "--reflink=auto"])
             .arg(Template::path())
             .arg(root.join("data")));
-        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-        let server = Self::launch(&root, port, &settings, change);
-        Self { server, root, port, settings }
+        port
     }
 
     fn launch(
-        root: &TempRoot,
+        root: &Path,
         port: u16,
-        settings: &Vec<String>,
+        settings: &[String],
         change: impl FnOnce(&mut Command),
     ) -> Server {
         let log_path = root.join("mariadb.log");
@@ -76,8 +137,8 @@ impl Mariadb {
         command.args(options(&root.join("data"), &root.join("s")));
         command.arg(format!("--port={port}")).args(["--bind-address=127.0.0.1"]).args(settings);
         command.current_dir("/").stdin(Stdio::null());
-        command.stdout(log.try_clone().expect("log")).stderr(log);
         change(&mut command);
+        command.stdout(log.try_clone().expect("log")).stderr(log);
         // SIGKILL: what a crash leaves is what the next start recovers from.
         let mut server = Server::start("mariadbd", command, Signal::SIGKILL, &log_path);
         let socket = root.join("s/s");
@@ -87,12 +148,12 @@ impl Mariadb {
 
     /// As `onedrop` over the Unix socket; without its password.
     pub fn url_socket(&self) -> String {
-        format!("mysql://onedrop@/onedrop?socket={}", self.socket().display())
+        format!("mysql://{0}@/{0}?socket={1}", self.database, self.socket().display())
     }
 
     /// As `onedrop` over TCP, without its password.
     pub fn url_tcp(&self) -> String {
-        format!("mysql://onedrop@127.0.0.1:{}/onedrop", self.port)
+        format!("mysql://{0}@127.0.0.1:{1}/{0}", self.database, self.port)
     }
 
     pub fn password(&self) -> &'static str {
@@ -115,13 +176,18 @@ impl Mariadb {
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.root.join("s/s")
+        self.folder.join("s/s")
     }
 
-    /// Runs SQL as the superuser in the database `onedrop`; returns rows with tabs, without
+    /// The test's database, and the user that it belongs to.
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Runs SQL as the superuser in the test's database; returns rows with tabs, without
     /// headings.
     pub fn sql(&self, sql: &str) -> String {
-        self.sql_in("onedrop", sql)
+        self.sql_in(&self.database, sql)
     }
 
     /// As [`Mariadb::sql`], in another database.
@@ -155,7 +221,7 @@ impl Mariadb {
     pub fn begin(&self, sql: &str) -> OpenTransaction {
         let mut command = Command::new("/usr/bin/mariadb");
         command.args(["--no-defaults", "-uroot", "-NBrn", "--default-character-set=utf8mb4"]);
-        command.arg("-S").arg(self.socket()).arg("onedrop");
+        command.arg("-S").arg(self.socket()).arg(&self.database);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut client = command.spawn().expect("mariadb");
         let input = client.stdin.as_mut().expect("stdin");
@@ -171,37 +237,46 @@ impl Mariadb {
 
     /// See [`Server::cpu`].
     pub fn cpu(&self) -> Duration {
-        self.server.cpu()
+        self.server.as_ref().expect("a server of its own").cpu()
     }
 
     /// All of a file that the server writes in its data folder.
     pub fn data_file(&self, name: &str) -> String {
-        let bytes = fs::read(self.root.join("data").join(name)).expect("the server's file");
+        let bytes = fs::read(self.folder.join("data").join(name)).expect("the server's file");
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     pub fn log(&self) -> String {
-        tail(&self.root.join("mariadb.log"))
+        tail(&self.folder.join("mariadb.log"))
     }
 
     /// As a crash of the server: sessions are cut, nothing is flushed that commit had not flushed.
     pub fn stop_immediate(&mut self) {
-        self.server.stop(Signal::SIGKILL);
+        self.own().stop(Signal::SIGKILL);
     }
 
     /// Starts it again on the same port and socket, after a crash if it still runs.
     pub fn restart(&mut self) {
         self.stop_immediate();
-        self.server = Self::launch(&self.root, self.port, &self.settings, |_| ());
+        self.server = Some(Self::launch(&self.folder, self.port, &self.settings, |_| ()));
     }
 
     /// Freezes the server and all its sessions: connections stay open and nothing answers.
     pub fn pause(&mut self) {
-        self.server.pause();
+        self.own().pause();
     }
 
     pub fn resume(&mut self) {
-        self.server.resume();
+        self.own().resume();
+    }
+}
+
+impl Drop for Mariadb {
+    fn drop(&mut self) {
+        if self.server.is_none() {
+            let sql = format!("DROP DATABASE {0}; DROP USER {0}", self.database);
+            self.sql_in("mysql", &sql);
+        }
     }
 }
 

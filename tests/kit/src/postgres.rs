@@ -1,16 +1,22 @@
-//! A Postgres server per test: its own data folder (copied from a cached template), socket and
-//! port.
+//! Postgres for a test: a migrated database of its own in the run's server, or, for a test that
+//! stops, pauses, fills or configures the server, one of its own: a data folder (copied from a cached
+//! template), a socket and a port.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::{Program, Schema as _};
+use onedrop::pool::Limits;
 
 use super::disk::SmallDisk;
 use super::server::{Server, guarded, tail};
+use super::shared::{self, Shared, Starting};
 use super::{TempRoot, cache_dir, free_port, is_root, run, set_mode, wait_until};
 
 const USER: &str = "postgres";
@@ -18,18 +24,85 @@ const PASSWORD: &str = "ledger-secret";
 /// Part of the template's name: change it whenever [`Template::build`] changes.
 const TEMPLATE: &str = "template-1";
 
-/// A running Postgres with a database `onedrop` that belongs to the role `onedrop`.
+/// A running Postgres with a database that belongs to the role `onedrop`, and in a server of its own
+/// has the same name.
 ///
 /// Over the socket every role is trusted (the superuser is `postgres`), over TCP `onedrop` needs
 /// its password (SCRAM). Data is as durable as by default: fsync and `synchronous_commit` are on.
 pub struct Postgres {
     // Declared first: dropped before its folder is deleted.
-    server: Server,
-    root: TempRoot,
+    server: Option<Server>,
+    _root: Option<TempRoot>,
+    folder: PathBuf,
     port: u16,
+    database: String,
 }
 
+/// What its server's log has in each line.
+const LOG_PREFIX: &str = "%m [%p] %q%u@%d %a ";
+
 impl Postgres {
+    /// A migrated database in the run's server, for which no message is too old
+    /// ([`Postgres::remember_for_ever`]). Other tests' sessions are in the server's views, and roles
+    /// are theirs as well.
+    pub fn shared() -> Self {
+        let shared = shared::server("postgres", Self::start_shared);
+        let database = shared::unique_name();
+        let Shared { folder, port } = shared;
+        let postgres = Self { server: None, _root: None, folder, port, database };
+        // The other strategy writes all of it into the log.
+        postgres.by_administrator(&format!(
+            "CREATE DATABASE {} OWNER onedrop TEMPLATE onedrop STRATEGY file_copy",
+            postgres.database
+        ));
+        postgres
+    }
+
+    fn start_shared(starting: &Starting) -> u16 {
+        let port = Self::prepare(&starting.root, "shared_buffers = 128MB\nmax_connections = 600");
+        Self::launch_by(&starting.root, &starting.root.join("data"), |command| {
+            *command = starting.guarded(command, Signal::SIGQUIT);
+        })
+        .leave();
+        // It stays.
+        let template = ManuallyDrop::new(Self {
+            server: None,
+            _root: None,
+            folder: starting.root.to_path_buf(),
+            port,
+            database: "onedrop".to_owned(),
+        });
+        let url = PostgresUrl::parse(&template.url_socket()).expect("a URL");
+        let settings =
+            PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
+        let limits = Limits { used: 1, per_key: 1, kept: 0, idle: Duration::ZERO };
+        let ledger = PostgresLedger::of(settings, Program::default(), limits).expect("a ledger");
+        ledger.migrate(Instant::now() + Duration::from_secs(60)).expect("migrate");
+        drop(ledger);
+        template.remember_for_ever();
+        // Nobody may be in a database that others are made of.
+        template.by_administrator("ALTER DATABASE onedrop CONNECTION LIMIT 0");
+        template.by_administrator(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+             WHERE datname = 'onedrop'",
+        );
+        port
+    }
+
+    fn by_administrator(&self, sql: &str) {
+        let host = self.socket_dir();
+        let mut config = postgres::Config::new();
+        config.user(USER).dbname("postgres").host_path(host).port(self.port);
+        let mut client = config.connect(postgres::NoTls).expect("the run's Postgres");
+        client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// The server, for what no test may do to one that it shares.
+    #[track_caller]
+    fn own(&mut self) -> &mut Server {
+        self.server.as_mut().expect("a server of its own: Postgres::start")
+    }
+
     pub fn start() -> Self {
         Self::start_with("")
     }
@@ -46,6 +119,19 @@ impl Postgres {
 
     fn begin(settings: &str, change: impl FnOnce(&mut Command)) -> Self {
         let root = TempRoot::for_database();
+        let more = format!("shared_buffers = 32MB\nmax_connections = 200\n{settings}");
+        let port = Self::prepare(&root, &more);
+        let server = Self::launch_by(&root, &root.join("data"), change);
+        Self::with(server, root, port)
+    }
+
+    fn with(server: Server, root: TempRoot, port: u16) -> Self {
+        let folder = root.to_path_buf();
+        let database = "onedrop".to_owned();
+        Self { server: Some(server), _root: Some(root), folder, port, database }
+    }
+
+    fn prepare(root: &TempRoot, settings: &str) -> u16 {
         let sockets = root.dir_for("s", USER, 0o755);
         let port = free_port();
         let data = root.join("data");
@@ -57,37 +143,33 @@ impl Postgres {
         write!(
             conf,
             "\nlisten_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n\
-             shared_buffers = 32MB\nmax_connections = 200\nfsync = on\nsynchronous_commit = on\n\
-             log_line_prefix = '%m [%p] %q%u@%d %a '\n{settings}\n",
+             fsync = on\nsynchronous_commit = on\nlog_line_prefix = '{LOG_PREFIX}'\n{settings}\n",
             sockets.display()
         )
         .expect("postgresql.conf");
-        let server = Self::launch_by(&root, &data, change);
-        Self { server, root, port }
+        port
     }
 
-    fn launch(root: &TempRoot, data: &Path) -> Server {
+    fn launch(root: &Path, data: &Path) -> Server {
         Self::launch_by(root, data, |_| ())
     }
 
-    fn launch_by(root: &TempRoot, data: &Path, change: impl FnOnce(&mut Command)) -> Server {
+    fn launch_by(root: &Path, data: &Path, change: impl FnOnce(&mut Command)) -> Server {
         let log_path = root.join("postgres.log");
         let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
         let mut command = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
         command.arg("-D").arg(data).current_dir("/").stdin(Stdio::null());
-        command.stdout(log.try_clone().expect("log")).stderr(log);
         change(&mut command);
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        let status = || fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+        let of_the_last_one = status();
         // SIGQUIT is Postgres' immediate shutdown: what a crash leaves is what the next start
         // recovers from.
         let mut server = Server::start("postgres", command, Signal::SIGQUIT, &log_path);
-        let pid = server.pid().to_string();
         server.wait_ready(|| {
-            let status = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
-            status.lines().next() == Some(&*pid)
-                && status
-                    .lines()
-                    .nth(7)
-                    .is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
+            let now = status();
+            let is_ready = |line: &str| matches!(line.trim(), "ready" | "standby");
+            now != of_the_last_one && now.lines().nth(7).is_some_and(is_ready)
         });
         server
     }
@@ -95,7 +177,8 @@ impl Postgres {
     /// As `onedrop` over the Unix socket; needs no password.
     pub fn url_socket(&self) -> String {
         format!(
-            "postgres://onedrop@/onedrop?host={}&port={}",
+            "postgres://onedrop@/{}?host={}&port={}",
+            self.database,
             self.socket_dir().display(),
             self.port
         )
@@ -103,7 +186,7 @@ impl Postgres {
 
     /// As `onedrop` over TCP, without its password.
     pub fn url_tcp(&self) -> String {
-        format!("postgres://onedrop@127.0.0.1:{}/onedrop", self.port)
+        format!("postgres://onedrop@127.0.0.1:{}/{}", self.port, self.database)
     }
 
     pub fn password(&self) -> &'static str {
@@ -115,13 +198,17 @@ impl Postgres {
     }
 
     pub fn socket_dir(&self) -> PathBuf {
-        self.root.join("s")
+        self.folder.join("s")
     }
 
-    /// Runs SQL as the superuser in the database `onedrop`; returns unaligned rows without
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Runs SQL as the superuser in the test's database; returns unaligned rows without
     /// headings.
     pub fn psql(&self, sql: &str) -> String {
-        self.psql_in("onedrop", sql)
+        self.psql_in(&self.database, sql)
     }
 
     /// The ledger has no past: no message is older than what it remembers, whatever its Date.
@@ -149,32 +236,38 @@ impl Postgres {
 
     /// See [`Server::cpu`].
     pub fn cpu(&self) -> Duration {
-        self.server.cpu()
+        self.server.as_ref().expect("a server of its own").cpu()
     }
 
+    /// The end of the server's log; of a shared one's, what it says of this database.
     pub fn log(&self) -> String {
-        tail(&self.root.join("postgres.log"))
+        if self.server.is_some() {
+            return tail(&self.folder.join("postgres.log"));
+        }
+        let ours = format!("@{} ", self.database);
+        let log = self.whole_log();
+        log.lines().filter(|line| line.contains(&ours)).collect::<Vec<_>>().join("\n")
     }
 
     pub fn whole_log(&self) -> String {
-        fs::read_to_string(self.root.join("postgres.log")).unwrap_or_default()
+        fs::read_to_string(self.folder.join("postgres.log")).unwrap_or_default()
     }
 
     /// As a crash of the server: sessions are cut, nothing is flushed that commit had not flushed.
     pub fn stop_immediate(&mut self) {
-        self.server.stop(Signal::SIGQUIT);
+        self.own().stop(Signal::SIGQUIT);
     }
 
     /// Starts it again on the same port and socket, after a fast shutdown if it still runs.
     pub fn restart(&mut self) {
-        self.server.stop(Signal::SIGINT);
-        self.server = Self::launch(&self.root, &self.root.join("data"));
+        self.own().stop(Signal::SIGINT);
+        self.server = Some(Self::launch(&self.folder, &self.folder.join("data")));
     }
 
     /// A synchronous streaming standby on a port of its own: from here on every commit here waits
     /// until it is there too.
     pub fn standby(&self) -> Postgres {
-        let access = self.root.join("data/pg_hba.conf");
+        let access = self.folder.join("data/pg_hba.conf");
         let mut file = OpenOptions::new().append(true).open(access).expect("pg_hba.conf");
         writeln!(file, "local replication {USER} trust").expect("pg_hba.conf");
         self.psql("SELECT pg_reload_conf()");
@@ -210,7 +303,7 @@ impl Postgres {
         writeln!(conf, "port = {port}\nunix_socket_directories = '{}'", sockets.display())
             .expect("postgresql.conf");
         let server = Self::launch(&root, &data);
-        let standby = Self { server, root, port };
+        let standby = Self::with(server, root, port);
         self.psql("ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.psql("SELECT pg_reload_conf()");
         let sync = || {
@@ -231,7 +324,7 @@ impl Postgres {
 
     /// Puts the write-ahead log on a small disk of its own. The server must be down.
     pub fn move_wal_to_small_disk(&self, size: &str) -> SmallDisk {
-        let (log, at) = (self.root.join("data/pg_wal"), self.root.join("wal"));
+        let (log, at) = (self.folder.join("data/pg_wal"), self.folder.join("wal"));
         let disk = SmallDisk::mount(&at, size, USER);
         run(Command::new("cp").arg("-a").arg(log.join(".")).arg(&at));
         fs::remove_dir_all(&log).expect("write-ahead log");
@@ -241,11 +334,23 @@ impl Postgres {
 
     /// Freezes the server and all its sessions: connections stay open and nothing answers.
     pub fn pause(&mut self) {
-        self.server.pause();
+        self.own().pause();
     }
 
     pub fn resume(&mut self) {
-        self.server.resume();
+        self.own().resume();
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if self.server.is_some() {
+            return;
+        }
+        if std::thread::panicking() {
+            eprintln!("--- postgres, {} ---\n{}", self.database, self.log());
+        }
+        self.by_administrator(&format!("DROP DATABASE {} WITH (FORCE)", self.database));
     }
 }
 

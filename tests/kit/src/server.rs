@@ -95,6 +95,11 @@ impl Server {
         assert!(up && !gone, "{} did not start:\n{}", self.name, tail(&self.log));
     }
 
+    /// Leaves it to whoever guards it.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -234,7 +239,8 @@ fn processes() -> Vec<(u32, u32, u64)> {
     pids.filter_map(|pid| stat(pid).map(|(parent, started)| (pid, parent, started))).collect()
 }
 
-fn start_time(pid: u32) -> Option<u64> {
+/// When a process that still runs was started.
+pub fn start_time(pid: u32) -> Option<u64> {
     stat(pid).map(|(_, started)| started)
 }
 
