@@ -79,6 +79,10 @@ impl MailRoot {
         ledger: &(impl Proofs + ?Sized),
         until: Instant,
     ) -> Result<(), Failure> {
+        self.is_one_of(root, &|way| ledger.is_proven(way, until))
+    }
+
+    fn is_one_of(&self, root: &Path, is_proven: OnRecord<'_>) -> Result<(), Failure> {
         let (shown, mark) = (root.display(), root.join(MARK));
         let mark = mark.display();
         let why = match self {
@@ -86,12 +90,12 @@ impl MailRoot {
                 "{shown} is not there: if its file system is not mounted, mount it; a new one is \
                  made by \"onedrop migrate\""
             ),
-            MailRoot::Unmarked if !ledger.is_proven(&marks(), until)? => return Ok(()),
+            MailRoot::Unmarked if !is_proven(&marks())? => return Ok(()),
             MailRoot::Unmarked => format!(
                 "{shown} lacks the mark {mark} of this ledger: if its file system is not mounted, \
                  mount it; if it is the right folder, \"onedrop migrate --accept-config\" marks it"
             ),
-            MailRoot::Marked(value) if ledger.is_proven(&of(value), until)? => return Ok(()),
+            MailRoot::Marked(value) if is_proven(&of(value))? => return Ok(()),
             MailRoot::Marked(_) => format!(
                 "{shown} belongs to another ledger, by its mark {mark}: see ledger.url and \
                  store.url; if it is the right folder, \"onedrop migrate --accept-config\" takes \
@@ -100,6 +104,68 @@ impl MailRoot {
         };
         Err(StoreError::Setup(why).into())
     }
+}
+
+/// Whether the ledger has it on record.
+type OnRecord<'a> = &'a dyn Fn(&Way) -> Result<bool, LedgerError>;
+
+/// What [`mark`] does about a root.
+enum MarkStep {
+    Nothing,
+    /// Another ledger's mark is put on record.
+    Accept(String),
+    Mark,
+    /// Why this user marks nothing.
+    Leave(String),
+}
+
+impl MarkStep {
+    /// # Errors
+    /// As of [`mark`].
+    fn of(
+        root: &Path,
+        accept: bool,
+        demands: bool,
+        is_proven: OnRecord<'_>,
+    ) -> Result<MarkStep, String> {
+        let is_known = |value: &str| is_proven(&of(value)).map_err(of_the_ledger);
+        Ok(match MailRoot::find(root)? {
+            MailRoot::Marked(value) if is_known(&value)? => MarkStep::Nothing,
+            MailRoot::Marked(value) if accept => MarkStep::Accept(value),
+            MailRoot::Missing | MailRoot::Unmarked if accept || !demands => {
+                may_be_marked(root).map_or_else(MarkStep::Leave, |()| MarkStep::Mark)
+            }
+            found => match found.is_one_of(root, is_proven) {
+                Ok(()) => MarkStep::Nothing,
+                Err(failure) => return Err(failure.to_string()),
+            },
+        })
+    }
+}
+
+fn of_the_ledger(error: LedgerError) -> String {
+    format!("ledger: {error}")
+}
+
+/// What [`mark`] would do, without `accept`, in words. `is_bare`: the ledger has no schema yet.
+///
+/// # Errors
+/// As there.
+pub fn planned_mark(
+    root: &Path,
+    is_bare: bool,
+    ledger: &(impl Proofs + ?Sized),
+    until: Instant,
+) -> Result<Option<String>, String> {
+    let is_proven = |way: &Way| if is_bare { Ok(false) } else { ledger.is_proven(way, until) };
+    let demands = is_proven(&marks()).map_err(of_the_ledger)?;
+    let (shown, is_there) = (root.display(), fs::exists(as_folder(root)).unwrap_or(true));
+    Ok(match MarkStep::of(root, false, demands, &is_proven)? {
+        MarkStep::Nothing | MarkStep::Accept(_) => None,
+        MarkStep::Mark if is_there => Some(format!("would mark {shown} as this ledger's")),
+        MarkStep::Mark => Some(format!("would make {shown} and mark it as this ledger's")),
+        MarkStep::Leave(why) => Some(format!("would not mark {shown}: {why}")),
+    })
 }
 
 /// Makes the root where the ledger knows none yet, and marks it; a root that the ledger does not
@@ -117,34 +183,23 @@ pub fn mark(
     ledger: &(impl Proofs + ?Sized),
     until: Instant,
 ) -> Result<Option<String>, String> {
-    let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
-    let demands = ledger.is_proven(&marks(), until).map_err(of_the_ledger)?;
-    let found = MailRoot::find(root)?;
+    let is_proven = |way: &Way| ledger.is_proven(way, until);
+    let demands = is_proven(&marks()).map_err(of_the_ledger)?;
     let note = |way: &Way| ledger.note_proof(way, true, host, until).map_err(of_the_ledger);
     let shown = root.display();
-    let done = match &found {
-        MailRoot::Marked(value)
-            if ledger.is_proven(&of(value), until).map_err(of_the_ledger)? =>
-        {
-            None
-        }
-        MailRoot::Marked(value) if accept => {
-            note(&of(value))?;
+    let done = match MarkStep::of(root, accept, demands, &is_proven)? {
+        MarkStep::Nothing => None,
+        MarkStep::Accept(value) => {
+            note(&of(&value))?;
             Some(format!("{shown} belongs to this ledger now"))
         }
-        MailRoot::Missing | MailRoot::Unmarked if accept || !demands => {
-            if let Err(why) = may_be_marked(root) {
-                return Ok(Some(format!("{shown} is not marked: {why}")));
-            }
+        MarkStep::Leave(why) => return Ok(Some(format!("{shown} is not marked: {why}"))),
+        MarkStep::Mark => {
             let value = lock_key::hex(&RandomValue::default().array());
             note(&of(&value))?;
             write(root, &value).map_err(|error| format!("{shown}: {error}"))?;
             Some(format!("{shown} is marked as this ledger's"))
         }
-        _ => match found.is_known(root, ledger, until) {
-            Ok(()) => None,
-            Err(failure) => return Err(failure.to_string()),
-        },
     };
     if !demands {
         note(&marks())?;

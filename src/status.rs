@@ -25,7 +25,7 @@ mod unrecorded;
 pub use figures::{SeenByHost, StatusFigures, StatusGauges};
 pub use findings::{unread_jobs, verify_since};
 pub use queue::of_output as of_postqueue;
-pub use store::answers as store_answers;
+pub use store::{root_is_known, serves as store_serves};
 pub use unrecorded::{
     count as unrecorded_count, finding as unrecorded_finding, trace as unrecorded_trace,
 };

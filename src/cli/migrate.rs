@@ -29,7 +29,7 @@ pub(super) fn run(
     loaded.config.deliver.trial |= !args.dry_run;
     let ledger = (adapters.ledger)(&loaded, ONE).map_err(of_the_ledger)?;
     match args.dry_run {
-        true => plan(&*ledger, args.json).map_err(of_the_ledger),
+        true => plan(&*ledger, root.as_deref(), args.json),
         false => migrate(&*ledger, root.as_deref(), args.accept_config),
     }
 }
@@ -68,11 +68,17 @@ pub fn say_that_migrate_waits(for_whom: &str) {
     let _ = writeln!(std::io::stderr(), "{for_whom}: waiting for its end");
 }
 
-fn plan(ledger: &dyn AnyLedger, json: bool) -> Result<String, LedgerError> {
+fn plan(ledger: &dyn AnyLedger, root: Option<&Path>, json: bool) -> Result<String, String> {
+    let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
     let until = Instant::now() + TIME;
-    let planned = ledger.planned_migration(until)?;
+    let planned = ledger.planned_migration(until).map_err(of_the_ledger)?;
+    let found = ledger.schema_version(until).map_err(of_the_ledger)?;
+    let of_root = match root {
+        Some(root) => mail_root::planned_mark(root, found.found == 0, ledger, until),
+        None => Ok(None),
+    };
     if json {
-        return Ok(as_json(&planned, ledger.schema_version(until)?));
+        return Ok(as_json(&planned, found, of_root.map_err(|why| format!("store: {why}"))?));
     }
     let mut text = String::new();
     for PlannedStep { migration, what, rows, about, .. } in &planned {
@@ -87,11 +93,12 @@ fn plan(ledger: &dyn AnyLedger, json: bool) -> Result<String, LedgerError> {
             last.oldest_program
         ));
     }
-    let found = ledger.schema_version(until)?;
+    let of_root = of_root.map_err(|why| format!("{text}the ledger {found}\nstore: {why}"))?;
+    text.extend(of_root.map(|what| format!("{what}\n")));
     Ok(format!("{text}the ledger {found}"))
 }
 
-fn as_json(planned: &[PlannedStep], found: SchemaVersion) -> String {
+fn as_json(planned: &[PlannedStep], found: SchemaVersion, root: Option<String>) -> String {
     let steps: Vec<_> = planned
         .iter()
         .map(|PlannedStep { migration, oldest_program, what, rows, about }| {
@@ -106,5 +113,5 @@ fn as_json(planned: &[PlannedStep], found: SchemaVersion) -> String {
         .collect();
     let SchemaVersion { found, oldest_program, program } = found;
     let ledger = json!({ "version": found, "oldest_program": oldest_program, "program": program });
-    format!("{:#}", json!({ "steps": steps, "ledger": ledger }))
+    format!("{:#}", json!({ "steps": steps, "mail_root": root, "ledger": ledger }))
 }

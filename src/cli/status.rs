@@ -4,7 +4,6 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,8 +12,7 @@ use serde_json::json;
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
 use crate::command_line::StatusArgs;
-use crate::config::{Loaded, StoreUrl};
-use crate::deliver::Failure;
+use crate::config::Loaded;
 use crate::exit::Verdict;
 use crate::ledger::LedgerError;
 use crate::service::{Adapters, ONE, host_name};
@@ -22,7 +20,6 @@ use crate::status::{
     self, LedgerFacts, SeenByHost, StatusFigures, StatusFinding, StatusGauges, StatusLevel,
 };
 use crate::text::shown;
-use crate::way::WayProof;
 
 /// What the ledger may take.
 const LEDGER: Duration = Duration::from_secs(10);
@@ -83,16 +80,9 @@ fn facts(loaded: &Loaded, adapters: Adapters) -> Result<LedgerFacts, LedgerError
 
 /// The folder above all mailboxes, if it is another one than the ledger knows.
 fn of_root(loaded: &Loaded, adapters: Adapters) -> Option<StatusFinding> {
-    if !matches!(loaded.config.store.kind(), StoreUrl::Maildir { .. }) {
-        return None;
-    }
-    let passed = || -> Result<(), Failure> {
-        let (ledger, store) = ((adapters.ledger)(loaded, ONE)?, (adapters.store)(loaded, ONE)?);
-        let until = Instant::now() + LEDGER;
-        Arc::<WayProof>::default().pass_root(&*ledger, &*store, until)
-    };
-    let failure = passed().err()?;
-    Some(StatusFinding::attention("store", failure.to_string(), "onedrop check"))
+    let ledger = (adapters.ledger)(loaded, ONE).ok()?;
+    let why = status::root_is_known(&loaded.config, &*ledger, Instant::now() + LEDGER).err()?;
+    Some(StatusFinding::attention("store", why, "onedrop check"))
 }
 
 fn as_text(level: StatusLevel, findings: &[StatusFinding], screen: Screen) -> String {
@@ -155,9 +145,12 @@ fn write_metrics(
         Ok(ledger)
     });
     let ledger_up = checked.is_ok();
+    let store_up = {
+        let ledger = checked.as_deref().ok();
+        status::store_serves(&loaded.config, ledger, Instant::now() + HOST).is_ok()
+    };
     let facts = checked.and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
     let figures = facts.as_ref().ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
-    let store_up = status::store_answers(&loaded.config, Instant::now() + HOST).is_ok();
     let unrecorded = status::unrecorded_count(&loaded.shown_file(), Instant::now() + HOST);
     let jobs_config_ok = loaded.job_problems.is_empty();
     let seen = SeenByHost { ledger_up, store_up, jobs_config_ok, unrecorded };

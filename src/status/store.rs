@@ -9,7 +9,10 @@ use std::time::Instant;
 use nix::unistd::{AccessFlags, access};
 
 use crate::config::{Config, LmtpUrl, StoreUrl};
+use crate::deliver::Failure;
 use crate::directory::FolderTemplate;
+use crate::ledger::Proofs;
+use crate::mail_root::MailRoot;
 use crate::net::socket::Socket;
 
 /// Whether somebody listens there, or the folder may be written; and where `store.lmtp` is set,
@@ -40,6 +43,42 @@ pub fn answers(config: &Config, until: Instant) -> Result<(), String> {
     answers.map(drop).map_err(|why| format!("store.lmtp: {place} cannot be reached: {why}"))
 }
 
+/// As [`answers`], and as [`root_is_known`] where there is a ledger.
+///
+/// # Errors
+/// As there.
+pub fn serves<L: Proofs + ?Sized>(
+    config: &Config,
+    ledger: Option<&L>,
+    until: Instant,
+) -> Result<(), String> {
+    answers(config, until)?;
+    ledger.map_or(Ok(()), |ledger| root_is_known(config, ledger, until))
+}
+
+/// Whether the ledger knows the folder above all Maildirs; `Ok` where there is none, and where the
+/// ledger cannot be asked, which others tell.
+///
+/// # Errors
+/// A sentence: nothing is delivered there, and why.
+pub fn root_is_known(
+    config: &Config,
+    ledger: &(impl Proofs + ?Sized),
+    until: Instant,
+) -> Result<(), String> {
+    let StoreUrl::Maildir { root } = config.store.kind() else { return Ok(()) };
+    if config.deliver.trial {
+        return Ok(());
+    }
+    let template = FolderTemplate::parse(&root)?;
+    let root = template.root();
+    let found = in_time(root, until, |root| MailRoot::find(root).map_err(io::Error::other));
+    match found.map_err(|why| why.to_string())?.is_known(root, ledger, until) {
+        Ok(()) | Err(Failure::Ledger(_)) => Ok(()),
+        Err(failure) => Err(failure.to_string()),
+    }
+}
+
 fn may_be_made(root: &Path) -> io::Result<()> {
     let there = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
     if !there.is_dir() {
@@ -67,7 +106,11 @@ fn looked_at() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// What `look` says of `root`, in a thread that is left behind if that comes too late.
-fn in_time(root: &Path, until: Instant, look: fn(&Path) -> io::Result<()>) -> io::Result<()> {
+fn in_time<T: Send + 'static>(
+    root: &Path,
+    until: Instant,
+    look: fn(&Path) -> io::Result<T>,
+) -> io::Result<T> {
     let late = || io::Error::new(io::ErrorKind::TimedOut, "the file system does not answer");
     {
         let mut looked_at = looked_at();
@@ -120,7 +163,7 @@ mod tests {
     #[test]
     fn a_file_system_that_hangs_is_waited_for_by_one_thread_alone() {
         let root = Path::new("/hangs");
-        let hangs = |_: &Path| {
+        let hangs = |_: &Path| -> io::Result<()> {
             loop {
                 thread::park();
             }

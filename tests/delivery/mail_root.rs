@@ -46,6 +46,16 @@ impl Host {
         assert!(ended == Some(status) && said.contains(says), "{args:?}: {ended:?} {said}");
     }
 
+    /// What the metrics say of the mail store.
+    #[track_caller]
+    fn store_up(&self, is_up: bool) {
+        let file = self.path("onedrop.prom").display().to_string();
+        self.ends(&["status", "--prometheus", &file], 0, "");
+        let text = fs::read_to_string(&file).expect("metrics");
+        let line = format!("\nonedrop_store_up {}\n", u8::from(is_up));
+        assert!(text.contains(&line), "{line}{text}");
+    }
+
     #[track_caller]
     fn delivers(&self, to: &str, name: &str, status: i32, says: &str) {
         let output = deliver(&self.config, &["-d", to], from_ann(name).as_bytes());
@@ -147,10 +157,12 @@ fn a_root_and_a_ledger_know_each_other() {
     fs::rename(other.path("mail"), host.path("mail")).expect("a folder");
     host.delivers(SCUBA, "first", 75, "mail belongs to another ledger");
     host.ends(&["status"], 1, "mail belongs to another ledger");
+    host.store_up(false);
     host.ends(&["check", "--account", "scuba"], 75, "mail belongs to another ledger");
     host.ends(&["migrate"], 75, "mail belongs to another ledger");
     // The administrator says that it is the right one: a new ledger, or one of a backup.
     host.ends(&["migrate", "--accept-config"], 0, "mail belongs to this ledger now");
+    host.store_up(true);
     host.delivers(SCUBA, "first", 0, "stored");
     // Both are this ledger's by now.
     fs::rename(host.path("mail"), host.path("others")).expect("a folder");
@@ -159,11 +171,41 @@ fn a_root_and_a_ledger_know_each_other() {
     // Restored from a backup that lacks the mark.
     fs::remove_file(host.path("mail/.onedrop")).expect("a mark");
     host.delivers(SCUBA, "third", 75, "lacks the mark");
+    host.store_up(false);
     host.ends(&["migrate", "--accept-config"], 0, "mail is marked as this ledger's");
     host.delivers(SCUBA, "third", 0, "stored");
     fs::write(host.path("mail/.onedrop"), "").expect("a file");
     host.delivers(SCUBA, "fourth", 75, "is not a mark");
     host.ends(&["migrate", "--accept-config"], 75, "is not a mark");
+}
+
+#[test]
+fn a_dry_run_names_the_root_that_migrate_would_make_or_mark() {
+    let site = Site::embedded();
+    let config = site.config("etc", REAL);
+    let host = Host { site, config };
+    let other = Host::new("");
+    host.ends(&["migrate"], 0, "mail is marked as this ledger's");
+    let forget = "DELETE FROM onedrop_proof WHERE login_user = ''";
+    host.site.sqlite().execute_batch(forget).expect("SQL");
+    let would = |args: &[&str], status: i32, says: &str| {
+        let before = host.below("mail");
+        host.ends(&[&["migrate", "--dry-run"], args].concat(), status, says);
+        assert_eq!(host.below("mail"), before, "{says}");
+    };
+    fs::remove_dir_all(host.path("mail")).expect("a folder");
+    would(&[], 0, "/mail and mark it as this ledger's\n");
+    assert!(!host.path("mail").exists());
+    would(&["--json"], 0, "\"mail_root\": \"would make /");
+    fs::create_dir(host.path("mail")).expect("a folder");
+    would(&[], 0, "/mail as this ledger's\n");
+    host.ends(&["migrate"], 0, "mail is marked as this ledger's");
+    would(&["--json"], 0, "\"mail_root\": null");
+    // As a real run would end.
+    fs::rename(host.path("mail"), host.path("aside")).expect("a folder");
+    would(&[], 75, "mail is not there");
+    fs::rename(other.path("mail"), host.path("mail")).expect("a folder");
+    would(&[], 75, "mail belongs to another ledger");
 }
 
 #[test]

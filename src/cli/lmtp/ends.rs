@@ -62,12 +62,13 @@ fn look(
         tracing::error!("ledger: {error}; {UNTIL}");
     }
     let ledger_up = checked.is_ok();
-    let figures = checked.ok().and_then(|ledger| {
-        let figures = figures(&*ledger, loaded, until);
+    let ledger = checked.as_deref().ok();
+    let figures = ledger.and_then(|ledger| {
+        let figures = figures(ledger, loaded, until);
         figures.map_err(|error| tracing::warn!(%error, "the gauges could not be read")).ok()
     });
-    let answers = status::store_answers(&loaded.config, Instant::now() + LOOK);
-    if let Err(why) = &answers
+    let serves = status::store_serves(&loaded.config, ledger, Instant::now() + LOOK);
+    if let Err(why) = &serves
         && is_first
     {
         tracing::error!("store: {why}; {UNTIL}");
@@ -76,7 +77,7 @@ fn look(
     let jobs_config_ok = Config::load_despite_jobs(config, Opens::Ledger)
         .is_ok_and(|now| now.job_problems.is_empty());
     let unrecorded = status::unrecorded_count(&loaded.shown_file(), Instant::now() + LOOK);
-    let seen = SeenByHost { ledger_up, store_up: answers.is_ok(), jobs_config_ok, unrecorded };
+    let seen = SeenByHost { ledger_up, store_up: serves.is_ok(), jobs_config_ok, unrecorded };
     gauges.set(seen, figures.as_ref(), SystemTime::now());
 }
 
