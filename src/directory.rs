@@ -78,6 +78,19 @@ impl std::fmt::Display for Destination {
     }
 }
 
+/// A mailbox that the ledger names, for people: its name, and ` (variant 9f3a)` if a copy there is
+/// of a [variant](crate::message::filter_variant) of the message.
+pub fn place_and_variant(mailbox: &str) -> (&str, String) {
+    let parts = mailbox.rsplit_once('\\').filter(|(place, variant)| {
+        let is_number = variant.bytes().all(|byte| byte.is_ascii_hexdigit());
+        !place.is_empty() && variant.len() == 16 && is_number
+    });
+    match parts {
+        Some((place, variant)) => (place, format!(" (variant {})", &variant[..4])),
+        None => (mailbox, String::new()),
+    }
+}
+
 /// Whose mailbox an address means.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(from = "HomeKey")]

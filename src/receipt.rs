@@ -1,5 +1,7 @@
 //! Where a copy is in its mailbox, as the store named it when it took the copy.
 
+use crate::directory::place_and_variant;
+
 /// What tells one stored copy from all others in its mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receipt {
@@ -35,7 +37,7 @@ impl std::fmt::Display for Receipt {
             Receipt::Name(name) => write!(f, "name={name}"),
             Receipt::Handed(id) => write!(f, "lmtp={id}"),
             Receipt::Unnamed => f.write_str("uid=?"),
-            Receipt::Elsewhere(mailbox) => write!(f, "instead={mailbox}"),
+            Receipt::Elsewhere(mailbox) => write!(f, "instead={}", place_and_variant(mailbox).0),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Loaded;
+use crate::directory::place_and_variant;
 use crate::exit::Verdict;
 use crate::ledger::{AnyLedger, Attempt, LedgerError, Window};
 use crate::pool::Limits;
@@ -183,9 +184,10 @@ impl FindingsPrinter {
             format!("{opening}{}", serde_json::to_string(finding).unwrap_or_default())
         } else {
             let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");
+            let (place, variant) = place_and_variant(&finding.mailbox);
             let line = format!(
-                "{}: account={} mailbox={} {id}: {}",
-                finding.topic, finding.account, finding.mailbox, finding.text
+                "{}: account={} mailbox={place}{variant} {id}: {}",
+                finding.topic, finding.account, finding.text
             );
             let paint = match finding.level {
                 Level::Info | Level::Repaired | Level::Settled => Paint::Good,

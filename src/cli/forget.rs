@@ -6,6 +6,7 @@ use super::{CommandOutcome, counted, since};
 use crate::clock::SystemClock;
 use crate::command_line::ForgetArgs;
 use crate::config::Loaded;
+use crate::directory::place_and_variant;
 use crate::exit::Verdict;
 use crate::ledger::{ForgetWhat, ForgottenCopy, PassedBy};
 use crate::retention;
@@ -93,6 +94,7 @@ fn line(copy: &ForgottenCopy) -> ForgottenLine {
 fn text(line: &ForgottenLine, done: &str) -> String {
     let ForgottenLine { message_id, account, mailbox, why, .. } = line;
     let id = message_id.as_deref().unwrap_or("(no Message-ID)");
+    let (place, variant) = place_and_variant(mailbox);
     let done = why.map_or(done.to_owned(), |why| format!("passed by: {why}"));
-    shown(&format!("account={account} mailbox={mailbox} {id}: {done}")).into_owned() + "\n"
+    shown(&format!("account={account} mailbox={place}{variant} {id}: {done}")).into_owned() + "\n"
 }

@@ -10,7 +10,7 @@ use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, since};
 use crate::command_line::TraceArgs;
 use crate::config::Loaded;
-use crate::directory::Known;
+use crate::directory::{Known, place_and_variant};
 use crate::exit::Verdict;
 use crate::ledger::{
     HANDED_OVER, LedgerError, SchemaVersion, Trace, TraceAttempt, TraceCopy, TraceFilter,
@@ -214,9 +214,10 @@ impl TraceText<'_> {
             }
             (_, None) => "not delivered".to_owned(),
         };
+        let (place, variant) = place_and_variant(&copy.mailbox);
         let mut text = match copy.state.as_str() {
-            HANDED_OVER => format!("account={}: {state}", copy.account),
-            _ => format!("account={} mailbox={}: {state}", copy.account, copy.mailbox),
+            HANDED_OVER => format!("account={}{variant}: {state}", copy.account),
+            _ => format!("account={} mailbox={place}{variant}: {state}", copy.account),
         };
         if copy.epoch > 1 {
             text += &format!(", tried {} times", copy.epoch);

@@ -118,8 +118,8 @@ impl Placing<'_> {
 
     /// What is placed for the copy, which may have been meant for another mailbox.
     pub(super) fn as_meant(&self, index: usize, placed: &Placed) -> Placed {
-        let meant = &self.job.destinations[index].mailbox;
-        let instead_of = self.stand_ins[index].get().map(|_| meant.clone());
+        let meant = self.job.destinations[index].place();
+        let instead_of = self.stand_ins[index].get().map(|_| meant.to_owned());
         Placed { instead_of, ..placed.clone() }
     }
 }

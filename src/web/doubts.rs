@@ -8,6 +8,7 @@ use askama::Template;
 use super::look::{self, Looked, PAGE, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When};
 use super::{AskedPage, Site};
+use crate::directory::place_and_variant;
 use crate::ledger::{CopyOnRecord, Numbered, Standing, first_since};
 use crate::status::verify_since;
 use crate::text;
@@ -26,6 +27,7 @@ struct DoubtRow {
     recorded: When,
     account: String,
     mailbox: String,
+    variant: String,
     mark: StateMark,
     owner: String,
     epoch: i64,
@@ -139,12 +141,14 @@ fn cut(
 
 fn row(copy: &CopyOnRecord) -> DoubtRow {
     let id = copy.identity.message_id.as_deref().unwrap_or(b"(no Message-ID)");
+    let (place, variant) = place_and_variant(&copy.destination.mailbox);
     DoubtRow {
         message: copy.message,
         message_id: text::of_bytes(id, ID_BYTES),
         recorded: When::of(copy.recorded_at),
         account: copy.destination.account.clone(),
-        mailbox: copy.destination.mailbox.clone(),
+        mailbox: place.to_owned(),
+        variant,
         mark: mark(copy),
         owner: copy.owner.clone(),
         epoch: copy.epoch,

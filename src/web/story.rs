@@ -9,6 +9,7 @@ use askama::Template;
 use super::Site;
 use super::doubts::verify_command;
 use super::page::{Head, Html, NotShown, StateMark, When, took};
+use crate::directory::place_and_variant;
 use crate::ledger::{HANDED_OVER, Trace, TraceAttempt, TraceCopy};
 use crate::text::shell::operand;
 
@@ -28,6 +29,8 @@ struct StoryEvent {
 /// A copy as it stands.
 struct CopyPart {
     copy: TraceCopy,
+    mailbox: String,
+    variant: String,
     mark: StateMark,
     placed: Option<When>,
     until: Option<When>,
@@ -138,7 +141,9 @@ fn of_attempt(attempt: &TraceAttempt) -> StoryEvent {
 }
 
 fn of_copy(copy: &TraceCopy) -> Option<StoryEvent> {
-    let place = format!("in {} of {}", copy.mailbox, copy.account);
+    let (mailbox, variant) = place_and_variant(&copy.mailbox);
+    let whose = format!("{}{variant}", copy.account);
+    let place = format!("in {mailbox} of {whose}");
     let receipt = copy.receipt.as_deref().unwrap_or_default();
     let time = copy.placed_at.as_ref().or(copy.leased_until.as_ref()).or(copy.due_at.as_ref())?;
     let (mark, text) = match copy.state.as_str() {
@@ -152,11 +157,11 @@ fn of_copy(copy: &TraceCopy) -> Option<StoryEvent> {
         "placed" => (StateMark::good("placed"), format!("{place} as {receipt}")),
         HANDED_OVER if copy.found_by_look => (
             StateMark::good("found"),
-            format!("for {} as {receipt}, by the look after a doubt", copy.account),
+            format!("for {whose} as {receipt}, by the look after a doubt"),
         ),
         HANDED_OVER => (
             StateMark::good(HANDED_OVER),
-            format!("for {} as {receipt}; the mail server's filters decide where", copy.account),
+            format!("for {whose} as {receipt}; the mail server's filters decide where"),
         ),
         "elsewhere" => (StateMark::good("elsewhere"), format!("not {place}: {receipt}")),
         "leased" => (StateMark::waits("leased"), format!("{place} to {} until then", copy.owner)),
@@ -200,7 +205,10 @@ fn copy(copy: &TraceCopy) -> CopyPart {
         (copy.wrapped, "attached to a message of ours, because its header is damaged"),
         (copy.kept.is_some(), "its bytes are kept until it is placed"),
     ];
+    let (mailbox, variant) = place_and_variant(&copy.mailbox);
     CopyPart {
+        mailbox: mailbox.to_owned(),
+        variant,
         mark,
         next,
         placed: copy.placed_at.as_deref().map(When::on_record),

@@ -120,6 +120,7 @@ fn a_copy_with_nul_for_0x80_keeps_no_other_out_of_a_maildir() {
                 let told = give(&config, account, message);
                 assert!(told.starts_with(said), "{told}");
                 assert!(told.contains(&format!("account={account} mailbox=INBOX ")), "{told}");
+                assert!(account != "doug" || told.trim_end().ends_with(" instead_of=Gone"));
             }
         }
         let folder = site.root.join("m").join(account).join("Maildir/new");
@@ -130,8 +131,23 @@ fn a_copy_with_nul_for_0x80_keeps_no_other_out_of_a_maildir() {
         copies.sort();
         assert_eq!(copies, [forged, real]);
     }
-    let verified = run(&config, &["verify", "--since", "2d"]);
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    let said = |args: &[&str]| {
+        let output = run(&config, args);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    said(&["verify", "--since", "2d"]);
+    // For people by a few digits, for programs as the ledger has it.
+    let trace = said(&["trace", "<quotes-doug@x>"]);
+    for copy in
+        ["mailbox=Gone: ", "mailbox=Gone (variant ", "mailbox=INBOX: ", "mailbox=INBOX (variant "]
+    {
+        assert!(trace.contains(copy), "{copy}: {trace}");
+    }
+    assert!(trace.contains("instead=INBOX\n") && !trace.contains('\\'), "{trace}");
+    let trace = said(&["trace", "--json", "<quotes-doug@x>"]);
+    assert!(trace.contains(r#""mailbox": "INBOX\\"#), "{trace}");
 }
 
 /// With every receipt forgotten the look has to find the copies, and sends what it may of the

@@ -13,6 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::command_line::ReplayArgs;
 use crate::config::Loaded;
 use crate::deliver::Policy;
+use crate::directory::place_and_variant;
 use crate::exit::Verdict;
 use crate::ledger::Attempt;
 use crate::replay::failures::LEFT;
@@ -169,7 +170,8 @@ fn line(one: &Replayed<'_>) -> ReplayedLine {
 fn text(line: &ReplayedLine, screen: Screen) -> String {
     let ReplayedLine { message_id, account, mailbox, state, text } = line;
     let id = message_id.as_deref().unwrap_or("(no Message-ID)");
-    let place = format!("account={account} mailbox={mailbox} {id}");
+    let (place, variant) = place_and_variant(mailbox);
+    let place = format!("account={account} mailbox={place}{variant} {id}");
     let paint = if *state == FileState::Failed.name() { Paint::Bad } else { Paint::Good };
     let line = format!("{}: {} {}", shown(&place), screen.painted(state, paint), shown(text));
     screen.fitted(line.trim_end(), 2) + "\n"
