@@ -14,6 +14,7 @@ use crate::receipt::Receipt;
 use crate::shared_config::ConfigMismatch;
 pub use crate::shared_config::{FilterFields, SharedConfig};
 
+mod doubts;
 mod durability;
 mod facts;
 mod given_up;

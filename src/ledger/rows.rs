@@ -255,15 +255,6 @@ pub const GIVE_BACK: &str = "leased_until = NULL, in_doubt = prior_doubt,
     placed_epoch = CASE WHEN coalesce(placed_epoch, 0) = epoch - 1 THEN epoch
                         ELSE placed_epoch END";
 
-/// SQL: whether `c`, which is not placed, may stand in its mailbox. That it looks back is no doubt
-/// by itself.
-pub const IN_DOUBT: &str = "(c.in_doubt AND NOT (c.looks_back AND c.leased_until IS NULL
-    AND coalesce(c.placed_epoch, 0) = c.epoch))";
-
-/// SQL: whether people are told that `c` wants another look.
-pub const WANTS_A_LOOK: &str = "(c.placed_at IS NULL
-    OR c.settled_at IS NULL AND (c.epoch > 1 OR NOT c.looks_back))";
-
 /// SQL: whether the bytes of `m` are on record.
 pub const HAS_RAW: &str = "EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id)";
 

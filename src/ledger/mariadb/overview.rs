@@ -7,10 +7,11 @@ use super::MariadbLedger;
 use super::attempts::INDEXED;
 use super::connection::{MariadbSession, first, rows_at};
 use super::statement::{SqlBatch, values};
+use crate::ledger::doubts;
 use crate::ledger::overview::{
     self, Dialect, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN, only,
 };
-use crate::ledger::rows::{self, SqlRow};
+use crate::ledger::rows::SqlRow;
 use crate::ledger::{HostRow, LedgerError, OpenCopies, Overview, RecentAttempts, SCHEMA_VERSION};
 use crate::text;
 
@@ -67,7 +68,7 @@ ON DUPLICATE KEY UPDATE program_version = VALUES(program_version),
 fn with_most(sql: &str) -> String {
     let sql = sql
         .replace("{open}", IS_OPEN)
-        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{in_doubt}", doubts::IN_DOUBT)
         .replace("{most}", &MOST_OPEN.to_string());
     sql.replace("{ago}", &DIALECT.ago.replace("{}", "m.recorded_at"))
 }

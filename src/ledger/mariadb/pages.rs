@@ -10,6 +10,7 @@ use super::attempts::INDEXED;
 use super::statement::{Value, list, values};
 use super::trace::{story, with_times};
 use super::verify;
+use crate::ledger::doubts;
 use crate::ledger::pages::{
     self, ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -199,7 +200,7 @@ impl Pages for MariadbLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let sql = UNSETTLED
-            .replace("{wants_a_look}", rows::WANTS_A_LOOK)
+            .replace("{wants_a_look}", doubts::WANTS_A_LOOK)
             .replace("{copy}", &verify::copy());
         self.lines(until, &sql, values![after, limit], rows::copy_on_record)
     }

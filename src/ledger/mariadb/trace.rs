@@ -9,9 +9,10 @@ use super::MariadbLedger;
 use super::attempts::INDEXED;
 use super::connection::{MariadbSession, rows_at};
 use super::statement::{SqlBatch, Value, list, values};
+use crate::ledger::doubts;
 use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
-    LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, rows, wanted_hashes,
+    LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, wanted_hashes,
 };
 use crate::text;
 
@@ -185,7 +186,7 @@ fn trace(
 /// Replaces each `{column}` that is a time by its ISO 8601 text, and `{unrecorded}`.
 pub(super) fn with_times(sql: &str) -> String {
     let times = ["recorded_at", "date", "placed_at", "leased_until", "started_at", "due_at"];
-    let sql = sql.replace("{in_doubt}", rows::IN_DOUBT);
+    let sql = sql.replace("{in_doubt}", doubts::IN_DOUBT);
     let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     times.into_iter().fold(
         sql.replace("{overdue}", &OVERDUE.as_secs().to_string()),

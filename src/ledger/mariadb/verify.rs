@@ -6,6 +6,7 @@ use super::connection::rows_at;
 use super::kept;
 use super::statement::{SqlBatch, Value, values};
 use super::{MariadbLedger, connection};
+use crate::ledger::doubts;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
     Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window, rows,
@@ -89,7 +90,7 @@ pub(super) const CHANGED: &str = "SELECT ROW_COUNT() > 0";
 
 /// The query for the copies whose rows are `wanted`.
 pub(super) fn copy() -> String {
-    COPY.replace("{in_doubt}", rows::IN_DOUBT)
+    COPY.replace("{in_doubt}", doubts::IN_DOUBT)
 }
 
 /// From when on the message of a copy of the window may have been recorded.

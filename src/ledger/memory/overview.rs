@@ -121,5 +121,5 @@ impl Overview for MemoryLedger {
 }
 
 fn is_open(row: &CopyRow) -> bool {
-    row.receipt.is_none() && row.is_in_doubt() && row.due_at.is_none()
+    row.receipt.is_none() && row.doubt().is_in_doubt() && row.due_at.is_none()
 }

@@ -222,11 +222,10 @@ impl Pages for MemoryLedger {
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         self.call("unsettled_copies", || {
             let rows = self.rows();
-            Ok(rows.copies_on_record(limit, |copy, one| {
-                let is_more = one.epoch > 1 || !one.looks_back;
-                let is_open =
-                    !matches!(one.standing, Standing::Placed { .. }) || !one.settled && is_more;
-                copy > after && rows.unsettled.contains_key(&copy) && is_open
+            let wants_a_look =
+                |copy: &i64| rows.copies.get(copy).is_some_and(|row| row.doubt().wants_a_look());
+            Ok(rows.copies_on_record(limit, |copy, _| {
+                copy > after && rows.unsettled.contains_key(&copy) && wants_a_look(&copy)
             }))
         })
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::time::{Time, wall_clock};
 use crate::directory::Destination;
+use crate::ledger::doubts::CopyDoubt;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
@@ -436,10 +437,17 @@ impl Rows {
 }
 
 impl CopyRow {
-    /// As [`IN_DOUBT`](super::super::rows::IN_DOUBT).
-    pub fn is_in_doubt(&self) -> bool {
-        let was_only_given_back = self.leased_until.is_none() && self.placed_epoch == self.epoch;
-        self.in_doubt && !(self.looks_back && was_only_given_back)
+    /// What the rules about doubts ask of it.
+    pub fn doubt(&self) -> CopyDoubt {
+        CopyDoubt {
+            in_doubt: self.in_doubt,
+            looks_back: self.looks_back,
+            has_lease: self.leased_until.is_some(),
+            placed_epoch: self.placed_epoch,
+            epoch: self.epoch,
+            is_placed: self.receipt.is_some(),
+            is_settled: self.settled,
+        }
     }
 
     /// One that nobody has leased yet.

@@ -163,7 +163,7 @@ impl CopyRow {
             mailbox: self.destination.mailbox.clone(),
             state: match &self.receipt {
                 Some(receipt) => receipt_state(Some(receipt)),
-                None => open_state(leased, self.is_in_doubt(), self.due_at.is_some()),
+                None => open_state(leased, self.doubt().is_in_doubt(), self.due_at.is_some()),
             }
             .to_owned(),
             receipt: self.receipt.as_ref().map(ToString::to_string),

@@ -137,7 +137,7 @@ impl Rows {
                 ago: self.time.now().saturating_sub(row.placed_at),
             },
             None if is_leased => Standing::Leased,
-            None if row.is_in_doubt() => {
+            None if row.doubt().is_in_doubt() => {
                 Standing::InDoubt { lease_left_over: row.leased_until.is_some() }
             }
             None => Standing::Free,

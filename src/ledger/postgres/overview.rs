@@ -8,6 +8,7 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::columns::INDEXED;
 use super::connection::Statement;
+use crate::ledger::doubts;
 use crate::ledger::overview::{self, Dialect, MOST_HOSTS, MOST_OPEN, only};
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{HostRow, LedgerError, OpenCopies, Overview, RecentAttempts, SCHEMA_VERSION};
@@ -72,7 +73,7 @@ fn counts() -> String {
 
 fn with_most(sql: &str) -> String {
     sql.replace("{open}", IS_OPEN)
-        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{in_doubt}", doubts::IN_DOUBT)
         .replace("{most}", &MOST_OPEN.to_string())
 }
 

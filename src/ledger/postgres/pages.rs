@@ -13,6 +13,7 @@ use super::columns::INDEXED;
 use super::connection::Statement;
 use super::trace::{story, with_times};
 use super::verify;
+use crate::ledger::doubts;
 use crate::ledger::pages::{
     self, ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -245,7 +246,7 @@ impl Pages for PostgresLedger {
         let statement = || {
             Statement::new(
                 UNSETTLED
-                    .replace("{wants_a_look}", rows::WANTS_A_LOOK)
+                    .replace("{wants_a_look}", doubts::WANTS_A_LOOK)
                     .replace("{copy}", &verify::copy()),
             )
             .with(after, Type::INT8)

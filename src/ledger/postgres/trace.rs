@@ -9,6 +9,7 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::columns::INDEXED;
 use super::connection::{Connection, Statement};
+use crate::ledger::doubts;
 use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
     LedgerError, OVERDUE, Records, Trace, TraceBuilder, TraceFilter, rows, wanted_hashes,
@@ -188,7 +189,7 @@ fn conditions<'a>(statement: Statement<'a>, filter: &TraceFilter<'a>) -> Stateme
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC, and `{unrecorded}`.
 pub(super) fn with_times(sql: &str) -> String {
     let times = [("recorded_at", ""), ("date", ""), ("placed_at", ".MS"), ("leased_until", ".MS")];
-    let sql = sql.replace("{in_doubt}", rows::IN_DOUBT);
+    let sql = sql.replace("{in_doubt}", doubts::IN_DOUBT);
     let sql = sql.replace("{unrecorded}", UNRECORDED).replace("{attempts}", &ATTEMPTS.to_string());
     let mut sql = sql.replace("{overdue}", &OVERDUE.as_secs().to_string());
     for (column, millis) in times.into_iter().chain([("started_at", ".MS"), ("due_at", "")]) {

@@ -7,6 +7,7 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::connection::Statement;
 use super::retention::bytes_in;
+use crate::ledger::doubts;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window};
 use crate::receipt::Receipt;
@@ -95,7 +96,7 @@ SELECT id FROM settled";
 
 /// The query for the copies whose rows are `wanted`.
 pub(super) fn copy() -> String {
-    COPY.replace("{in_doubt}", rows::IN_DOUBT)
+    COPY.replace("{in_doubt}", doubts::IN_DOUBT)
 }
 
 fn recent() -> String {

@@ -7,6 +7,7 @@ use rusqlite::params;
 
 use super::copies::copys_lease_end;
 use super::{SqliteLedger, read};
+use crate::ledger::doubts;
 use crate::ledger::overview::{self, Dialect, MOST_HOSTS, MOST_OPEN, only};
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::{HostRow, LedgerError, OpenCopies, Overview, RecentAttempts, SCHEMA_VERSION};
@@ -52,7 +53,7 @@ ON CONFLICT DO UPDATE SET program_version = excluded.program_version,
 /// As `onedrop status` asks.
 pub(super) fn open_copies() -> String {
     let is_open = IS_OPEN
-        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{in_doubt}", doubts::IN_DOUBT)
         .replace("{lease_end}", &copys_lease_end("c.", "?3", "?4"));
     OPEN.replace("{open}", &is_open).replace("{most}", &MOST_OPEN.to_string())
 }

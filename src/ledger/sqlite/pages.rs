@@ -8,6 +8,7 @@ use rusqlite::{Params, Row, params};
 use super::trace::{story, with_times};
 use super::verify::copies;
 use super::{SqliteLedger, SqliteSession, read};
+use crate::ledger::doubts;
 use crate::ledger::pages::{
     self, ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -112,7 +113,7 @@ pub(super) fn statements() -> Vec<(&'static str, String)> {
         ("failures", with_times(FAILURES)),
         ("activity", activity),
         ("unplaced", copies(UNPLACED)),
-        ("unsettled", copies(&UNSETTLED.replace("{wants_a_look}", rows::WANTS_A_LOOK))),
+        ("unsettled", copies(&UNSETTLED.replace("{wants_a_look}", doubts::WANTS_A_LOOK))),
         ("message from", from(Numbered::Message)),
         ("attempt from", from(Numbered::Attempt)),
         ("last message", last(Numbered::Message)),

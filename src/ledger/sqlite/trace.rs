@@ -6,6 +6,7 @@ use rusqlite::{Connection, Params, params};
 
 use super::copies::copys_lease_end;
 use super::{BootTime, SqliteLedger, read};
+use crate::ledger::doubts;
 use crate::ledger::rows::{self, SqlRow};
 use crate::ledger::trace::ATTEMPTS;
 use crate::ledger::{
@@ -198,7 +199,7 @@ fn messages(
 
 /// Replaces each `{column}` that is a time by its ISO 8601 text in UTC.
 pub(super) fn with_times(sql: &str) -> String {
-    let sql = sql.replace("{in_doubt}", rows::IN_DOUBT);
+    let sql = sql.replace("{in_doubt}", doubts::IN_DOUBT);
     let columns = ["recorded_at", "date", "placed_at", "started_at", "due_at"];
     columns.iter().fold(sql.replace("{overdue}", &OVERDUE.as_secs().to_string()), |sql, column| {
         let text = format!("strftime('%Y-%m-%dT%H:%M:%SZ', {column}, 'unixepoch')");

@@ -6,6 +6,7 @@ use rusqlite::params;
 
 use super::copies::copys_lease_end;
 use super::{SqliteLedger, first, read};
+use crate::ledger::doubts;
 use crate::ledger::rows::SqlRow;
 use crate::ledger::{
     Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window, rows,
@@ -90,7 +91,7 @@ DELETE FROM onedrop_unsettled WHERE copy_id = (SELECT id FROM onedrop_copy
 /// The query for copies that meet the condition.
 pub(super) fn copies(condition: &str) -> String {
     format!("{COPY}{condition}")
-        .replace("{in_doubt}", rows::IN_DOUBT)
+        .replace("{in_doubt}", doubts::IN_DOUBT)
         .replace("{lease_end}", &lease_end())
 }
 
