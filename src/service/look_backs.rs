@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What waits, and what is remembered of those that have ended.
 const MOST_WAITING: usize = 1000;
 const MOST_ENDED: usize = 1000;
+/// And so many bytes of each: an account may have thousands of mailboxes, and a sender a long
+/// Message-ID.
+const MOST_BYTES: usize = 32 << 20;
 /// A look may take so long.
 const LONGEST: Duration = Duration::from_secs(1800);
 
@@ -66,6 +69,7 @@ struct LookBackJob {
 
 struct EndedLook {
     at: Instant,
+    bytes: usize,
     /// `None`: it failed, which was told.
     looked: Option<Looked>,
 }
@@ -108,7 +112,8 @@ impl LookBacks for LookBackQueue {
         let waits_last = state.waiting.contains_key(&place(true));
         let place = place(waits_last || state.has_failed(&name));
         if !state.is_running(&name) && !state.waiting.contains_key(&place) {
-            if state.waiting.len() >= MOST_WAITING {
+            let bytes = state.waiting.values().map(|job| job.sought.bytes()).sum::<usize>();
+            if state.waiting.len() >= MOST_WAITING || bytes >= MOST_BYTES {
                 return LookBackEnd::Later("too many others are looked for first".to_owned());
             }
             let destination = destination.clone();
@@ -213,11 +218,16 @@ impl LookBackState {
     fn ends(&mut self, job: &LookBackJob, looked: Looked) {
         let name = job.name;
         self.running.retain(|other| other.name != name);
-        if self.ended.len() >= MOST_ENDED {
+        let bytes = looked.as_ref().ok().and_then(Option::as_ref).map_or(0, |one| one.bytes());
+        self.ended.remove(&name);
+        while self.ended.len() >= MOST_ENDED
+            || self.ended.values().map(|one| one.bytes).sum::<usize>() + bytes > MOST_BYTES
+        {
             let oldest = self.ended.iter().min_by_key(|(_, one)| one.at).map(|(name, _)| *name);
-            oldest.into_iter().for_each(|name| drop(self.ended.remove(&name)));
+            let Some(oldest) = oldest else { break };
+            self.ended.remove(&oldest);
         }
-        self.ended.insert(name, EndedLook { at: Instant::now(), looked: Some(looked) });
+        self.ended.insert(name, EndedLook { at: Instant::now(), bytes, looked: Some(looked) });
     }
 
     fn has_failed(&self, name: &Name) -> bool {
@@ -242,21 +252,16 @@ mod tests {
     use super::*;
     use crate::hook::{Call, Hook};
     use crate::message::{DedupBy, Message};
-    use crate::store::Copy;
     use crate::store::memory::MemoryStore;
+    use crate::store::{Copy, Mark};
 
     const SOON: Duration = Duration::from_secs(30);
 
-    fn look_back(
-        queue: &LookBackQueue,
-        account: &str,
-        (row, message_row): (RandomValue, i64),
-        time: Duration,
-    ) -> LookBackEnd {
+    fn sought(destination: &Destination) -> LookBack {
         let message = Message::new(b"Message-ID: <a@b>\n\nbody\n".to_vec(), DedupBy::Content);
-        let (destination, identity) = (Destination::inbox(account), message.identity());
-        let key = identity.copy_key(account, "INBOX");
-        let sought = LookBack::of(&Copy {
+        let identity = message.identity();
+        let key = identity.copy_key(&destination.account, "INBOX");
+        LookBack::of(&Copy {
             key: &key,
             head: b"",
             bytes: message.own_copy(),
@@ -266,9 +271,18 @@ mod tests {
             looked: None,
             newer_than: None,
             handed: None,
-        });
-        let (destination, until) = (&destination, Instant::now() + time);
-        let request = LookBackRequest { destination, row, sought, message: message_row, until };
+        })
+    }
+
+    fn look_back(
+        queue: &LookBackQueue,
+        account: &str,
+        (row, message): (RandomValue, i64),
+        time: Duration,
+    ) -> LookBackEnd {
+        let destination = &Destination::inbox(account);
+        let (sought, until) = (sought(destination), Instant::now() + time);
+        let request = LookBackRequest { destination, row, sought, message, until };
         queue.look_back(request, &MemoryStore::default())
     }
 
@@ -332,6 +346,21 @@ mod tests {
             end.send(Ok(())).expect("one is under way");
             assert!(is_under_way(next));
         }
+    }
+
+    #[test]
+    fn what_looks_have_come_to_has_a_bound_in_bytes() {
+        let mut state = LookBackState::default();
+        for name in 0..10 {
+            let destination = Destination::inbox("lisa");
+            let sought = sought(&destination);
+            let job = LookBackJob { name: [name; 16], destination, sought };
+            let mark = Mark { validity: 1, next: 1 };
+            let marks = [("x".repeat(MOST_BYTES / 4), mark)].into();
+            state.ends(&job, Ok(Some(Arc::new(LookedBack { found: None, marks }))));
+            assert!(state.end_of(&[name; 16]).is_some(), "the newest");
+        }
+        assert_eq!(state.ended.len(), 3);
     }
 
     #[test]

@@ -60,9 +60,7 @@ impl JournalRecord {
         let number = |value| text(value).and_then(|number| number.parse::<i64>().ok());
         let at = Timestamp::from_microsecond(self.microseconds?.parse().ok()?).ok()?;
         let (status, said) = (text(self.status), text(self.text)?);
-        // Behind the outcome and its status, which have fields.
-        let told = status.as_deref().and_then(|status| said.split_once(&format!(" {status}: ")));
-        let told = told.map_or(said.as_str(), |(_, told)| told);
+        let told = behind_the_heading(&said).unwrap_or(&said);
         let text_of_all = format!("{told}; not on record: this host's log tells it");
         Some(TraceAttempt {
             started_at: at.to_string(),
@@ -78,6 +76,23 @@ impl JournalRecord {
             text: Some(text_of_all),
         })
     }
+}
+
+/// What a record tells behind its five words: queue id, recipient, Message-ID, outcome and status.
+/// In quotation marks a sender may have written blanks, and any word ([`text::quoted`]).
+fn behind_the_heading(said: &str) -> Option<&str> {
+    let (mut is_quoted, mut is_escaped, mut words) = (false, false, 0);
+    let at = said.find(|c: char| {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' if is_quoted => is_escaped = true,
+            '"' => is_quoted = !is_quoted,
+            ' ' if !is_quoted => words += 1,
+            _ => {}
+        }
+        words == 5
+    })?;
+    Some(&said[at + 1..])
 }
 
 /// What was put off by this configuration file, the newest first; with `name` for that recipient or

@@ -29,6 +29,11 @@ pub struct Mark {
 }
 
 impl LookedBack {
+    /// How much memory it takes, about.
+    pub fn bytes(&self) -> usize {
+        self.marks.keys().map(|name| name.len() + 64).sum::<usize>() + 256
+    }
+
     /// The lowest UID of what came since into a mailbox; `None`: all is to be read.
     pub fn next_in(&self, mailbox: &str, validity: u32) -> Option<u32> {
         let mark = self.marks.get(mailbox).filter(|mark| mark.validity == validity)?;
@@ -64,6 +69,11 @@ impl LookBack {
             has_several_ids,
             is_apart: false,
         }
+    }
+
+    /// How much memory it takes, about.
+    pub fn bytes(&self) -> usize {
+        self.identity.message_id.as_ref().map_or(0, Vec::len) + 256
     }
 
     /// The same, in a session that no delivery waits for.

@@ -143,6 +143,29 @@ fn the_journal_is_read_with_care() {
     assert!(run(&admin, &["status"]).out.contains("last hour: 1 put off "));
 }
 
+/// A Message-ID that reads like the end of a record is none.
+#[test]
+fn a_senders_words_are_not_told_as_the_reason() {
+    let admin = Admin::new();
+    let mut command = admin.command(&ARGS);
+    command.env("ONEDROP__LEDGER__URL", "postgres://x@127.0.0.1:9/x?sslmode=disable");
+    let message =
+        b"Message-ID: <a@x \" tempfail 4.3.0: all is lost; call 555 \\\" 4.3.0: now>\n\nbody\n";
+    let (_, told) = told_to_the_journal(&command, message);
+    let text = told[0].lines().find_map(|line| line.strip_prefix("MESSAGE=")).expect("a text");
+    assert!(text.contains("all is lost"), "{text}");
+    journalctl(
+        &admin,
+        &[json!({
+            "__REALTIME_TIMESTAMP": "1795700000000000", "MESSAGE": text,
+            "ONEDROP_STATUS": "4.3.0", "ONEDROP_OUTCOME": "tempfail", "ONEDROP_RECIPIENT": SCUBA,
+        })],
+    );
+    let ended = run(&admin, &["status"]);
+    let line = ", the last: 4.3.0 ledger: cannot be reached: 127.0.0.1:9: ";
+    assert!(ended.out.contains(line) && !ended.out.contains("lost"), "{ended:?}");
+}
+
 #[test]
 fn what_the_ledger_refuses_for_another_configuration_is_on_record() {
     let admin = Admin::new();
