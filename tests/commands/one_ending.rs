@@ -1,14 +1,21 @@
 //! However many threads and signals come to the end of a process at once, it has one: the first
 //! one's words, and its exit status.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::getpid;
 use onedrop::exit::{self, LockCodes, LockEnding, Verdict};
 use onedrop::outcome::{Outcome, Status};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+
+use crate::support::wait_until;
 
 /// Set for the process that ends.
 const IS_TO_END: &str = "ONEDROP_TEST_IS_TO_END";
@@ -57,6 +64,47 @@ fn a_process_that_ends_in_all_ways_at_once() {
             });
         }
     });
+}
+
+/// A log that panics.
+struct BrokenLog;
+
+impl<S: Subscriber> Layer<S> for BrokenLog {
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+        panic!("the log is broken");
+    }
+}
+
+/// The process that the next test starts: whoever came first panics, and another one would end.
+#[test]
+fn a_process_that_panics_at_its_end() {
+    if std::env::var_os(IS_TO_END).is_none() {
+        return;
+    }
+    let log = Registry::default().with(BrokenLog);
+    let first = || {
+        let codes = LockCodes { mail: false, busy: 200, quiet: true };
+        exit::end_with_lock(&LockEnding::Busy("held".to_owned()), codes)
+    };
+    let first = AssertUnwindSafe(|| tracing::subscriber::with_default(log, first));
+    assert!(catch_unwind(first).is_err(), "it panicked");
+    end_by(0);
+}
+
+#[test]
+fn a_panic_at_the_end_ends_the_process_and_leaves_nobody_waiting() {
+    let mut command = Command::new(std::env::current_exe().expect("our own path"));
+    command.args(["one_ending::a_process_that_panics_at_its_end", "--exact"]);
+    command.env(IS_TO_END, "yes").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("a process");
+    let mut status = None;
+    let has_ended = wait_until(Duration::from_secs(20), || {
+        status = child.try_wait().expect("our child");
+        status.is_some()
+    });
+    child.kill().expect("our child");
+    assert!(has_ended, "it waits for ever");
+    assert_eq!(status.and_then(|status| status.code()), Some(75));
 }
 
 #[test]
