@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::command_line::{Admin, Ended, SCUBA};
-use crate::support::journal::told_to_the_journal;
+use crate::support::journal::{self, told_to_the_journal};
 use crate::support::{fixture, set_mode};
 
 const ARGS: [&str; 7] =
@@ -31,18 +31,8 @@ fn put_off(admin: &Admin, variable: &str, value: &str) -> Value {
     record.into()
 }
 
-/// A `journalctl` that has these records, and notes what it is asked.
 fn journalctl(admin: &Admin, records: &[Value]) {
-    let bin = admin.site.root.join("bin");
-    fs::create_dir_all(&bin).expect("a folder");
-    let lines: String = records.iter().map(|one| format!("{one}\n")).collect();
-    let asked = admin.site.root.join("asked");
-    let script = format!(
-        "#!/bin/sh\nfor one; do echo \"$one\"; done > {}\ncat <<'END'\n{lines}END\n",
-        asked.display()
-    );
-    fs::write(bin.join("journalctl"), script).expect("a program");
-    set_mode(&bin.join("journalctl"), 0o755);
+    journal::journalctl(&admin.site.root, records);
 }
 
 fn run(admin: &Admin, args: &[&str]) -> Ended {
@@ -119,6 +109,15 @@ fn what_no_ledger_has_is_shown_from_the_journal() {
     let both: Value = serde_json::from_str(&traced.out).expect("JSON");
     assert_eq!(both.as_array().map(Vec::len), Some(2), "{both}");
     assert_eq!((&both[1]["message"], &both[1]["attempts"][0]["pid"]), (&json!(0), &json!(77)));
+    // One that is on record all the same is shown once.
+    let (mut known, attempt) = (gone, &both[0]["attempts"][0]);
+    known["_PID"] = json!(attempt["pid"].to_string());
+    known["ONEDROP_QUEUE_ID"] = attempt["queue_id"].clone();
+    known["ONEDROP_RECIPIENT"] = attempt["recipient"].clone();
+    journalctl(&admin, std::slice::from_ref(&known));
+    let traced = run(&admin, &["trace", "--json", SCUBA]);
+    let on_record: Value = serde_json::from_str(&traced.out).expect("JSON");
+    assert_eq!(on_record.as_array().map(Vec::len), Some(1), "{on_record}");
     let mut command = admin.command(&["trace", "4Early"]);
     with_path(&admin, &mut command);
     let ended = Ended::of(&command.env("ONEDROP__LEDGER__URL", away).output().expect("onedrop"));

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
-use crate::support::journal::{Journal, told_to_the_journal};
+use crate::support::journal::{Journal, journalctl, told_to_the_journal};
 use crate::support::letters::{ANN, from_ann};
 use crate::support::lmtp::Lmtp;
 use crate::support::lmtp_client::{LmtpClient, Reply};
@@ -278,6 +279,31 @@ fn the_log_goes_on_when_journald_has_started_again() {
         };
         assert!(wait_until(Duration::from_secs(20), has_come), "{name}: {told}");
         journal.restart();
+    }
+}
+
+/// At RCPT, where a query asks the ledger, and at the end of the message. The metrics count what
+/// the journal has of it.
+#[test]
+fn what_is_put_off_before_it_is_on_record_can_be_found_in_the_log() {
+    for directory in ["", "[directory]\nquery = \"SELECT $1\"\n"] {
+        let site = Site::embedded();
+        let record = json!({
+            "__REALTIME_TIMESTAMP": "1795700000000000", "MESSAGE": "x", "ONEDROP_STATUS": "4.3.0",
+        });
+        let path = journalctl(&site.root, &[record.clone(), record]);
+        let server = site
+            .launch(directory)
+            .env("ONEDROP__LEDGER__URL", "postgres://x@127.0.0.1:9/x?sslmode=disable")
+            .env("PATH", &path)
+            .start();
+        let to = ["scuba@mail.axial.net"];
+        let replies = server.client().deliver(ANN, &to, from_ann("early")).expect("replies");
+        assert!(replies[0].to_string().starts_with("451 4.3.0 ledger: "), "{replies:?}");
+        let config = site.root.join("server/onedrop.toml").display().to_string();
+        server.wait_for_log(&format!(" STATUS=4.3.0 COLLISION=false UNRECORDED={config}"));
+        let counted = || server.metric("onedrop_unrecorded_deliveries") == Some(2.0);
+        assert!(wait_until(Duration::from_secs(20), counted), "{}", server.metrics());
     }
 }
 

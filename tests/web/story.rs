@@ -1,7 +1,10 @@
 //! A message's story: the order of its events, what is shown of many copies, and commands that do
 //! what the page says.
 
+use std::fs;
+
 use crate::served::Served;
+use crate::support::journal::journalctl;
 use crate::support::letters;
 use crate::support::site::{Files, Site, delivered, run};
 
@@ -137,6 +140,29 @@ fn a_copy_that_was_handed_over_is_in_no_mailbox_that_is_known() {
         assert!(!page.contains("INBOX</strong>") && !page.contains("in INBOX of"), "{page}");
         assert_eq!(commands(&page, "onedrop verify"), Vec::<String>::new());
     }
+}
+
+/// The front page has it as `status` does, from this host's journal.
+#[test]
+fn what_was_put_off_before_it_was_on_record_stands_on_the_front_page() {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let record = serde_json::json!({
+        "__REALTIME_TIMESTAMP": "1795700000000000", "ONEDROP_STATUS": "4.3.5",
+        "MESSAGE": "4Early: to=<a> message-id= tempfail 4.3.5: configuration: wrong",
+    });
+    let path = journalctl(&site.root, &[record]);
+    let config = site.config("web", "");
+    let served = Served::start_with(&config, &[], |command| {
+        command.env("PATH", path);
+    });
+    let front = served.page("/");
+    let line = "last hour: 1 put off before they were on record, the last: 4.3.5 configuration: \
+                wrong";
+    assert!(front.contains(line), "{front}");
+    let asked = fs::read_to_string(site.root.join("asked")).expect("a question");
+    let ours = format!("ONEDROP_UNRECORDED={}", config.display());
+    assert!(asked.lines().any(|line| line == ours), "{ours}: {asked}");
 }
 
 /// What people elsewhere wrote, and what a job printed, neither hides nor turns round the text

@@ -5,9 +5,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
-use super::{TempRoot, is_root};
+use serde_json::Value;
+
+use super::{TempRoot, is_root, set_mode};
 
 /// Runs `program` without a journal, so that a server logs to standard error. Only root can hide a
 /// journal of this host: other users run the program as it is.
@@ -58,6 +61,22 @@ impl Journal {
         }
         told
     }
+}
+
+/// Makes `bin/journalctl` in this folder, which has these records, and notes in the file `asked`
+/// what it is asked. Returns a PATH in which it is the first.
+pub fn journalctl(folder: &Path, records: &[Value]) -> String {
+    let bin = folder.join("bin");
+    fs::create_dir_all(&bin).expect("a folder");
+    let lines: String = records.iter().map(|one| format!("{one}\n")).collect();
+    let asked = folder.join("asked");
+    let script = format!(
+        "#!/bin/sh\nfor one; do echo \"$one\"; done > {}\ncat <<'END'\n{lines}END\n",
+        asked.display()
+    );
+    fs::write(bin.join("journalctl"), script).expect("a program");
+    set_mode(&bin.join("journalctl"), 0o755);
+    format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display())
 }
 
 fn bind(folder: &TempRoot) -> UnixDatagram {
