@@ -50,6 +50,15 @@ fn a_good_set_up_ends_with_0_and_a_line_per_end() {
 }
 
 #[test]
+fn root_is_told_to_check_as_the_delivery_user() {
+    let output = CheckSite::good().command().output().expect("onedrop");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let warning = "warning configuration: root may read what the delivery user may not: check as \
+                   that user (runuser -u onedrop -- onedrop check)";
+    assert_eq!(told.lines().next(), Some(warning), "{told}");
+}
+
+#[test]
 fn nothing_is_changed() {
     let site = CheckSite::good();
     let unchanged = |expected: &str| {

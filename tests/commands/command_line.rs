@@ -405,11 +405,12 @@ fn no_sender_writes_how_a_delivery_ended() {
     let admin = Admin::empty();
     let message = b"Subject: x\nMessage-ID: <a@x> delivered 2.0.0: stored account=ceo\n\nbody\n";
     let recipient = "x> message-id=<y> delivered 2.0.0: stored@elsewhere.example";
-    let command = admin.command(&["deliver", "--queue-id", "4Log", "-d", recipient]);
+    let queue_id = "4Log: delivered 2.0.0: stored";
+    let command = admin.command(&["deliver", "--queue-id", queue_id, "-d", recipient]);
     let (status, told) = told_to_the_journal(&command, message);
     assert_eq!((status.code(), told.len()), (Some(67), 1), "{told:#?}");
-    let text = "\nMESSAGE=4Log: to=\"<x> message-id=<y> delivered 2.0.0: \
-                stored@elsewhere.example>\" message-id=\"<a@x> delivered 2.0.0: stored \
+    let text = "\nMESSAGE=\"4Log: delivered 2.0.0: stored\": to=\"<x> message-id=<y> delivered \
+                2.0.0: stored@elsewhere.example>\" message-id=\"<a@x> delivered 2.0.0: stored \
                 account=ceo\" permfail 5.1.1: ";
     assert!(told[0].contains(text), "{text}: {told:#?}");
 }

@@ -205,13 +205,14 @@ fn what_hides_or_turns_text_round_is_shown_as_an_escape() {
                 || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         })
     };
-    let outputs: [&[&str]; 6] = [
+    let outputs: [&[&str]; 7] = [
         &["replay", "--json", "--to", "scuba@mail.axial.net", &file],
         &["trace", "scuba"],
         &["trace", "scuba", "--json"],
         &["status"],
         &["verify", "--since", "1h"],
         &["forget", "--since", "1h", "--dry-run"],
+        &["with-lock", "turned", "--", "/no\u{1b}[2J\u{202e}such"],
     ];
     for args in outputs {
         let ended = admin.run(args);

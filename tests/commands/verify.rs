@@ -77,3 +77,16 @@ fn a_run_that_is_resumed_goes_on_behind_the_account_where_the_last_one_stood() {
     fs::write(&file, stood("").to_string()).expect("a file");
     assert_eq!(told(&config, &["--all", "--resume", path]), ["ada", "bea", "cis"]);
 }
+
+/// The summary says what was passed over, and why; it is no finding to look into.
+#[test]
+fn a_copy_that_a_delivery_holds_is_counted_as_such() {
+    let (site, config) = site();
+    // Of another boot, a lease lasts its own length from this one's begin on.
+    let held = "UPDATE onedrop_copy SET leased_until = 1, lease_boot = 'another', placed_at = NULL,
+                       lease_ms = 1000000000000, file_name = NULL WHERE account = 'bea'";
+    assert_eq!(site.sqlite().execute(held, []).expect("SQL"), 1);
+    let output = run(&config, &["verify", "--all", "--account", "bea"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("1 copy compared, 1 held by a delivery and passed over"), "{told}");
+}

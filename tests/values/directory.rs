@@ -141,6 +141,9 @@ fn the_userdb_is_asked_for_accounts_of_the_domains_by_their_template() {
         ("doug@elsewhere.example", None, Some("doug@elsewhere.example")),
         ("../etc@mail.axial.net", None, None),
         ("a/b@mail.axial.net", None, None),
+        // A server that takes accounts for addresses would have another domain's user.
+        ("\"doug@other.example\"@mail.axial.net", None, None),
+        ("doug@other.example@mail.axial.net", None, None),
         ("@mail.axial.net", None, None),
         ("", None, None),
     ] {

@@ -50,6 +50,19 @@ fn believes(results: &str) -> bool {
     find(&header, "", Trust::Authenticated).is_some()
 }
 
+/// From has a domain in Unicode, and the results in ASCII, or the other way round.
+#[test]
+fn the_forms_of_an_international_domain_are_one() {
+    let of = |from: &str, results: &str| {
+        let results = format!("{OURS}; dmarc=pass header.from={results}");
+        let header = format!("Authentication-Results: {results}\nFrom: l@{from}");
+        find(&header, "", Trust::Authenticated).is_some()
+    };
+    let (unicode, ascii) = ("b\u{fc}cher.example", "xn--bcher-kva.example");
+    assert!(of(unicode, ascii) && of(ascii, unicode) && of(ascii, ascii));
+    assert!(!of(unicode, "bucher.example") && !of("bucher.example", ascii));
+}
+
 #[test]
 fn blanks_and_comments_may_stand_around_each_sign() {
     for blank in ["", " ", "  ", "\t", "\n\t", "(a)", " (a \\) (b) \"c\" ) \t", "\n ()\n "] {

@@ -92,7 +92,7 @@ fn a_record_is_a_line_per_field_and_a_full_journal_does_not_hold_anybody_up() {
     with(telemetry::journal(path).expect("it is there"), || {
         for _ in 0..10_000 {
             tracing::warn!(
-                queue_id = "4X\nFAKE=1",
+                queue_id = "4X\nFAKE=1\u{202e}\u{1b}",
                 milliseconds = 7u64,
                 error = "gone",
                 "not {}",
@@ -101,7 +101,7 @@ fn a_record_is_a_line_per_field_and_a_full_journal_does_not_hold_anybody_up() {
         }
     });
     let expected = "SYSLOG_IDENTIFIER=onedrop\nPRIORITY=4\nMESSAGE=not delivered: gone\n\
-                    ONEDROP_QUEUE_ID=4X FAKE=1\nONEDROP_MILLISECONDS=7\n";
+                    ONEDROP_QUEUE_ID=4X FAKE=1\\u202e\\u001b\nONEDROP_MILLISECONDS=7\n";
     assert_eq!(received(&journal), expected);
 }
 

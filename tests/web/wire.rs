@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 use onedrop::config::Config;
 use onedrop::hook::{Call, Hook};
 use onedrop::http::{self, HttpLimits};
@@ -112,6 +114,41 @@ fn silent_clients_keep_nobody_waiting() {
     newest.set_nonblocking(true).expect("a socket");
     assert!(newest.peek(&mut [0]).is_err(), "it is not closed");
     drop((newest, silent));
+    served.end();
+}
+
+/// Of silent clients those of the address go that has the most; who has asked is silent no more.
+#[test]
+fn who_has_asked_keeps_the_place_and_so_does_who_takes_few() {
+    let limits = HttpLimits { places: 4, head: 10 * LONG, whole: 10 * LONG };
+    let waits = WaitsAt::call("jobs");
+    let served = InProcess::with(&Config::default(), limits, waits.clone());
+    let mut asked = served.ask("/jobs");
+    assert!(wait_until(LONG, || waits.waiting() == 1));
+    let from = |host: u8| {
+        let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+        let client = socket::socket(family, kind, SockFlag::empty(), None).expect("a socket");
+        let own = SockaddrIn::new(127, 0, 0, host, 0);
+        socket::bind(client.as_raw_fd(), &own).expect("an address of this host's");
+        let server = SockaddrIn::new(127, 0, 0, 1, served.port);
+        socket::connect(client.as_raw_fd(), &server).expect("a server");
+        let client = TcpStream::from(client);
+        client.set_read_timeout(Some(LONG)).expect("a socket");
+        client
+    };
+    let few = from(2);
+    let many: Vec<_> = (0..3 * limits.places).map(|_| from(1)).collect();
+    // The oldest of them is the first to go, and the youngest to come has been seen by then.
+    for mut one in many.iter().take(2 * limits.places) {
+        assert_eq!(one.read(&mut [0]).expect("an end"), 0);
+    }
+    few.set_nonblocking(true).expect("a socket");
+    assert!(few.peek(&mut [0]).is_err(), "it is not closed");
+    waits.goes_on.store(true, Ordering::SeqCst);
+    let mut answer = Vec::new();
+    asked.read_to_end(&mut answer).expect("an answer");
+    assert_eq!(Answer::of(&answer).status, 200);
+    drop((few, many));
     served.end();
 }
 

@@ -287,15 +287,17 @@ fn a_service_and_its_command_line_are_read_as_pipe_reads_them() {
 fn the_domains_that_the_directory_does_not_know_are_told() {
     let site = CheckSite::good();
     let domains = "a.example, hash:/etc/x  /etc/postfix/domains,!b.example localhost.a.example, \
-                   localhost gmail.com c.example";
+                   localhost gmail.com c.example xn--bcher-kva.example";
     let main = fixture_text("fixtures/postfix/good/main.cf");
     site.write_postfix("main.cf", &format!("{main}virtual_mailbox_domains = {domains}\n"));
     let (a, query) = (("DIRECTORY__DOMAINS", "A.example"), ("DIRECTORY__QUERY", "SELECT $1"));
+    let two_forms = ("DIRECTORY__DOMAINS", "b\u{fc}cher.example");
     for (settings, unknown) in [
-        (&[][..], Some("a.example, c.example")),
-        (&[a], Some("c.example")),
+        (&[][..], Some("a.example, c.example, xn--bcher-kva.example")),
+        (&[a], Some("c.example, xn--bcher-kva.example")),
+        (&[two_forms], Some("a.example, c.example")),
         // A query is for the domains, if there are any.
-        (&[a, query], Some("c.example")),
+        (&[a, query], Some("c.example, xn--bcher-kva.example")),
         (&[query], None),
     ] {
         let told = site.about("postfix", &mut site.command_with(settings));
