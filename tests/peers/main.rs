@@ -25,6 +25,7 @@ mod lagging;
 mod lmtp_hostile;
 mod lmtp_store;
 mod mariadb;
+mod quotas;
 mod userdb;
 
 use onedrop_kit::{self as support, escapes};

@@ -6,6 +6,10 @@ use crate::store::StoreError;
 /// What an error means for the copy: one of the variants of [`StoreError`].
 pub type Meaning = fn(String) -> StoreError;
 
+/// What Cyrus (imap/imap_err.et) and Courier (imap/imapd.c) say of a mailbox that is over its
+/// quota: neither has a code for it. Whole texts, as mail may go back for them.
+const FULL: [&str; 2] = ["NO Over quota", "NO [ALERT] You exceeded your mail quota."];
+
 /// See the module.
 #[derive(Debug)]
 pub enum ImapError {
@@ -85,10 +89,12 @@ impl From<ImapError> for StoreError {
 
 impl Rejection {
     /// What a NO or BAD to APPEND, or to the CREATE before it, means by its response code (RFC 3501
-    /// section 7.1, RFC 5530, RFC 7889, RFC 9208). Without a code it is not known whom it concerns.
+    /// section 7.1, RFC 5530, RFC 7889, RFC 9208). Without a code it is not known whom it concerns,
+    /// unless it is one of [`FULL`].
     fn meaning(&self) -> Meaning {
         match self.code.as_str() {
             "OVERQUOTA" => StoreError::OverQuota,
+            _ if FULL.contains(&self.text.as_str()) => StoreError::OverQuota,
             "TOOBIG" | "LIMIT" => StoreError::TooBig,
             "NOPERM" | "CANNOT" | "NONEXISTENT" | "TRYCREATE" => StoreError::Refused,
             _ => StoreError::NotStored,
