@@ -9,6 +9,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::again::{Filtering, SENDER};
@@ -260,30 +262,32 @@ impl Passage<'_> {
         line.1.split(')').next().expect("a number").to_owned()
     }
 
-    fn is_done(&self, most: usize) {
-        is_done(self.all, self.kind, &self.name, most);
+    fn is_done(&self, most: usize) -> Result<(), String> {
+        is_done(self.all, self.kind, &self.name, most)
     }
 }
 
-/// All that the script does is done, `most` times at most.
-#[track_caller]
-fn is_done(all: &Filtering, kind: &Kind, name: &str, most: usize) {
+/// All that the script does is done, `most` times at most; or what is not so.
+fn is_done(all: &Filtering, kind: &Kind, name: &str, most: usize) -> Result<(), String> {
     let least = MAILBOXES.map(|mailbox| usize::from(kind.copies.contains(&mailbox)));
     let mut counts = all.counts(name, MAILBOXES);
     // Beside the earlier one.
     counts[0] -= 1;
     let is_right =
         counts.iter().zip(least).all(|(count, least)| (least..=least * most).contains(count));
-    assert!(
-        is_right,
-        "{name}: {MAILBOXES:?} have {counts:?} copies, not {least:?}, {most} at most"
-    );
+    if !is_right {
+        let wanted = format!("{least:?}, {most} at most");
+        return Err(format!("{name}: {MAILBOXES:?} have {counts:?} copies, not {wanted}"));
+    }
     for address in kind.sent {
         let id = format!("<{name}@x>");
         let sent = all.filters.sent_to(address);
         let count = sent.iter().filter(|one| one.message.contains(&id)).count();
-        assert!((1..=2).contains(&count), "{name}: {count} messages to {address}");
+        if !(1..=2).contains(&count) {
+            return Err(format!("{name}: {count} messages to {address}"));
+        }
     }
+    Ok(())
 }
 
 /// The points at which this kind is killed, of all that there are.
@@ -307,18 +311,24 @@ fn killed_at_each_call(guard: Guard, by: By) {
     let lanes: Vec<Vec<&Kind>> =
         (0..LANES).map(|lane| KINDS.iter().skip(lane).step_by(LANES).collect()).collect();
     let work: Vec<usize> = (0..LANES).collect();
+    // Of all points, whichever of them is wrong.
+    let (count, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let judge = |ended: Result<(), String>| {
+        wrong.lock().expect("the wrong ones").extend(ended.err());
+    };
     for_each(&work, LANES, |number| {
         let lane = Lane::new(guard);
         for kind in &lanes[*number] {
             let passage = lane.passage(kind, &format!("{}-all", kind.name));
             let (sent, calls) = passage.send_watched(by, None);
             assert!(sent, "{}", kind.name);
-            passage.is_done(1);
+            judge(passage.is_done(1));
             let points = points(&calls, kind);
             assert!(!points.is_empty(), "{}: {calls:?}", kind.name);
             let mut names = Vec::new();
             for point in &points {
                 let name = format!("{}-{}{}", kind.name, point.0, point.1);
+                count.fetch_add(1, Ordering::Relaxed);
                 let passage = lane.passage(kind, &name);
                 passage.send_watched(by, Some(point));
                 passage.proxy.heal();
@@ -327,19 +337,24 @@ fn killed_at_each_call(guard: Guard, by: By) {
                     lane.all.site.end_leases();
                     passage.send(by)
                 });
-                assert!(is_delivered, "{name}: not delivered");
-                passage.is_done(2);
+                match is_delivered {
+                    true => judge(passage.is_done(2)),
+                    false => judge(Err(format!("{name}: not delivered"))),
+                }
                 names.push(name);
             }
             if by == By::Onedrop {
                 lane.all.verify(&lane.all.config(lane.all.site.dovecot.lmtp_port()));
                 for name in names {
                     let most = if kind.is_blind { 2 } else { 1 };
-                    is_done(&lane.all, kind, &name, most);
+                    judge(is_done(&lane.all, kind, &name, most));
                 }
             }
         }
     });
+    let (count, wrong) = (count.into_inner(), wrong.into_inner().expect("the wrong ones"));
+    assert!(wrong.is_empty(), "of {count} points:\n{}", wrong.join("\n"));
+    println!("killed at {count} points");
 }
 
 #[test]
