@@ -13,7 +13,8 @@ use onedrop::userdb::Userdb;
 use crate::guard::{copy_is, is_taken, with};
 use crate::support::dovecot_24::Dovecot24;
 use crate::support::filters::{Filters, Guard};
-use crate::support::letters::{ANN, from_ann};
+use crate::support::imap::Imap;
+use crate::support::letters::{self, ANN, from_ann};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::{Files, Site, deliver, run};
@@ -166,6 +167,43 @@ fn one_delivery_for_an_account_is_carried_out_at_a_time() {
     let (status, said) = to(&config, "scuba", "next");
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(handing.filters.sent_to("far@").len(), 2);
+}
+
+/// As `forged` for 2.3: what a stranger writes takes no mail out, and is not taken for the copy.
+#[test]
+fn what_a_stranger_writes_takes_no_mail_out() {
+    let handing = Handing::to(&["scuba"], Guard::On);
+    let config = handing.config("etc", handing.dovecot.lmtp_port(), "");
+    let (status, said) = to(&config, "scuba", "real");
+    assert_eq!(status, Some(0), "{said}");
+    let ledger = handing.site.sqlite();
+    let value: String = ledger
+        .query_row("SELECT lower(hex(value)) FROM onedrop_copy", [], |row| row.get(0))
+        .expect("a copy");
+    // As if it had been deferred once.
+    let again = "UPDATE onedrop_copy SET epoch = 2;
+                 INSERT OR REPLACE INTO onedrop_unsettled (copy_id, look_at)
+                 SELECT id, 0 FROM onedrop_copy;";
+    ledger.execute_batch(again).expect("SQL");
+    let port = handing.dovecot.imap_port();
+    let session = Imap::login_as(port, "scuba", "mda", handing.dovecot.password());
+    let mut session = session.expect("a login");
+    for (mailbox, message) in letters::forgeries(&value, &from_ann("real")) {
+        let _ = session.command(&format!("CREATE {mailbox}"));
+        let saved = session.append(mailbox, "", message.replace('\n', "\r\n").as_bytes());
+        assert!(saved.expect("an answer").is_ok(), "{mailbox}");
+    }
+    let mailboxes = ["INBOX", "Sent", "Lists", "Archive"];
+    let counts = || mailboxes.map(|mailbox| handing.count("scuba", mailbox));
+    let before = counts();
+    for _ in 0..2 {
+        let args = ["verify", "--since", "48h", "--all", "--repair", "--json"];
+        let verified = run(&config, &args);
+        assert!(verified.status.success(), "{verified:?}");
+        assert_eq!(counts(), before, "{verified:?}");
+    }
+    let first = handing.dovecot.messages("scuba", "INBOX").remove(0);
+    assert!(String::from_utf8_lossy(&first).contains("this is real"), "the real one stands");
 }
 
 #[test]

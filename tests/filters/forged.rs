@@ -1,8 +1,9 @@
 //! A stranger knows the value of a copy, as a filter has forwarded it, and writes it into other
 //! mail: nothing is taken out for that, and nothing is taken for the copy.
 
-use crate::again::{Filtering, SENDER, letter};
+use crate::again::{Filtering, letter};
 use crate::support::filters::Guard;
+use crate::support::letters;
 
 /// Puts a message into a mailbox by another way than a hand-over.
 fn save(all: &Filtering, mailbox: &str, message: &str) {
@@ -10,13 +11,6 @@ fn save(all: &Filtering, mailbox: &str, message: &str) {
     let _ = session.command(&format!("CREATE {mailbox}"));
     let saved = session.append(mailbox, "", message.replace('\n', "\r\n").as_bytes());
     assert!(saved.expect("an answer").is_ok(), "{mailbox}");
-}
-
-fn forged(value: &str, number: &str, subject: &str) -> String {
-    format!(
-        "X-Onedrop-Copy: {value}\nX-Onedrop-Try: {number}\nFrom: {SENDER}\n\
-         Subject: {subject}\nMessage-ID: <real@x>\n\nthis is forged\n"
-    )
 }
 
 #[test]
@@ -31,17 +25,8 @@ fn what_a_stranger_writes_takes_no_mail_out() {
         "UPDATE onedrop_copy SET epoch = 2; INSERT INTO onedrop_unsettled (copy_id, look_at) \
          SELECT id, clock_timestamp() - interval '1 s' FROM onedrop_copy ON CONFLICT DO NOTHING",
     );
-    let head = |number: &str| format!("X-Onedrop-Copy: {value}\nX-Onedrop-Try: {number}\n");
-    let numbers = ["0", "1", "-1", "99", "x", ""];
-    for number in numbers {
-        for mailbox in ["Sent", "INBOX", "Lists"] {
-            save(&all, mailbox, &forged(&value, number, "forged"));
-        }
-        // The same content elsewhere: its only copy in INBOX stays.
-        save(&all, "Sent", &format!("{}{}", head(number), letter("real")));
-        save(&all, "Archive", &format!("{}{}", head(number), letter("real")));
-        // The real message below what is shown of it.
-        save(&all, "INBOX", &format!("Subject: shown\n{}{}", head(number), letter("real")));
+    for (mailbox, message) in letters::forgeries(&value, &letter("real")) {
+        save(&all, mailbox, &message);
     }
     let before = all.counts("scuba", ["INBOX", "Sent", "Lists", "Archive"]);
     for _ in 0..2 {

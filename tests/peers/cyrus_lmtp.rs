@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::cyrus::Cyrus;
 use crate::imap_proof::Mail;
 use crate::support::TempRoot;
+use crate::support::letters;
 use crate::support::lmtp_peer::{Act, LmtpPeer};
 
 fn letter(body: &str) -> Vec<u8> {
@@ -114,4 +115,44 @@ fn what_cyrus_refuses_by_lmtp_is_handed_over_attached() {
     assert_eq!(cyrus.messages("lisa", "INBOX").len(), 2);
     let verified = mail.run(&["verify", "--all"], b"");
     assert!(verified.1.contains("b@odd") && !verified.1.contains("a@odd"), "{verified:?}");
+}
+
+/// It knows the copy's value, and writes it into other mail: nothing goes for that, and nothing is
+/// taken for the copy.
+#[test]
+fn what_a_stranger_writes_takes_no_mail_out() {
+    let cyrus = Cyrus::start(&["lisa"]);
+    let mail = site(&cyrus, &cyrus.lmtp_socket());
+    let real = letters::from_ann("real");
+    let args = ["deliver", "-f", letters::ANN, "-d", "lisa@b.example"];
+    let first = mail.run(&args, real.as_bytes());
+    assert!(first.0 == 0 && first.1.contains("handed over account=lisa"), "{first:?}");
+    let stands = String::from_utf8_lossy(&cyrus.messages("lisa", "INBOX")[0]).into_owned();
+    let (_, value) = stands.split_once("X-Onedrop-Copy: ").expect(&stands);
+    let value = value.lines().next().expect("a value");
+    // As if it had been deferred once.
+    mail.execute("UPDATE onedrop_copy SET epoch = 2");
+    mail.execute(
+        "INSERT OR REPLACE INTO onedrop_unsettled (copy_id, look_at) SELECT id, 0 FROM \
+         onedrop_copy",
+    );
+    let mut session = cyrus.session("lisa");
+    let name = |mailbox: &str| match mailbox {
+        "INBOX" => mailbox.to_owned(),
+        other => format!("INBOX.{other}"),
+    };
+    for (mailbox, message) in letters::forgeries(value, &real) {
+        let _ = session.command(&format!("CREATE {}", name(mailbox)));
+        let saved = session.append(&name(mailbox), "", message.replace('\n', "\r\n").as_bytes());
+        assert!(saved.expect("an answer").is_ok(), "{mailbox}");
+    }
+    let mailboxes = ["INBOX", "Sent", "Lists", "Archive"];
+    let counts = || mailboxes.map(|mailbox| cyrus.messages("lisa", &name(mailbox)).len());
+    let before = counts();
+    for _ in 0..2 {
+        let args = ["verify", "--since", "48h", "--all", "--repair", "--json"];
+        let verified = mail.run(&args, b"");
+        assert_eq!((verified.0, counts()), (0, before), "{verified:?}");
+    }
+    assert_eq!(cyrus.messages("lisa", "INBOX")[0], stands.into_bytes());
 }

@@ -25,6 +25,7 @@ mod lagging;
 mod lmtp_hostile;
 mod lmtp_store;
 mod mariadb;
+mod old_dates;
 mod quotas;
 mod userdb;
 

@@ -102,3 +102,19 @@ pub fn stand_in<E: AsRef<[u8]>>(
 ) {
     are_these(&format!("{account}/{mailbox}"), &dovecot.messages(account, mailbox), expected);
 }
+
+/// What somebody who knows the value of a copy that was handed over may get into mailboxes beside
+/// the `real` message: other content, the same elsewhere, and the real one below what is shown.
+/// Each with its mailbox.
+pub fn forgeries(value: &str, real: &str) -> Vec<(&'static str, String)> {
+    let mut all = Vec::new();
+    for number in ["0", "1", "-1", "99", "x", ""] {
+        let ours = format!("X-Onedrop-Copy: {value}\nX-Onedrop-Try: {number}\n");
+        let forged =
+            format!("{ours}From: {ANN}\nSubject: forged\nMessage-ID: <real@x>\n\nthis is forged\n");
+        all.extend(["Sent", "INBOX", "Lists"].map(|mailbox| (mailbox, forged.clone())));
+        all.extend(["Sent", "Archive"].map(|mailbox| (mailbox, format!("{ours}{real}"))));
+        all.push(("INBOX", format!("Subject: shown\n{ours}{real}")));
+    }
+    all
+}
