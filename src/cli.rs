@@ -71,7 +71,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
                 web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
             }
             CliCommand::Migrate(args) => read(Opens::Ledger)
-                .and_then(|loaded| migrate::run(&args, loaded, adapters))
+                .and_then(|loaded| migrate::run(&args, loaded, adapters, screen))
                 .map(CommandOutcome::done),
             CliCommand::Check(args) => Ok(check::run(&args, config, adapters, screen)),
             CliCommand::Trace(args) => {
@@ -89,7 +89,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
                 read(Opens::Ledger).and_then(|loaded| purge::run(&args, &loaded, adapters, screen))
             }
             CliCommand::Forget(args) => {
-                read(Opens::Ledger).and_then(|loaded| forget::run(&args, &loaded, adapters))
+                read(Opens::Ledger).and_then(|loaded| forget::run(&args, &loaded, adapters, screen))
             }
             CliCommand::Replay(args) => {
                 let opens = if args.from_ledger { Opens::Mailboxes } else { Opens::Everything };

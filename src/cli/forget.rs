@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted, since};
 use crate::clock::SystemClock;
 use crate::command_line::ForgetArgs;
@@ -33,6 +34,7 @@ pub(super) fn run(
     args: &ForgetArgs,
     loaded: &Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let what = match (&args.message_id, &args.since, &args.account) {
         (Some(id), ..) => ForgetWhat::Message(id),
@@ -70,7 +72,7 @@ pub(super) fn run(
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&lines).unwrap_or_default(),
-        false => lines.iter().map(|one| text(one, done)).collect(),
+        false => lines.iter().map(|one| text(one, done, screen)).collect(),
     };
     let verdict = if lines.is_empty() || passed_by > 0 { Verdict::No } else { Verdict::Done };
     Ok(CommandOutcome { out, err, verdict })
@@ -91,10 +93,14 @@ fn line(copy: &ForgottenCopy) -> ForgottenLine {
     }
 }
 
-fn text(line: &ForgottenLine, done: &str) -> String {
+fn text(line: &ForgottenLine, done: &str, screen: Screen) -> String {
     let ForgottenLine { message_id, account, mailbox, why, .. } = line;
     let id = message_id.as_deref().unwrap_or("(no Message-ID)");
     let (place, variant) = place_and_variant(mailbox);
-    let done = why.map_or(done.to_owned(), |why| format!("passed by: {why}"));
-    shown(&format!("account={account} mailbox={place}{variant} {id}: {done}")).into_owned() + "\n"
+    let done = match why {
+        Some(why) => screen.painted(&format!("passed by: {why}"), Paint::Doubtful),
+        None => screen.painted(done, Paint::Good),
+    };
+    let copy = format!("account={account} mailbox={place}{variant} {id}");
+    screen.fitted(&format!("{}: {done}\n", shown(&copy)), 2)
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::terminal::Screen;
 use crate::command_line::MigrateArgs;
 use crate::config::{Loaded, StoreUrl};
 use crate::duration;
@@ -23,15 +24,17 @@ pub(super) fn run(
     args: &MigrateArgs,
     mut loaded: Loaded,
     adapters: Adapters,
+    screen: Screen,
 ) -> Result<String, String> {
     let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
     let root = root_of_store(&loaded, adapters)?;
     loaded.config.deliver.trial |= !args.dry_run;
     let ledger = (adapters.ledger)(&loaded, ONE).map_err(of_the_ledger)?;
-    match args.dry_run {
-        true => plan(&*ledger, root.as_deref(), args.json),
-        false => migrate(&*ledger, root.as_deref(), args.accept_config),
-    }
+    let text = match args.dry_run {
+        true => plan(&*ledger, root.as_deref(), args.json)?,
+        false => migrate(&*ledger, root.as_deref(), args.accept_config)?,
+    };
+    Ok(if args.json { text } else { screen.fitted(&text, 2) })
 }
 
 /// The folder that deliveries want to find.

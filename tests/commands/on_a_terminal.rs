@@ -93,10 +93,10 @@ fn lines_fit_the_terminal_and_have_colours_there_alone() {
         &asked("jobs audit"),
         &held[..],
         &asked("purge --dry-run"),
+        &asked("forget --dry-run --account scuba"),
     ] {
         let ended = admin.run(args);
-        assert!(!ended.err.contains('\u{1b}'), "{ended:?}");
-        let whole = ended.out;
+        let whole = format!("{}{}", ended.out, ended.err);
         assert!(!whole.contains('\u{1b}'), "{whole}");
         for width in [60, 80, 132] {
             let colored = shown(width, args, &[]);
@@ -126,6 +126,7 @@ fn lines_fit_the_terminal_and_have_colours_there_alone() {
         "jobs check --json",
         "lock list --json",
         "purge --json",
+        "forget --dry-run --account scuba --json",
     ] {
         assert!(!shown(WIDE, &asked(args), &[]).contains('\u{1b}'), "{args:?}");
     }
