@@ -12,14 +12,14 @@ use clap::error::ErrorKind;
 use clap::{Parser as _, ValueEnum as _};
 use nix::sys::stat::{Mode, SFlag, fstat, umask};
 
-use crate::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
-use crate::config::{Config, Loaded, Opens};
-use crate::deliver::Failure;
-use crate::exit::{self, Verdict};
-use crate::ledger::{CANNOT_BE_REACHED, REFUSES_OUR_LOGIN};
-use crate::outcome::{Outcome, OverQuota};
-use crate::service::Adapters;
-use crate::text::one_line;
+use onedrop_core::deliver::Failure;
+use onedrop_core::exit::{self, Verdict};
+use onedrop_core::ledger::{CANNOT_BE_REACHED, REFUSES_OUR_LOGIN};
+use onedrop_core::outcome::{Outcome, OverQuota};
+use onedrop_core::text::one_line;
+use onedrop_site::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
+use onedrop_site::config::{Config, Loaded, Opens};
+use onedrop_site::service::Adapters;
 
 mod check;
 mod deliver;
@@ -155,7 +155,7 @@ fn with_next_step(err: String, config: Option<&Path>) -> String {
 
 /// The time that `--since` names.
 fn since(text: &str) -> Result<SystemTime, String> {
-    crate::verify::since(text, SystemTime::now()).ok_or_else(|| {
+    onedrop_core::verify::since(text, SystemTime::now()).ok_or_else(|| {
         let text = one_line(text);
         format!("--since {text}: neither a duration (24h, 7d) nor a date (2026-11-01)")
     })

@@ -1,74 +1,53 @@
 //! Onedrop takes one inbound message and leaves it in every mailbox it belongs to, once, however
 //! often it is asked.
 //!
-//! Read `outcome`, `message`, `lock_key`, `ledger`, `store`, `deliver`, `service`, then the doors:
-//! `cli`, `lmtp`. `docs/flow.md` follows one message through the files. From the bottom up:
+//! This package is the program: the doors `cli` (a file a command) and `lmtp` (server and client),
+//! and `main`, which chooses the adapters. What they open are the crates below it, in the order in
+//! which to read them; `docs/flow.md` follows one message through the files.
 //!
-//! | layer         | modules                                                                   |
-//! |---------------|---------------------------------------------------------------------------|
-//! | values        | `message`, `directory`, `envelope`, `sender`, `outcome`, `receipt`, ...   |
-//! | tools         | `net`, `pool`, `group_commit`, `http`, `exit`, `hook` (tests), ...        |
-//! | ports         | `ledger`, `store`; each with its adapters below it                        |
-//! | configuration | `config`, `command_line` (what clap reads)                                |
-//! | flow          | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not  |
-//! | work          | `service`, `routing`, `check`, `verify`, `retention`, `replay`, `web` ... |
-//! | doors         | `lmtp` (server and client), `cli` (a file a command), `main`              |
+//! | crate           | holds                                                                     |
+//! |-----------------|---------------------------------------------------------------------------|
+//! | `crates/core`   | values, the ports `ledger` and `store`, the flow (`deliver`), `verify`    |
+//! | `crates/net`    | sockets with deadlines, TLS, LMTP's form, HTTP                            |
+//! | `crates/ledger` | the ledger in Postgres, MariaDB, SQLite                                   |
+//! | `crates/store`  | IMAP, Maildirs, the hand-over by LMTP                                     |
+//! | `crates/locks`  | locks and jobs                                                            |
+//! | `crates/site`   | configuration, command line, routing, the service                         |
+//! | `crates/admin`  | check, status, replay, the web pages                                      |
 //!
-//! A layer uses the ones above it in this table; the ports do not use each other nor `config`, and
-//! an adapter knows its port, values and tools alone. SQL lives under `ledger/`, IMAP under
-//! `store/imap/`, exit numbers in `exit.rs`; no circle among modules side by side.
-//! `tests/values/layering.rs` holds this against the sources.
+//! A crate uses those above it in this table, but neither `net` nor an adapter is used by `core` or
+//! `locks`, and no adapter by `site` or `admin`: Cargo holds that. SQL lives in `crates/ledger`,
+//! IMAP in `crates/store/src/imap`, exit numbers in `exit`; `tests/values/layering.rs` holds that.
 //!
 //! Invariants: nothing is placed before it is on record; nothing is written without a live lease,
 //! nor, in doubt, without the copy's lock and a look, nor into a Maildir without its lock of the
 //! copy; "delivered" is said only when every copy has a receipt on record.
 
-mod byte_lock;
-pub mod check;
 pub mod cli;
-pub mod clock;
-pub mod command_line;
-pub mod config;
-pub mod deadline;
-pub mod deliver;
-mod delivery_log;
-pub mod directory;
-mod durable;
-pub mod duration;
-pub mod envelope;
-pub mod exit;
-pub mod filing;
-pub mod group_commit;
-pub mod hook;
-pub mod http;
-pub mod jobs;
-pub mod ledger;
 pub mod lmtp;
-pub mod lock;
-pub mod lock_key;
-pub mod lock_name;
-pub mod login;
-pub mod mail_root;
-pub mod message;
-pub mod net;
-pub mod outcome;
-mod owner;
-pub mod pool;
-pub mod receipt;
-pub mod replay;
-pub mod retention;
-pub mod routing;
-pub mod schedule;
-pub mod sender;
-pub mod service;
-pub mod shared_config;
-pub mod site_names;
-pub mod status;
-pub mod store;
-pub mod telemetry;
-pub mod text;
-pub mod trust_search;
-pub mod userdb;
-pub mod verify;
-pub mod way;
-pub mod web;
+
+pub use onedrop_admin::{check, replay, status, web};
+pub use onedrop_core::{
+    clock, deadline, deliver, directory, duration, envelope, exit, group_commit, hook, lock_key,
+    lock_name, login, message, os, outcome, pool, receipt, retention, sender, text, verify,
+};
+pub use onedrop_locks::{jobs, lock, schedule};
+pub use onedrop_net as net;
+pub use onedrop_net::http;
+pub use onedrop_site::{
+    command_line, config, filing, mail_root, routing, service, site_names, telemetry, userdb, way,
+};
+
+/// The port and its adapters.
+pub mod ledger {
+    pub use onedrop_core::ledger::*;
+    #[cfg(feature = "mariadb")]
+    pub use onedrop_ledger::mariadb;
+    pub use onedrop_ledger::{postgres, sqlite};
+}
+
+/// The port and its adapters.
+pub mod store {
+    pub use onedrop_core::store::*;
+    pub use onedrop_store::{imap, lmtp, maildir};
+}

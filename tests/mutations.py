@@ -17,10 +17,10 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-IDENTITY = "src/message/identity.rs"
-LOCK_KEY = "src/lock_key.rs"
-COPIES, RECORD = "src/ledger/sqlite/copies.rs", "src/ledger/sqlite/record.rs"
-SQLITE_CLOCK = "src/ledger/sqlite/clock.rs"
+IDENTITY = "crates/core/src/message/identity.rs"
+LOCK_KEY = "crates/core/src/lock_key.rs"
+COPIES, RECORD = "crates/ledger/src/sqlite/copies.rs", "crates/ledger/src/sqlite/record.rs"
+SQLITE_CLOCK = "crates/ledger/src/sqlite/clock.rs"
 HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
 LEDGER = ["--test", "ledger_contract", "-E", "test(/^(on_sqlite::|sqlite::a_second|clocks::)/)"]
@@ -163,8 +163,8 @@ IDENTITIES = [
     ),
 ]
 
-POSTGRES_LOCKS, GUARDIAN = "src/ledger/postgres/locks.rs", "src/lock/guardian.rs"
-FENCE = "src/ledger/migrations/postgres/0010_base.sql"
+POSTGRES_LOCKS, GUARDIAN = "crates/ledger/src/postgres/locks.rs", "crates/locks/src/lock/guardian.rs"
+FENCE = "crates/ledger/src/migrations/postgres/0010_base.sql"
 
 LOCKS = [
     (
@@ -181,12 +181,12 @@ LOCKS = [
     ),
     (
         "a lock's end counts by the wall clock",
-        "src/clock.rs", "ClockId::CLOCK_BOOTTIME", "ClockId::CLOCK_REALTIME",
+        "crates/core/src/clock.rs", "ClockId::CLOCK_BOOTTIME", "ClockId::CLOCK_REALTIME",
     ),
     ("a lock's fence only warns", FENCE, "RAISE EXCEPTION 'the lock", "RAISE NOTICE 'the lock"),
 ]
 
-SQLITE_JOBS, SQLITE_LOCKS = "src/ledger/sqlite/jobs.rs", "src/ledger/sqlite/locks.rs"
+SQLITE_JOBS, SQLITE_LOCKS = "crates/ledger/src/sqlite/jobs.rs", "crates/ledger/src/sqlite/locks.rs"
 
 # The lock and the unique key hide it from the ticks.
 JOB_ROWS = [
@@ -206,9 +206,9 @@ LMTP_STORE = ["--test", "peers", "-E", "test(/^lmtp_store::/)"]
 EVERYWHERE = ["--test", "peers", "-E", "test(/^imap_everywhere::/)"]
 UNSEARCHED = ["--test", "peers", "-E", "test(unsearched)"]
 FILED = ["--test", "protocol", "-E", "test(/^filed::/)"]
-REPLIES, ANYWHERE = "src/store/lmtp/replies.rs", "src/store/imap/everywhere.rs"
-LMTP, SEARCH = "src/store/lmtp.rs", "src/store/imap/unsearched.rs"
-TRANSACTION, STAND_IN = "src/store/lmtp/transaction.rs", "src/deliver/stand_in.rs"
+REPLIES, ANYWHERE = "crates/store/src/lmtp/replies.rs", "crates/store/src/imap/everywhere.rs"
+LMTP, SEARCH = "crates/store/src/lmtp.rs", "crates/store/src/imap/unsearched.rs"
+TRANSACTION, STAND_IN = "crates/store/src/lmtp/transaction.rs", "crates/core/src/deliver/stand_in.rs"
 
 HAND_OVERS = [
     (
@@ -223,7 +223,7 @@ HAND_OVERS = [
     ),
     (
         "a handed copy: several go to one account at a time",
-        "src/store/lmtp/account_turns.rs",
+        "crates/store/src/lmtp/account_turns.rs",
         "Some(mine) => self.wait(account, &mine, until),", "Some(_) => true,",
     ),
     (
@@ -286,13 +286,13 @@ LOOKS_UNSEARCHED = [
     ),
     (
         "an unsearched look that looks back begins behind the receipt",
-        "src/store.rs", "Some(receipt) if !self.looks_back =>", "Some(receipt) =>",
+        "crates/core/src/store.rs", "Some(receipt) if !self.looks_back =>", "Some(receipt) =>",
     ),
 ]
 FALLBACKS = [
     (
         "elsewhere: a row that says so is as good as placed",
-        "src/deliver/place.rs",
+        "crates/core/src/deliver/place.rs",
         "                && !matches!(receipt, Receipt::Elsewhere(_))\n", "",
     ),
     (

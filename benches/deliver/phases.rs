@@ -214,7 +214,7 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
         user: dovecot.master_user().to_owned(),
         password: dovecot.password().to_owned().into(),
         create_mailboxes: true,
-        trust_search: onedrop::trust_search::TrustSearch::Auto,
+        trust_search: onedrop::store::TrustSearch::Auto,
         dedup_by: DedupBy::Content,
     };
     ImapStore::new(settings, ONE)

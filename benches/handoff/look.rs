@@ -7,9 +7,9 @@ use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
+use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, HandOff, Mailboxes, Unsearched};
-use onedrop::trust_search::TrustSearch;
 
 use crate::load::short;
 use crate::support::dovecot::Dovecot;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
-use crate::check::{self, Finding, Severity};
-use crate::command_line::CheckArgs;
-use crate::exit::Verdict;
-use crate::service::Adapters;
+use onedrop_admin::check::{self, Finding, Severity};
+use onedrop_core::exit::Verdict;
+use onedrop_site::command_line::CheckArgs;
+use onedrop_site::service::Adapters;
 
 /// How long a step may take.
 const TIME: Duration = Duration::from_secs(15);

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::input;
-use crate::command_line::DeliverArgs;
-use crate::config::{Config, Loaded, Opens, shown_file};
-use crate::deadline::{Deadline, TIME_FOR_THE_SERVER};
-use crate::deliver::{Ending, Failure};
-use crate::delivery_log::DeliveryLogRecord;
-use crate::envelope::Envelope;
-use crate::exit;
 use crate::lmtp::client::{HandOverError, ServerConnection};
-use crate::message::{DedupBy, Message};
-use crate::outcome::{Outcome, OverQuota};
-use crate::service::{Adapters, Service, host_name};
+use onedrop_core::deadline::{Deadline, TIME_FOR_THE_SERVER};
+use onedrop_core::deliver::{Ending, Failure};
+use onedrop_core::envelope::Envelope;
+use onedrop_core::exit;
+use onedrop_core::message::{DedupBy, Message};
+use onedrop_core::os::host_name;
+use onedrop_core::outcome::{Outcome, OverQuota};
+use onedrop_site::command_line::DeliverArgs;
+use onedrop_site::config::{Config, Loaded, Opens, shown_file};
+use onedrop_site::delivery_log::DeliveryLogRecord;
+use onedrop_site::service::{Adapters, Service};
 
 /// What the command line and the environment say of the message.
 struct Request {
@@ -133,7 +134,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
             return failure.outcome(OverQuota::Defer);
         }
     };
-    crate::telemetry::start();
+    onedrop_site::telemetry::start();
     let mut request = Request::of(args);
     if let Some(socket) = request.via.take() {
         let deadline = Deadline::new(TIME_FOR_THE_SERVER, Duration::ZERO);

@@ -11,17 +11,18 @@ use indicatif::ProgressBar;
 use super::resume::Resume;
 use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
-use crate::clock::{Clock, SystemClock};
-use crate::config::Loaded;
-use crate::directory::place_and_variant;
-use crate::exit::Verdict;
-use crate::ledger::{AnyLedger, Attempt, LedgerError, Window};
-use crate::pool::Limits;
-use crate::service::{Adapters, ONE, host_name};
-use crate::store::AnyStore;
-use crate::text::{shown, shown_output};
-use crate::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
-use crate::way::WayProof;
+use onedrop_core::clock::{Clock, SystemClock};
+use onedrop_core::directory::place_and_variant;
+use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::{AnyLedger, Attempt, LedgerError, Window};
+use onedrop_core::os::host_name;
+use onedrop_core::pool::Limits;
+use onedrop_core::store::AnyStore;
+use onedrop_core::text::{shown, shown_output};
+use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::way::WayProof;
 
 /// A command that compares ledger and mailboxes.
 pub(super) struct Comparison<'a> {

@@ -4,15 +4,15 @@ use serde::Serialize;
 
 use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted, since};
-use crate::clock::SystemClock;
-use crate::command_line::ForgetArgs;
-use crate::config::Loaded;
-use crate::directory::place_and_variant;
-use crate::exit::Verdict;
-use crate::ledger::{ForgetWhat, ForgottenCopy, PassedBy};
-use crate::retention;
-use crate::service::{Adapters, ONE};
-use crate::text::shown;
+use onedrop_core::clock::SystemClock;
+use onedrop_core::directory::place_and_variant;
+use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::{ForgetWhat, ForgottenCopy, PassedBy};
+use onedrop_core::retention;
+use onedrop_core::text::shown;
+use onedrop_site::command_line::ForgetArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, ONE};
 
 const LEASED: &str = "leased not long ago";
 const NEEDED: &str = "another account's Sent still needs its Message-ID";

@@ -8,9 +8,9 @@ use std::io::IsTerminal as _;
 
 use nix::unistd::{Pid, getppid};
 
-use crate::deliver::Failure;
-use crate::exit;
-use crate::message::{DedupBy, Message, ReadError};
+use onedrop_core::deliver::Failure;
+use onedrop_core::exit;
+use onedrop_core::message::{DedupBy, Message, ReadError};
 
 /// `PF_EXITING` in include/linux/sched.h: the process is exiting. The kernel sets it before it
 /// closes the process's files, so a reader that sees the end of file sees this flag too.

@@ -12,13 +12,13 @@ use nix::sys::stat::Mode;
 
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
-use crate::command_line::{JobsArgs, JobsCommand};
-use crate::config::{JobSettings, Loaded, closest};
-use crate::exit::Verdict;
-use crate::jobs::standing::JobState;
-use crate::ledger::{AnyLedger, LedgerError};
-use crate::service::{Adapters, ONE};
-use crate::text;
+use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::{AnyLedger, LedgerError};
+use onedrop_core::text;
+use onedrop_locks::jobs::standing::JobState;
+use onedrop_site::command_line::{JobsArgs, JobsCommand};
+use onedrop_site::config::{JobSettings, Loaded, closest};
+use onedrop_site::service::{Adapters, ONE};
 
 mod audit;
 mod change;

@@ -14,13 +14,13 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::command_line::LmtpArgs;
-use crate::config::{Listen, LmtpSettings, Loaded, Opens, RunIn};
-use crate::jobs::own_program::OwnProgram;
-use crate::jobs::ticker::Ticker;
 use crate::lmtp::{self, Control, Entrance};
-use crate::net::listener::{Listener, SocketFile};
-use crate::service::{Adapters, Service};
+use onedrop_locks::jobs::own_program::OwnProgram;
+use onedrop_locks::jobs::ticker::Ticker;
+use onedrop_net::listener::{Listener, SocketFile};
+use onedrop_site::command_line::LmtpArgs;
+use onedrop_site::config::{Listen, LmtpSettings, Loaded, Opens, RunIn};
+use onedrop_site::service::{Adapters, Service};
 
 mod ends;
 
@@ -41,7 +41,7 @@ pub(super) fn run(
     keep_one_arena();
     // Before the log, which has a thread.
     let mut listeners: Vec<Entrance> = systemds_listeners()?.into_iter().map(entrance).collect();
-    let _log = crate::telemetry::start_for_a_server();
+    let _log = onedrop_site::telemetry::start_for_a_server();
     let config = config.map(Path::to_owned);
     let (program, of_look) = (OwnProgram { config: config.clone(), umask }, config.clone());
     let (args, has_listeners) = (args.clone(), !listeners.is_empty());

@@ -9,16 +9,17 @@ use jiff::{Timestamp, Unit};
 
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
-use crate::command_line::{LockArgs, LockCommand};
-use crate::config::Loaded;
-use crate::exit::Verdict;
-use crate::ledger::{AnyLedger, LedgerError, LockClaim, LockRow, LockTheft, RandomValue};
-use crate::lock;
-use crate::lock_key::hex;
-use crate::lock_name::{LockName, LockToken};
-use crate::service::{Adapters, ONE, host_name};
-use crate::telemetry;
-use crate::text;
+use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::{AnyLedger, LedgerError, LockClaim, LockRow, LockTheft, RandomValue};
+use onedrop_core::lock_key::hex;
+use onedrop_core::lock_name::{LockName, LockToken};
+use onedrop_core::os::host_name;
+use onedrop_core::text;
+use onedrop_locks::lock;
+use onedrop_site::command_line::{LockArgs, LockCommand};
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::telemetry;
 
 /// What a question may take.
 const TIME: Duration = Duration::from_secs(20);

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::terminal::Screen;
-use crate::command_line::MigrateArgs;
-use crate::config::{Loaded, StoreUrl};
-use crate::duration;
-use crate::ledger::{AnyLedger, LedgerError, PlannedStep, SchemaVersion};
-use crate::mail_root;
-use crate::service::{Adapters, ONE, host_name};
+use onedrop_core::duration;
+use onedrop_core::ledger::{AnyLedger, LedgerError, PlannedStep, SchemaVersion};
+use onedrop_core::os::host_name;
+use onedrop_site::command_line::MigrateArgs;
+use onedrop_site::config::{Loaded, StoreUrl};
+use onedrop_site::mail_root;
+use onedrop_site::service::{Adapters, ONE};
 
 /// Long, because a migration may go through a large table.
 const TIME: Duration = Duration::from_secs(24 * 3600);

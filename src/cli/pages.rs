@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
 
 use super::CommandOutcome;
-use crate::command_line::{CompletionsArgs, ManArgs, Shell};
-use crate::text::shown;
+use onedrop_core::text::shown;
+use onedrop_site::command_line::{CompletionsArgs, ManArgs, Shell};
 
 macro_rules! pages {
     ($($name:literal),* $(,)?) => {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
-use crate::clock::SystemClock;
-use crate::command_line::PurgeArgs;
-use crate::config::Loaded;
-use crate::duration;
-use crate::retention::{self, Ages, Purged};
-use crate::service::{Adapters, ONE};
+use onedrop_core::clock::SystemClock;
+use onedrop_core::duration;
+use onedrop_core::retention::{self, Ages, Purged};
+use onedrop_site::command_line::PurgeArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, ONE};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// A hundred years, as `retention.days` may be at most: a calendar has an end.

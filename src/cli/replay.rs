@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::CommandOutcome;
 use super::terminal::Screen;
-use crate::command_line::ReplayArgs;
-use crate::config::Loaded;
-use crate::service::Adapters;
+use onedrop_site::command_line::ReplayArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::Adapters;
 
 mod files;
 mod from_ledger;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::Window;
+use onedrop_core::ledger::Window;
 
 /// Between two writings.
 const PAUSE: Duration = Duration::from_secs(1);

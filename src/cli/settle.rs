@@ -5,11 +5,11 @@ use std::time::{Instant, UNIX_EPOCH};
 use super::CommandOutcome;
 use super::findings::Comparison;
 use super::terminal::Screen;
-use crate::command_line::SettleArgs;
-use crate::config::Loaded;
-use crate::ledger::{AnyLedger, LedgerError, Window};
-use crate::service::Adapters;
-use crate::verify;
+use onedrop_core::ledger::{AnyLedger, LedgerError, Window};
+use onedrop_core::verify;
+use onedrop_site::command_line::SettleArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::Adapters;
 
 pub(super) fn run(
     args: &SettleArgs,

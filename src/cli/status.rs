@@ -11,15 +11,16 @@ use serde_json::json;
 
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
-use crate::command_line::StatusArgs;
-use crate::config::Loaded;
-use crate::exit::Verdict;
-use crate::ledger::LedgerError;
-use crate::service::{Adapters, ONE, host_name};
-use crate::status::{
+use onedrop_admin::status::{
     self, LedgerFacts, SeenByHost, StatusFigures, StatusFinding, StatusGauges, StatusLevel,
 };
-use crate::text::shown;
+use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::LedgerError;
+use onedrop_core::os::host_name;
+use onedrop_core::text::shown;
+use onedrop_site::command_line::StatusArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, ONE};
 
 /// What the ledger may take.
 const LEDGER: Duration = Duration::from_secs(10);

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use clap::builder::styling::{AnsiColor, Style};
 use terminal_size::{Width, terminal_size_of};
 
-use crate::command_line::ColorWhen;
-use crate::text;
+use onedrop_core::text;
+use onedrop_site::command_line::ColorWhen;
 
 /// Narrower than that nothing is made to fit.
 const NARROWEST: usize = 40;

@@ -8,16 +8,16 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, since};
-use crate::command_line::TraceArgs;
-use crate::config::Loaded;
-use crate::directory::{Known, place_and_variant};
-use crate::exit::Verdict;
-use crate::ledger::{
+use onedrop_admin::status::unrecorded_trace;
+use onedrop_core::directory::{Known, place_and_variant};
+use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::{
     HANDED_OVER, LedgerError, SchemaVersion, Trace, TraceAttempt, TraceCopy, TraceFilter,
 };
-use crate::service::{Adapters, ONE};
-use crate::status::unrecorded_trace;
-use crate::text::shown;
+use onedrop_core::text::shown;
+use onedrop_site::command_line::TraceArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, ONE};
 
 const TIME: Duration = Duration::from_secs(60);
 /// What this host's log may take.

@@ -6,11 +6,11 @@ use super::findings::Comparison;
 use super::resume::{Resume, ResumedPlan};
 use super::terminal::Screen;
 use super::{CommandOutcome, since};
-use crate::command_line::VerifyArgs;
-use crate::config::Loaded;
-use crate::ledger::{AnyLedger, LedgerError, Window};
-use crate::service::Adapters;
-use crate::verify;
+use onedrop_core::ledger::{AnyLedger, LedgerError, Window};
+use onedrop_core::verify;
+use onedrop_site::command_line::VerifyArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::Adapters;
 
 /// Accounts at a time, unless the command line or `pool.store` says otherwise.
 const PARALLEL: usize = 4;

@@ -9,13 +9,14 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::lmtp::{listen_at, systemds_listeners};
-use crate::command_line::WebArgs;
-use crate::config::{Loaded, Opens, Problem};
-use crate::http;
-use crate::net::listener::Listener;
-use crate::pool::Limits;
-use crate::service::{Adapters, host_name};
-use crate::web::{self, AT_A_TIME, ConfiguredJobs, Site};
+use onedrop_admin::web::{self, AT_A_TIME, ConfiguredJobs, Site};
+use onedrop_core::os::host_name;
+use onedrop_core::pool::Limits;
+use onedrop_net::http;
+use onedrop_net::listener::Listener;
+use onedrop_site::command_line::WebArgs;
+use onedrop_site::config::{Loaded, Opens, Problem};
+use onedrop_site::service::Adapters;
 
 /// The permission bits of a Unix socket that is made here: for a proxy of the same group.
 const SOCKET_MODE: u32 = 0o660;
@@ -26,7 +27,7 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     // Before the log, which has a thread.
     let passed = systemds_listeners()?;
     let mut listeners: Vec<_> = passed.into_iter().map(|(listener, _)| listener).collect();
-    let _log = crate::telemetry::start_for_a_server();
+    let _log = onedrop_site::telemetry::start_for_a_server();
     let loaded = super::load_despite_jobs(config, Opens::Pages)?;
     if listeners.is_empty() {
         let place = args.listen.as_ref().or(loaded.config.web.listen.as_ref());

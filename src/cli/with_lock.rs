@@ -11,14 +11,15 @@ use std::sync::Arc;
 
 use nix::sys::stat::Mode;
 
-use crate::command_line::{Codes, OnBusy, WithLockArgs};
-use crate::config::Opens;
-use crate::exit::{self, BUSY, LockCodes, LockEnding};
-use crate::ledger::{LockHolder, Locks, RandomValue};
-use crate::lock::{self, CommandPlan, Company, LockTerms, LockWish, NoRecord, Wrapping};
-use crate::service::{Adapters, ONE, host_name};
-use crate::telemetry;
-use crate::text;
+use onedrop_core::exit::{self, BUSY, LockCodes, LockEnding};
+use onedrop_core::ledger::{LockHolder, Locks, RandomValue};
+use onedrop_core::os::host_name;
+use onedrop_core::text;
+use onedrop_locks::lock::{self, CommandPlan, Company, LockTerms, LockWish, NoRecord, Wrapping};
+use onedrop_site::command_line::{Codes, OnBusy, WithLockArgs};
+use onedrop_site::config::Opens;
+use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::telemetry;
 
 /// Bytes of a note or a program's name on record.
 const LONGEST: usize = 200;

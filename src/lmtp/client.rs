@@ -12,16 +12,16 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::deadline::Deadline;
-use crate::deliver::Failure;
-use crate::envelope::Envelope;
-use crate::message::Message;
-use crate::net::input::Input;
-use crate::net::lmtp::read::{self, DialogError};
-use crate::net::lmtp::reply::Reply;
-use crate::net::lmtp::{data, write};
-use crate::net::socket::{Socket, Timed};
-use crate::outcome::{Outcome, OverQuota, Status};
+use onedrop_core::deadline::Deadline;
+use onedrop_core::deliver::Failure;
+use onedrop_core::envelope::Envelope;
+use onedrop_core::message::Message;
+use onedrop_core::outcome::{Outcome, OverQuota, Status};
+use onedrop_net::input::Input;
+use onedrop_net::lmtp::read::{self, DialogError};
+use onedrop_net::lmtp::reply::Reply;
+use onedrop_net::lmtp::{data, write};
+use onedrop_net::socket::{Socket, Timed};
 
 /// How long to stand in the queue of a server that accepts nobody, and how long to wait for its
 /// first words, before the process delivers by itself: a socket that systemd keeps takes calls for

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Uid;
 
-use crate::config::{LmtpSettings, WhenFull};
-use crate::http;
-use crate::net::listener::Listener;
-use crate::net::lmtp::reply;
-use crate::net::socket::Socket;
-use crate::service::Service;
-use crate::status::StatusGauges;
+use onedrop_admin::status::StatusGauges;
+use onedrop_net::http;
+use onedrop_net::listener::Listener;
+use onedrop_net::lmtp::reply;
+use onedrop_net::socket::Socket;
+use onedrop_site::config::{LmtpSettings, WhenFull};
+use onedrop_site::service::Service;
 
 mod caller;
 pub mod connection;

@@ -1,6 +1,6 @@
-//! What every ledger promises (`src/ledger/port.rs`), as one suite that each adapter runs against
-//! handles on one ledger. A new adapter needs a [`Rig`] and a line at the end of this file; another
-//! way to the same engine runs what a connection decides.
+//! What every ledger promises (`crates/core/src/ledger/port.rs`), as one suite that each adapter
+//! runs against handles on one ledger. A new adapter needs a [`Rig`] and a line at the end of this
+//! file; another way to the same engine runs what a connection decides.
 
 mod attempts;
 mod claims;

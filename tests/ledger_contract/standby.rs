@@ -164,7 +164,8 @@ fn by_way_of_a_pooler_a_request_to_cancel_meets_no_other_session() {
     thread::scope(|scope| {
         let given_up = scope.spawn(|| {
             for _ in 0..ROUNDS {
-                // PgBouncer 1.18 ends if it answers a request to cancel when we have stopped waiting.
+                // PgBouncer 1.18 ends if it answers a request to cancel when we have stopped
+                // waiting.
                 let time = Duration::from_secs(1);
                 let late = record(&host, &stuck, &attempt("mx2"), time);
                 assert!(late.is_err(), "{late:?}");

@@ -1,7 +1,8 @@
 //! A model of the copy whose mailbox is not there and that goes to its account's INBOX, checked
 //! exhaustively: deliveries that mean `lists`, INBOX or both, while the mailbox is made and deleted
 //! between any two of their steps, with crashes, lost sessions and answers, late servers and frozen
-//! processes. It shares no code with `src/`; the steps are those of `src/deliver/stand_in.rs`.
+//! processes. It shares no code with `src/`; the steps are those of
+//! `crates/core/src/deliver/stand_in.rs`.
 //!
 //! Each call of the ledger is one transaction and one step. The check of the clock and the last
 //! bytes are one step, and the server executes them before time passes, but where `is_late`

@@ -156,7 +156,7 @@ pub struct Process {
     pub receipt: Option<u8>,
 }
 
-/// The next step of a process, named as in `src/deliver.rs`.
+/// The next step of a process, named as in `crates/core/src/deliver.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum At {
     /// Not running: not yet, or ended with 75.
@@ -217,7 +217,7 @@ pub struct Verifier {
     pub doubles: Vec<u8>,
 }
 
-/// The next step of verify, named as in `src/verify.rs` and `Store::remove_double`.
+/// The next step of verify, named as in `crates/core/src/verify.rs` and `Store::remove_double`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verify {
     /// Reads the row.

@@ -1,4 +1,4 @@
-//! `onedrop verify --repair` for the first copy, step by step as in `src/verify.rs` and
+//! `onedrop verify --repair` for the first copy, step by step as in `crates/core/src/verify.rs` and
 //! `Store::remove_double`. It reads the row, finds the copies, records one of them if the row is in
 //! doubt (under a lease and the copy's lock), removes the doubles, and settles the row after a look
 //! that found one copy and came after the last lease. A removal has two phases: it marks the

@@ -14,10 +14,10 @@ use crate::imap_script::{
 };
 use onedrop::directory::Destination;
 use onedrop::pool::Connections;
+use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapStore, Tls};
 use onedrop::store::{Access, Mailboxes, Need, Store};
 use onedrop::store::{Copy, CopySearch, FoundCopy, Receipt, StoreError};
-use onedrop::trust_search::TrustSearch;
 
 struct Dialog {
     name: String,

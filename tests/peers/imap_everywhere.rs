@@ -1,8 +1,8 @@
 //! The look for a handed-over copy in all mailboxes, with a server that renames, hides and forgets
 //! while it is asked.
 
+use onedrop::store::TrustSearch;
 use onedrop::store::{Copy, CopySearch, FoundCopy, HandOff, Mailboxes, StoreError, Unsearched};
-use onedrop::trust_search::TrustSearch;
 
 use crate::imap_script::{
     CAPABILITIES, LETTER, ScriptedServer, World, copy_of, inbox, letter, soon,

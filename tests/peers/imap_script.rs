@@ -15,9 +15,9 @@ use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
+use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, Need, Receipt, Store, StoreError};
-use onedrop::trust_search::TrustSearch;
 
 pub const CAPABILITIES: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS";
 pub const LETTER: &[u8] = b"Message-ID: <a@b>\nSubject: s\n\nbody\0\n";

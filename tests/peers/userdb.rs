@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop::userdb::{Userdb, UserdbError};
+use onedrop::directory::UserdbError;
+use onedrop::userdb::Userdb;
 
 use crate::support::dovecot::{Dovecot, write_users};
 use crate::support::{TempRoot, set_mode};

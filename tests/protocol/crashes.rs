@@ -1,4 +1,5 @@
-//! The crash table of `src/deliver.rs`, row by row; and everything fails once, wherever it can.
+//! The crash table of `crates/core/src/deliver.rs`, row by row; and everything fails once, wherever
+//! it can.
 
 use onedrop::deliver::How;
 use onedrop::directory::Destination;

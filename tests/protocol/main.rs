@@ -1,6 +1,6 @@
-//! The protocol (`src/deliver.rs`) and `verify` with ledger and store in memory: fail at each step,
-//! deliver again as Postfix would, and count. Whatever happens, each mailbox has one copy in the
-//! end, and nobody said "delivered" without one.
+//! The protocol (`crates/core/src/deliver.rs`) and `verify` with ledger and store in memory: fail
+//! at each step, deliver again as Postfix would, and count. Whatever happens, each mailbox has one
+//! copy in the end, and nobody said "delivered" without one.
 
 mod crashes;
 mod endings;

@@ -1,4 +1,5 @@
-//! The proof that the way into the store leads to the account that is named (`src/way.rs`).
+//! The proof that the way into the store leads to the account that is named
+//! (`crates/site/src/way.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier, Mutex};

@@ -106,8 +106,8 @@ fn every_command_shows_examples_and_how_it_ends() {
     look(&manual(), "onedrop", &mut without);
     assert!(
         without.is_empty(),
-        "src/command_line/manual.txt needs a section, with examples and exit statuses, for \
-         {without:?}; then `cargo run --example generate`"
+        "crates/site/src/command_line/manual.txt needs a section, with examples and exit statuses, \
+         for {without:?}; then `cargo run --example generate`"
     );
 }
 
@@ -124,7 +124,7 @@ fn every_text_of_the_manual_is_shown_by_one_command() {
     names.sort();
     let mut texts: Vec<&str> = described().collect();
     texts.sort_unstable();
-    assert_eq!(texts, names, "the sections of src/command_line/manual.txt, each once");
+    assert_eq!(texts, names, "the sections of crates/site/src/command_line/manual.txt, each once");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn every_file_of_the_project_that_is_named_is_there() {
         .chain(["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(Page::read))
     {
         for span in page.spans() {
-            let folders = ["src", "tests", "conf", "systemd", "fixtures", "docs", ".ci"];
+            let folders = ["src", "crates", "tests", "conf", "systemd", "fixtures", "docs", ".ci"];
             let first = span.split('/').next().unwrap_or_default();
             let is_path = folders.contains(&first) && !span.contains([' ', '*']);
             if is_path && span.contains('/') {

@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use onedrop::config::{Config, job_keys};
 use onedrop::deliver::Failure;
+use onedrop::directory::UserdbError;
 use onedrop::exit;
 use onedrop::ledger::{LedgerError, SCHEMA_VERSION, SchemaVersion};
 use onedrop::net::lmtp::reply;
 use onedrop::outcome::{Outcome, OverQuota, Reason};
 use onedrop::store::StoreError;
-use onedrop::userdb::UserdbError;
 
 use crate::page::{PROJECT, Page, code};
 use crate::support::postgres::Postgres;
@@ -427,11 +427,11 @@ fn the_schema_page_has_every_table_and_column() {
     assert_eq!(listed.collect::<BTreeSet<_>>(), tables.into_keys().collect());
 }
 
-/// The words of `src/`, each line end and each run of blanks as one blank; a string that goes on in
-/// the next line is one.
+/// The words of the program's sources, each line end and each run of blanks as one blank; a string
+/// that goes on in the next line is one.
 fn source() -> String {
     let mut text = String::new();
-    let mut folders = vec![Path::new(PROJECT).join("src")];
+    let mut folders: Vec<_> = ["src", "crates"].map(|one| Path::new(PROJECT).join(one)).into();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();

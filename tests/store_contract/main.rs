@@ -1,5 +1,5 @@
-//! What every store promises (`src/store.rs`), as one suite that each adapter runs. A new adapter
-//! needs a [`Rig`] and a line at the end of this file.
+//! What every store promises (`crates/core/src/store.rs`), as one suite that each adapter runs. A
+//! new adapter needs a [`Rig`] and a line at the end of this file.
 
 mod append;
 mod find;

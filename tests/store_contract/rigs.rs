@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use onedrop::login::LoginForm;
 use onedrop::message::DedupBy;
 use onedrop::pool::Limits;
+use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
-use onedrop::trust_search::TrustSearch;
 
 use super::*;
 use crate::support::dovecot::Dovecot;

@@ -3,9 +3,9 @@
 //! these, on the corpus of odd messages and on messages spoilt at random.
 //!
 //! The hashes are part of the ledger's format. If one changes, everything that is in flight at an
-//! upgrade is delivered twice: it takes new domain strings (`src/lock_key.rs`) and a migration that
-//! keeps retries single. Nothing here writes `hashes.tsv`. For a new message a line is added by
-//! hand, as the reference prints it:
+//! upgrade is delivered twice: it takes new domain strings (`crates/core/src/lock_key.rs`) and a
+//! migration that keeps retries single. Nothing here writes `hashes.tsv`. For a new message a line
+//! is added by hand, as the reference prints it:
 //!
 //! ```sh
 //! python3 tests/values/identity_reference.py fixtures/identity/NEW.eml

@@ -1,4 +1,4 @@
-//! Jobs of several threads done together (`src/group_commit.rs`).
+//! Jobs of several threads done together (`crates/core/src/group_commit.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Who a message is, written a second time and only from what the documents say, so that a change of the one in
-src/message/identity.rs does not go unseen (tests/values/golden.rs compares them).
+crates/core/src/message/identity.rs does not go unseen (tests/values/golden.rs compares them).
 
     python3 tests/values/identity_reference.py FILE...
 

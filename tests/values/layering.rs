@@ -1,349 +1,200 @@
-//! Holds the dependency rule of `src/lib.rs` against the sources.
+//! Holds what Cargo cannot see of the walls that `src/lib.rs` draws: words of SQL and IMAP in
+//! strings, and what ends a process. And which crates a crate may name in its Cargo.toml.
 //!
-//! Read from every file under `src`, as tokens, without what is for its own tests: each path that
-//! begins with `crate`, `super` or `self`, the strings, and what ends a process. A module's own
-//! children are a part of it, and it shows them to the outside: what a parent and its child use of
-//! each other is their affair, and a name that a parent passes on (`use child::Name`) counts as the
-//! child's. No circle then means: modules side by side, at the top and within each module, use each
-//! other in one direction only, with all that is in them.
+//! Sources are read as tokens, without what is for their own tests, and not by `syn`, which leaves
+//! what stands in macros as tokens.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use tree::{Module, Tree};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-mod tree;
-
-/// What a layer may use beside itself; modules of one layer may use each other but for the ports.
-struct Layer {
-    name: &'static str,
-    modules: &'static [&'static str],
-    may_use: &'static [&'static str],
-}
-
-/// From the bottom to the top. Every file at the top of `src` is in one.
-const LAYERS: [Layer; 8] = [
-    Layer {
-        name: "values",
-        modules: &[
-            "clock",
-            "deadline",
-            "directory",
-            "duration",
-            "envelope",
-            "filing",
-            "lock_key",
-            "lock_name",
-            "login",
-            "message",
-            "outcome",
-            "receipt",
-            "schedule",
-            "sender",
-            "shared_config",
-            "text",
-            "trust_search",
-        ],
-        may_use: &["values"],
-    },
-    Layer {
-        name: "tools",
-        modules: &[
-            "byte_lock",
-            "durable",
-            "exit",
-            "group_commit",
-            "hook",
-            "http",
-            "net",
-            "owner",
-            "pool",
-            "userdb",
-        ],
-        may_use: &["values", "tools"],
-    },
-    Layer { name: "ports", modules: &["ledger", "store"], may_use: &["values", "tools"] },
-    Layer {
-        name: "configuration",
-        modules: &["command_line", "config"],
-        may_use: &["values", "tools"],
-    },
-    Layer {
-        name: "flow",
-        modules: &["deliver"],
-        may_use: &["values", "tools", "ports", "configuration"],
-    },
-    Layer {
-        name: "work",
-        modules: &[
-            "check",
-            "delivery_log",
-            "exit",
-            "jobs",
-            "lock",
-            "mail_root",
-            "replay",
-            "retention",
-            "routing",
-            "service",
-            "site_names",
-            "status",
-            "telemetry",
-            "verify",
-            "way",
-            "web",
-        ],
-        may_use: &["values", "tools", "ports", "configuration", "flow", "work"],
-    },
-    Layer {
-        name: "server",
-        modules: &["lmtp"],
-        may_use: &["values", "tools", "ports", "configuration", "flow", "work"],
-    },
-    Layer {
-        name: "doors",
-        modules: &["cli"],
-        may_use: &["values", "tools", "ports", "configuration", "flow", "work", "server"],
-    },
-];
-
-/// Modules that know their port, the values and the tools, and nothing else.
-const ADAPTERS: [&str; 8] = [
-    "ledger::mariadb",
-    "ledger::memory",
-    "ledger::postgres",
-    "ledger::sqlite",
-    "store::imap",
-    "store::lmtp",
-    "store::maildir",
-    "store::memory",
-];
-
-/// Words that stand in strings, and where alone they may.
+/// Words that stand in strings, and below which folder alone they may.
 const WORDS: [(&str, &[&str], &str); 2] = [
     (
         "SQL",
         &["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "CREATE TABLE", "pg_try_advisory"],
-        "ledger",
+        "crates/ledger/",
     ),
-    ("IMAP", &["APPEND ", "UID ", "AUTHENTICATE ", "EXPUNGE", "SELECT \""], "store::imap"),
+    (
+        "IMAP",
+        &["APPEND ", "UID ", "AUTHENTICATE ", "EXPUNGE", "SELECT \""],
+        "crates/store/src/imap",
+    ),
 ];
 
-/// Ways to give a process its exit number.
+/// Ways to give a process its exit number, and the file that may.
 const ENDINGS: [&str; 4] = ["process::exit", "ExitCode", "sysexits", "libc::_exit"];
+const EXIT: &str = "crates/core/src/exit.rs";
+
+/// Which crates of ours a crate may use, and which that have a protocol.
+const MAY_USE: [(&str, &[&str]); 7] = [
+    ("core", &[]),
+    ("net", &["onedrop-core", "rustls", "tokio-postgres"]),
+    (
+        "ledger",
+        &[
+            "mysql_async",
+            "onedrop-core",
+            "onedrop-net",
+            "postgres",
+            "rusqlite",
+            "rustls",
+            "tokio-postgres",
+        ],
+    ),
+    ("store", &["imap", "onedrop-core", "onedrop-net", "rustls"]),
+    ("locks", &["onedrop-core"]),
+    ("site", &["onedrop-core", "onedrop-locks", "onedrop-net"]),
+    ("admin", &["onedrop-core", "onedrop-locks", "onedrop-net", "onedrop-site"]),
+];
+const PROTOCOLS: [&str; 6] =
+    ["imap", "mysql_async", "postgres", "rusqlite", "rustls", "tokio-postgres"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The sources of the program; `tests.rs` and `tests/` are for tests.
+fn sources() -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![root().join("src"), root().join("crates")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.file_stem().is_some_and(|stem| stem == "tests") {
+                continue;
+            } else if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files
+}
+
+/// What stands in strings, and the code without blanks, tests and attributes.
+#[derive(Default)]
+struct Source {
+    strings: BTreeSet<String>,
+    code: String,
+}
+
+impl Source {
+    fn of(text: &str) -> Source {
+        let mut source = Source::default();
+        source.read(text.parse().expect("Rust"));
+        source
+    }
+
+    fn read(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut at = 0;
+        while let Some(token) = tokens.get(at) {
+            at += 1;
+            match token {
+                TokenTree::Punct(punct) if punct.as_char() == '#' => {
+                    at += usize::from(is_punct(tokens.get(at), '!'));
+                    let attribute = tokens.get(at).map(ToString::to_string).unwrap_or_default();
+                    at += 1;
+                    if attribute.replace(' ', "") == "[cfg(test)]" {
+                        at = end_of_item(&tokens, at);
+                    }
+                }
+                TokenTree::Group(group) => self.read(group.stream()),
+                TokenTree::Literal(literal) => {
+                    let text = literal.to_string();
+                    let inside = text.split_once('"').and_then(|(_, rest)| rest.rsplit_once('"'));
+                    self.strings.extend(inside.map(|(inside, _)| inside.to_owned()));
+                }
+                TokenTree::Ident(word) => {
+                    // Words that follow each other are kept apart.
+                    if !self.code.ends_with(':') {
+                        self.code.push(' ');
+                    }
+                    self.code.push_str(&word.to_string());
+                }
+                TokenTree::Punct(punct) => self.code.push(punct.as_char()),
+            }
+        }
+    }
+
+    /// Everything in the file that breaks the rule, a line each.
+    fn breaches(&self, file: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for (language, words, home) in WORDS {
+            let speaks = |text: &&String| words.iter().any(|word| text.contains(word));
+            let texts = self.strings.iter().filter(|_| !file.starts_with(home)).filter(speaks);
+            found.extend(texts.map(|text| format!("{file} speaks {language}: {text:?}")));
+        }
+        let ends = |ending: &&&str| file != EXIT && self.code.contains(**ending);
+        let endings = ENDINGS.iter().filter(ends);
+        found.extend(endings.map(|ending| format!("{file} has {ending}, which is for exit alone")));
+        found
+    }
+}
+
+fn is_punct(token: Option<&TokenTree>, c: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == c)
+}
+
+/// Behind the next `;` or braces.
+fn end_of_item(tokens: &[TokenTree], from: usize) -> usize {
+    let is_body = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        _ => false,
+    };
+    let ends = |token: &TokenTree| is_punct(Some(token), ';') || is_body(token);
+    tokens[from..].iter().position(ends).map_or(tokens.len(), |end| from + end + 1)
+}
 
 #[test]
-fn the_sources_keep_to_the_layers() {
-    let found = findings(&Tree::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
-    let lines: String = found.iter().map(|text| format!("{text}\n")).collect();
-    assert!(found.is_empty(), "{lines}");
+fn sql_imap_and_exit_numbers_stand_where_they_belong() {
+    let found: Vec<String> = sources()
+        .iter()
+        .flat_map(|path| {
+            let file = path.strip_prefix(root()).expect("within").display().to_string();
+            Source::of(&fs::read_to_string(path).expect("a source")).breaches(&file)
+        })
+        .collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Everything that breaks the rule, a line each.
-fn findings(tree: &Tree) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for (name, module) in &tree.modules {
-        let Some(layer) = layer_of(name) else {
-            if !["", "main"].contains(&top(name)) {
-                found.insert(format!("{name} is in no layer"));
-            }
-            continue;
-        };
-        for used in &module.uses {
-            if let Some(why) = breach(layer, name, used) {
-                found.insert(format!("{name} uses {used}: {why}"));
-            }
-        }
-        words(name, module, &mut found);
-    }
-    found.extend(circles(tree));
-    found
-}
-
-fn breach(layer: &Layer, name: &str, used: &str) -> Option<String> {
-    if top(used) == top(name) {
-        let adapter = |name: &str| ADAPTERS.iter().find(|adapter| is_in(name, adapter)).copied();
-        let (mine, other) = (adapter(name), adapter(used)?);
-        // A port names its adapters only to declare them.
-        return (mine != Some(other)).then(|| "adapters are for main alone".to_owned());
-    }
-    let Some(other) = layer_of(used) else { return Some("that is in no layer".to_owned()) };
-    if ADAPTERS.iter().any(|adapter| is_in(used, adapter)) {
-        return Some("adapters are for main alone".to_owned());
-    }
-    let is_allowed =
-        other.name == layer.name && layer.name != "ports" || layer.may_use.contains(&other.name);
-    (!is_allowed).then(|| format!("{} may not use {}", layer.name, other.name))
-}
-
-fn words(name: &str, module: &Module, found: &mut BTreeSet<String>) {
-    for (language, words, home) in WORDS {
-        let is_home = is_in(name, home);
-        for text in module.strings.iter().filter(|_| !is_home) {
-            if words.iter().any(|word| text.contains(word)) {
-                found.insert(format!("{name} speaks {language}: {text:?}"));
-            }
-        }
-    }
-    for ending in ENDINGS.iter().filter(|ending| name != "exit" && module.code.contains(**ending)) {
-        found.insert(format!("{name} has {ending}, which is for exit alone"));
+#[test]
+fn a_crate_uses_those_below_it_alone() {
+    for (name, may_use) in MAY_USE {
+        let file = root().join("crates").join(name).join("Cargo.toml");
+        let manifest: toml::Table =
+            toml::from_str(&fs::read_to_string(&file).expect("a manifest")).expect("TOML");
+        let is_watched = |used: &&str| used.starts_with("onedrop") || PROTOCOLS.contains(used);
+        let uses = manifest["dependencies"].as_table().expect("a table").keys();
+        let uses: Vec<&str> = uses.map(String::as_str).filter(is_watched).collect();
+        assert_eq!(uses, may_use, "{}", file.display());
     }
 }
 
-/// Modules side by side that use each other, in a ring of any length.
-fn circles(tree: &Tree) -> Vec<String> {
-    let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (name, module) in &tree.modules {
-        for used in &module.reaches {
-            if let Some((from, to)) = side_by_side(name, used) {
-                edges.entry(from).or_default().insert(to);
-            }
-        }
-    }
-    let reaches = |from: &str, goal: &str| {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
-        while let Some(one) = open.pop() {
-            for next in edges.get(one).into_iter().flatten() {
-                if *next == goal {
-                    return true;
-                }
-                if seen.insert(*next) {
-                    open.push(next);
-                }
-            }
-        }
-        false
-    };
-    let pairs = edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (*from, *to)));
-    pairs
-        .filter(|(from, to)| reaches(to, from))
-        .map(|(from, to)| format!("{from} uses {to}, which leads back to it"))
-        .collect()
-}
-
-/// Where the ways to two modules part: the ones side by side that they are, or are in. `None` where
-/// one is in the other.
-fn side_by_side<'a>(from: &'a str, to: &'a str) -> Option<(&'a str, &'a str)> {
-    let (a, b): (Vec<_>, Vec<_>) = (from.split("::").collect(), to.split("::").collect());
-    let same = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
-    let upto = |text: &'a str, parts: &[&str]| {
-        let length: usize = parts[..=same].iter().map(|part| part.len() + 2).sum();
-        &text[..length - 2]
-    };
-    (same < a.len() && same < b.len()).then(|| (upto(from, &a), upto(to, &b)))
-}
-
-fn layer_of(name: &str) -> Option<&'static Layer> {
-    LAYERS.iter().find(|layer| layer.modules.contains(&top(name)))
-}
-
-fn top(name: &str) -> &str {
-    name.split("::").next().unwrap_or_default()
-}
-
-fn is_in(name: &str, module: &str) -> bool {
-    name.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-}
-
-/// A tree that keeps to the rule, changed in one place at a time.
 #[test]
 fn every_breach_is_found() {
-    let good = [
-        ("lib", "pub mod message; mod ledger; mod store; mod check; mod cli; mod exit;"),
-        ("main", "use onedrop::cli; fn main() { std::process::exit(0) }"),
-        ("message", "mod facts; mod parts; pub use parts::Part; pub struct Message;"),
-        ("message/facts", "use super::parts::{self, Part}; use super::Message;"),
-        ("message/parts", "pub struct Part; /// crate::cli\n struct Quiet; // crate::cli"),
-        ("ledger", "pub mod sqlite; use crate::message::Message; pub struct Claim;"),
-        ("ledger/sqlite", "use super::Claim; const ALL: &str = \"SELECT * FROM message\";"),
-        ("store", "use crate::{message::{self, Message}};"),
-        ("check", "mod dovecot; mod finding; mod postfix; pub use finding::Finding;"),
-        ("check/dovecot", "use super::finding::Finding;"),
-        ("check/postfix", "#[cfg(test)] mod tests { use crate::cli; const A: &str = \"UID 1\"; }"),
-        ("check/finding", "pub struct Finding;"),
-        ("cli", "use crate::check; fn end() -> ! { crate::exit::end() }"),
-        ("exit", "pub fn end() -> ! { std::process::exit(75) }"),
-    ];
-    let of = |changed: &str, text: &str| {
-        let added = good.iter().all(|(file, _)| *file != changed).then_some((changed, text));
-        let files = good.iter().copied().chain(added);
-        let files = files.map(|(file, was)| (file, if file == changed { text } else { was }));
-        findings(&Tree::of(files)).into_iter().collect::<Vec<_>>()
-    };
-    assert_eq!(of("exit", good[13].1), Vec::<String>::new(), "it keeps to the rule");
-    let ring = |a: &str, b: &str| {
-        [
-            format!("{a} uses {b}, which leads back to it"),
-            format!("{b} uses {a}, which leads back to it"),
-        ]
-    };
     for (file, text, expected) in [
+        ("src/cli.rs", "#[cfg(test)] mod tests { const A: &str = \"UID 1\"; }", vec![]),
+        ("src/cli.rs", "/// SELECT 1\n fn f() { crate::exit::end() }", vec![]),
+        ("crates/ledger/src/a.rs", "const ALL: &str = \"SELECT * FROM message\";", vec![]),
+        (EXIT, "pub fn end() -> ! { std::process::exit(75) }", vec![]),
         (
-            "message/parts",
-            "fn f() { crate::store::x() }",
-            [
-                vec!["message::parts uses store: values may not use ports".to_owned()],
-                ring("message", "store").to_vec(),
-            ]
-            .concat(),
-        ),
-        (
-            "store",
-            "use crate::ledger::Claim;",
-            vec!["store uses ledger: ports may not use ports".to_owned()],
-        ),
-        (
-            "check",
-            "fn f() { let _ = format!(\"{}\", crate::cli::x()); }",
-            [
-                vec!["check uses cli: work may not use doors".to_owned()],
-                ring("check", "cli").to_vec(),
-            ]
-            .concat(),
-        ),
-        (
-            "check/finding",
-            "use crate::ledger::sqlite::Sqlite;",
-            vec!["check::finding uses ledger::sqlite: adapters are for main alone".to_owned()],
-        ),
-        ("ledger/sqlite", "use crate::config::Config;", vec![]),
-        ("check/finding", "use super::dovecot;", ring("check::dovecot", "check::finding").to_vec()),
-        (
-            "message/parts",
-            "use crate::message::facts::Fact;",
-            ring("message::facts", "message::parts").to_vec(),
-        ),
-        // By a name that the parent passes on.
-        ("check/finding", "use super::postfix::x; pub struct Finding;", vec![]),
-        (
-            "cli",
-            "const Q: &str = \"SELECT 1\"; fn f() { write(b\"a1 UID STORE 1\") }",
+            "src/cli.rs",
+            "const Q: &str = \"SELECT 1\"; fn f() { write!(b\"a1 UID STORE 1\") }",
             vec![
-                "cli speaks IMAP: \"a1 UID STORE 1\"".to_owned(),
-                "cli speaks SQL: \"SELECT 1\"".to_owned(),
+                "src/cli.rs speaks SQL: \"SELECT 1\"",
+                "src/cli.rs speaks IMAP: \"a1 UID STORE 1\"",
             ],
         ),
         (
-            "cli",
+            "src/main.rs",
             "fn f() -> ! { std::process::exit(70) }",
-            vec!["cli has process::exit, which is for exit alone".to_owned()],
+            vec!["src/main.rs has process::exit, which is for exit alone"],
         ),
-        ("nowhere", "use crate::message::Message;", vec!["nowhere is in no layer".to_owned()]),
     ] {
-        let mut expected = expected;
-        expected.sort();
-        assert_eq!(of(file, text), expected, "{file}: {text}");
+        assert_eq!(Source::of(text).breaches(file), expected, "{file}: {text}");
     }
-    let by_parent = "use super::Finding;";
-    let tree = |finding| {
-        let files = good.iter().map(|(file, was)| match *file {
-            "check/dovecot" => (*file, by_parent),
-            "check/finding" => (*file, finding),
-            _ => (*file, *was),
-        });
-        findings(&Tree::of(files)).into_iter().collect::<Vec<_>>()
-    };
-    assert_eq!(tree("pub struct Finding;"), Vec::<String>::new());
-    let both = tree("use super::dovecot; pub struct Finding;");
-    assert_eq!(both, ring("check::dovecot", "check::finding"));
 }

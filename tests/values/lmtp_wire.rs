@@ -1,4 +1,5 @@
-//! The LMTP protocol's form (`src/net/lmtp`): what is read from the wire, and what is written.
+//! The LMTP protocol's form (`crates/net/src/lmtp`): what is read from the wire, and what is
+//! written.
 
 use onedrop::envelope::Envelope;
 use onedrop::net::lmtp::command::{self, LmtpCommand, is_bdat};

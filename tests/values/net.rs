@@ -1,4 +1,5 @@
-//! `src/net` without servers: lines, URLs, xtext, what this machine is, TLS' authorities, sockets.
+//! `crates/net/src` without servers: lines, URLs, xtext, what this machine is, TLS' authorities,
+//! sockets.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;

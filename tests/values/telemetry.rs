@@ -1,4 +1,5 @@
-//! Log records (`src/telemetry.rs`): what the journal gets, what standard error, and what is lost.
+//! Log records (`crates/site/src/telemetry.rs`): what the journal gets, what standard error, and
+//! what is lost.
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;

@@ -1,4 +1,4 @@
-//! Foreign text made fit to be shown or stored (`src/text.rs`).
+//! Foreign text made fit to be shown or stored (`crates/core/src/text.rs`).
 
 use std::borrow::Cow;
 

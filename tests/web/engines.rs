@@ -399,7 +399,7 @@ fn on_sqlite_pages_go_on_when_another_client_was_the_last_but_them() {
 #[test]
 fn nothing_is_counted_but_rows_of_a_span() {
     for engine in ["postgres", "mariadb", "sqlite"] {
-        let file = Path::new(PROJECT).join(format!("src/ledger/{engine}/pages.rs"));
+        let file = Path::new(PROJECT).join(format!("crates/ledger/src/{engine}/pages.rs"));
         let text = fs::read_to_string(&file).expect("a source").to_lowercase();
         assert!(text.contains("select "), "{}", file.display());
         for word in ["count(*)", "count (*)", "sum(", " offset "] {

@@ -6,14 +6,16 @@ use serde_json::{Value, json};
 
 use super::{CommandOutcome, ended, told};
 use crate::cli::terminal::{Paint, Screen};
-use crate::config::JobSettings;
-use crate::duration::brief;
-use crate::jobs;
-use crate::jobs::standing::{JobStanding, JobState, JobsSeen, is_current, is_running, since};
-use crate::ledger::{AnyLedger, JobRow, LockHolder, LockRequest, LockTry, RandomValue};
-use crate::lock;
-use crate::service::host_name;
-use crate::text;
+use onedrop_core::duration::brief;
+use onedrop_core::ledger::{AnyLedger, JobRow, LockHolder, LockRequest, LockTry, RandomValue};
+use onedrop_core::os::host_name;
+use onedrop_core::text;
+use onedrop_locks::jobs;
+use onedrop_locks::jobs::standing::{
+    JobStanding, JobState, JobsSeen, is_current, is_running, since,
+};
+use onedrop_locks::lock;
+use onedrop_site::config::JobSettings;
 
 /// How long the lock of a ghost is held at most.
 const LEASE: Duration = Duration::from_secs(60);

@@ -7,10 +7,13 @@ use std::time::{Instant, SystemTime};
 use jiff::tz::TimeZone;
 
 use super::{CommandOutcome, configured, ended, local, told};
-use crate::config::JobSettings;
-use crate::jobs::plan;
-use crate::ledger::{AnyLedger, JobChange, JobRow, JobRun, JobTrigger, JobsOnRecord, RandomValue};
-use crate::{telemetry, text};
+use onedrop_core::ledger::{
+    AnyLedger, JobChange, JobRow, JobRun, JobTrigger, JobsOnRecord, RandomValue,
+};
+use onedrop_core::text;
+use onedrop_locks::jobs::plan;
+use onedrop_site::config::JobSettings;
+use onedrop_site::telemetry;
 
 /// How often a row is planned again that others change all the time.
 const TRIES: usize = 20;

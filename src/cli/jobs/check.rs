@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::{CommandOutcome, configured, open, told};
 use crate::cli::terminal::{Paint, Screen};
-use crate::config::{Config, JobSettings, Opens};
-use crate::exit::{PluginStatus, Verdict};
-use crate::jobs::standing::{JobStanding, JobState, JobsSeen};
-use crate::service::Adapters;
-use crate::text;
+use onedrop_core::exit::{PluginStatus, Verdict};
+use onedrop_core::text;
+use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen};
+use onedrop_site::config::{Config, JobSettings, Opens};
+use onedrop_site::service::Adapters;
 
 /// What the question may take: a monitoring system waits for 10 s.
 const TIME: Duration = Duration::from_secs(8);

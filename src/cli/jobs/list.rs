@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{CommandOutcome, ended, paint, rfc_3339, told};
 use crate::cli::terminal::Screen;
-use crate::config::JobSettings;
-use crate::duration::brief;
-use crate::jobs::standing::{JobStanding, JobState, JobsSeen, since};
-use crate::ledger::{AnyLedger, JobRow, LockRow};
-use crate::text;
+use onedrop_core::duration::brief;
+use onedrop_core::ledger::{AnyLedger, JobRow, LockRow};
+use onedrop_core::text;
+use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen, since};
+use onedrop_site::config::JobSettings;
 
 pub(super) fn run(
     jobs: &[JobSettings],

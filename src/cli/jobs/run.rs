@@ -6,12 +6,13 @@ use std::path::Path;
 use nix::sys::stat::Mode;
 
 use super::{configured, open};
-use crate::command_line::JobsRunArgs;
-use crate::exit::{self, BUSY, LockCodes, LockEnding};
-use crate::jobs::run::{JobRequest, RunWhy, run as run_job};
-use crate::service::{Adapters, host_name};
-use crate::telemetry;
-use crate::text;
+use onedrop_core::exit::{self, BUSY, LockCodes, LockEnding};
+use onedrop_core::os::host_name;
+use onedrop_core::text;
+use onedrop_locks::jobs::run::{JobRequest, RunWhy, run as run_job};
+use onedrop_site::command_line::JobsRunArgs;
+use onedrop_site::service::Adapters;
+use onedrop_site::telemetry;
 
 /// Runs the job and ends the process.
 pub(super) fn run(args: JobsRunArgs, config: Option<&Path>, adapters: Adapters, umask: Mode) -> ! {

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::{CommandOutcome, configured, ended, list, local, paint, rfc_3339, told};
 use crate::cli::terminal::{Paint, Screen};
-use crate::config::JobSettings;
-use crate::duration::brief;
-use crate::jobs::standing::{JobStanding, JobState, JobsSeen, since};
-use crate::ledger::{AnyLedger, JobOutcome, JobRun};
-use crate::text;
+use onedrop_core::duration::brief;
+use onedrop_core::ledger::{AnyLedger, JobOutcome, JobRun};
+use onedrop_core::text;
+use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen, since};
+use onedrop_site::config::JobSettings;
 
 /// How many runs are shown.
 const RUNS: u32 = 10;

@@ -6,12 +6,12 @@ use nix::sys::stat::Mode;
 
 use super::open;
 use crate::cli::{CommandOutcome, load};
-use crate::config::{Loaded, RunIn};
-use crate::exit::Verdict;
-use crate::jobs::own_program::OwnProgram;
-use crate::jobs::tick::{TickEnd, tick};
-use crate::service::Adapters;
-use crate::telemetry;
+use onedrop_core::exit::Verdict;
+use onedrop_locks::jobs::own_program::OwnProgram;
+use onedrop_locks::jobs::tick::{TickEnd, tick};
+use onedrop_site::config::{Loaded, RunIn};
+use onedrop_site::service::Adapters;
+use onedrop_site::telemetry;
 
 /// `by_server`: a server has started it, and it is to end where that ticks no longer.
 pub(super) fn run(

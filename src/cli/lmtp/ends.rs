@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::config::{Config, Loaded, Opens};
-use crate::ledger::{AnyLedger, LedgerError};
-use crate::service::{Adapters, ONE, host_name};
-use crate::status::{self, LedgerFacts, SeenByHost, StatusFigures, StatusGauges};
+use onedrop_admin::status::{self, LedgerFacts, SeenByHost, StatusFigures, StatusGauges};
+use onedrop_core::ledger::{AnyLedger, LedgerError};
+use onedrop_core::os::host_name;
+use onedrop_site::config::{Config, Loaded, Opens};
+use onedrop_site::service::{Adapters, ONE};
 
 /// How long ledger and store may take to show that they are there.
 const LOOK: Duration = Duration::from_secs(15);

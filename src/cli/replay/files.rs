@@ -17,18 +17,18 @@ use sha2::{Digest, Sha256};
 use super::{json_element, json_end};
 use crate::cli::terminal::{Paint, Screen};
 use crate::cli::{CommandOutcome, counted};
-use crate::command_line::ReplayArgs;
-use crate::config::Loaded;
-use crate::exit::Verdict;
-use crate::lock_key;
-use crate::replay::files::{FilesToReplay, ReplayEnd, ReplayNews, from_files};
-use crate::replay::pace::MessageRate;
-use crate::replay::place::FileId;
-use crate::replay::report::{FileReport, FileState};
-use crate::replay::state::{DoneBefore, ReplayState, StatePurpose};
-use crate::sender::Trust;
-use crate::service::{Adapters, Service};
-use crate::text::{shown, shown_output};
+use onedrop_admin::replay::files::{FilesToReplay, ReplayEnd, ReplayNews, from_files};
+use onedrop_admin::replay::pace::MessageRate;
+use onedrop_admin::replay::place::FileId;
+use onedrop_admin::replay::report::{FileReport, FileState};
+use onedrop_admin::replay::state::{DoneBefore, ReplayState, StatePurpose};
+use onedrop_core::exit::Verdict;
+use onedrop_core::lock_key;
+use onedrop_core::sender::Trust;
+use onedrop_core::text::{shown, shown_output};
+use onedrop_site::command_line::ReplayArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, Service};
 
 /// Between two lines of progress.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub(super) fn run(
     adapters: Adapters,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    crate::telemetry::start();
+    onedrop_site::telemetry::start();
     let rate = args.rate.as_deref().map(str::parse::<MessageRate>).transpose();
     let rate = rate.map_err(|error| format!("--rate: {error}"))?;
     // Nobody has taken forged Authentication-Results out of what files hold.

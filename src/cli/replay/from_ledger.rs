@@ -9,19 +9,20 @@ use serde::Serialize;
 use super::{json_element, json_end};
 use crate::cli::terminal::{Paint, Screen};
 use crate::cli::{CommandOutcome, since};
-use crate::clock::{Clock, SystemClock};
-use crate::command_line::ReplayArgs;
-use crate::config::Loaded;
-use crate::deliver::Policy;
-use crate::directory::place_and_variant;
-use crate::exit::Verdict;
-use crate::ledger::Attempt;
-use crate::replay::failures::LEFT;
-use crate::replay::from_ledger::{self, ReplayPlan, Replayed, ReplayedEnd};
-use crate::replay::report::FileState;
-use crate::service::{Adapters, ONE, host_name};
-use crate::text::{shown, shown_output};
-use crate::way::WayProof;
+use onedrop_admin::replay::failures::LEFT;
+use onedrop_admin::replay::from_ledger::{self, ReplayPlan, Replayed, ReplayedEnd};
+use onedrop_admin::replay::report::FileState;
+use onedrop_core::clock::{Clock, SystemClock};
+use onedrop_core::deliver::Policy;
+use onedrop_core::directory::place_and_variant;
+use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::Attempt;
+use onedrop_core::os::host_name;
+use onedrop_core::text::{shown, shown_output};
+use onedrop_site::command_line::ReplayArgs;
+use onedrop_site::config::Loaded;
+use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::way::WayProof;
 
 #[derive(Serialize)]
 struct ReplayedLine {
@@ -50,7 +51,7 @@ pub(super) fn run(
         sent_after: Duration::ZERO,
         begins_early: false,
         side_by_side: 1,
-        ..Policy::of(&loaded.config)
+        ..loaded.config.policy()
     };
     let secs = Duration::from_secs;
     let plan = ReplayPlan {

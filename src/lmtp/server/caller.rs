@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::unistd::{Uid, User, geteuid};
 
-use crate::net::socket::Socket;
+use onedrop_net::socket::Socket;
 
 /// Clients of one user at a time. Postfix delivers two messages at once to a recipient of local(8)
 /// (local_destination_concurrency_limit).

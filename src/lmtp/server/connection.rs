@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use super::protocol::{Next, Protocol, SLOWEST, Transaction};
 use super::spool::Spool;
-use crate::config::LmtpSettings;
-use crate::deliver::Failure;
-use crate::message::Bytes;
-use crate::net::input::{Input, InputLine};
-use crate::net::lmtp::LONGEST_LINE;
-use crate::net::lmtp::data::DataReader;
-use crate::outcome::Outcome;
+use onedrop_core::deliver::Failure;
+use onedrop_core::message::Bytes;
+use onedrop_core::outcome::Outcome;
+use onedrop_net::input::{Input, InputLine};
+use onedrop_net::lmtp::LONGEST_LINE;
+use onedrop_net::lmtp::data::DataReader;
+use onedrop_site::config::LmtpSettings;
 
 const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";
 /// How long a client may still begin a message when the server stops.

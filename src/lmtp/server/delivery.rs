@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use jiff::Zoned;
 
 use super::metrics::Metrics;
-use crate::deadline::Deadline;
-use crate::deliver::{CopyResult, Ending, Failure, LookBackEnd, Phases, Watch};
-use crate::directory::Home;
-use crate::envelope::Envelope;
-use crate::ledger::Recorded;
-use crate::message::{Message, ReceivedClauses};
-use crate::service::{Mail, Service};
-use crate::text;
+use onedrop_core::deadline::Deadline;
+use onedrop_core::deliver::{CopyResult, Ending, Failure, LookBackEnd, Phases, Watch};
+use onedrop_core::directory::Home;
+use onedrop_core::envelope::Envelope;
+use onedrop_core::ledger::Recorded;
+use onedrop_core::message::{Message, ReceivedClauses};
+use onedrop_core::text;
+use onedrop_site::service::{Mail, Service};
 
 /// A delivery that ends by itself at its deadline gets this long to say so.
 const SLACK: Duration = Duration::from_millis(500);

@@ -10,10 +10,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::deliver::{CopyResult, Ending, Failure, How, LookBackEnd, Phases};
-use crate::outcome::Reason;
-use crate::status::StatusGauges;
-use crate::store::StoreError;
+use onedrop_admin::status::StatusGauges;
+use onedrop_core::deliver::{CopyResult, Ending, Failure, How, LookBackEnd, Phases};
+use onedrop_core::outcome::Reason;
+use onedrop_core::store::StoreError;
 
 /// Upper bounds of the phases' buckets, in seconds.
 const BOUNDS: [f64; 14] =

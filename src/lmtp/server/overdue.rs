@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::envelope::Envelope;
+use onedrop_core::envelope::Envelope;
 
 /// A connection's own thread gets this long past the due time to answer.
 pub const GRACE: Duration = Duration::from_secs(2);

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::net::lmtp::command::{self, CommandError, LmtpCommand};
-use crate::net::lmtp::reply;
-use crate::net::lmtp::reply::line;
-use crate::net::lmtp::xforward::{self, Forwarded, SmtpClient, harmless};
-use crate::outcome::Outcome;
+use onedrop_core::outcome::Outcome;
+use onedrop_net::lmtp::command::{self, CommandError, LmtpCommand};
+use onedrop_net::lmtp::reply;
+use onedrop_net::lmtp::reply::line;
+use onedrop_net::lmtp::xforward::{self, Forwarded, SmtpClient, harmless};
 
 /// Errors allowed between two messages; the next one ends the connection.
 const ERRORS: u32 = 20;

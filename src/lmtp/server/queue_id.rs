@@ -4,7 +4,7 @@
 //! QUEUEID`. That field is text like any other, so the id is for people: it goes into log and
 //! trace, and nothing else follows from it.
 
-use crate::message::Message;
+use onedrop_core::message::Message;
 
 /// The longest queue id, with room to spare: long ones have 11 to 15 characters
 /// (enable_long_queue_ids in postconf(5)).

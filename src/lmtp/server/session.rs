@@ -17,15 +17,15 @@ use super::connection::{ClientConnection, ConnectionSettings, Peer};
 use super::delivery::MessageDelivery;
 use super::protocol::Transaction;
 use super::queue_id;
-use crate::deliver::{Ending, Failure};
-use crate::delivery_log::DeliveryLogRecord;
-use crate::directory::{Home, Known};
-use crate::envelope::Envelope;
-use crate::message::{Bytes, Message, ReceivedClauses};
-use crate::net::lmtp::reply;
-use crate::net::socket::Socket;
-use crate::outcome::Outcome;
-use crate::service::{LOOK_UP, Service};
+use onedrop_core::deliver::{Ending, Failure};
+use onedrop_core::directory::{Home, Known};
+use onedrop_core::envelope::Envelope;
+use onedrop_core::message::{Bytes, Message, ReceivedClauses};
+use onedrop_core::outcome::Outcome;
+use onedrop_net::lmtp::reply;
+use onedrop_net::socket::Socket;
+use onedrop_site::delivery_log::DeliveryLogRecord;
+use onedrop_site::service::{LOOK_UP, Service};
 
 /// Serves one client to its end.
 pub fn serve(socket: Arc<Socket>, caller: ClientIdentity, server: &Arc<ServerState>) {

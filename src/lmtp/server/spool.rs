@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use crate::deliver::Failure;
-use crate::message::Bytes;
+use onedrop_core::deliver::Failure;
+use onedrop_core::message::Bytes;
 
 /// See the module.
 pub struct Spool {

@@ -1,6 +1,6 @@
-//! MariaDB for a test: a migrated database and a user of its own in the run's server, or, for a test
-//! that stops, pauses or configures the server, one of its own: a data folder (copied from a cached
-//! template), a socket and a port.
+//! MariaDB for a test: a migrated database and a user of its own in the run's server, or, for a
+//! test that stops, pauses or configures the server, one of its own: a data folder (copied from a
+//! cached template), a socket and a port.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
 //! Postgres for a test: a migrated database of its own in the run's server, or, for a test that
-//! stops, pauses, fills or configures the server, one of its own: a data folder (copied from a cached
-//! template), a socket and a port.
+//! stops, pauses, fills or configures the server, one of its own: a data folder (copied from a
+//! cached template), a socket and a port.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -24,8 +24,8 @@ const PASSWORD: &str = "ledger-secret";
 /// Part of the template's name: change it whenever [`Template::build`] changes.
 const TEMPLATE: &str = "template-1";
 
-/// A running Postgres with a database that belongs to the role `onedrop`, and in a server of its own
-/// has the same name.
+/// A running Postgres with a database that belongs to the role `onedrop`, and in a server of its
+/// own has the same name.
 ///
 /// Over the socket every role is trusted (the superuser is `postgres`), over TCP `onedrop` needs
 /// its password (SCRAM). Data is as durable as by default: fsync and `synchronous_commit` are on.
@@ -43,8 +43,8 @@ const LOG_PREFIX: &str = "%m [%p] %q%u@%d %a ";
 
 impl Postgres {
     /// A migrated database in the run's server, for which no message is too old
-    /// ([`Postgres::remember_for_ever`]). Other tests' sessions are in the server's views, and roles
-    /// are theirs as well.
+    /// ([`Postgres::remember_for_ever`]). Other tests' sessions are in the server's views, and
+    /// roles are theirs as well.
     pub fn shared() -> Self {
         let shared = shared::server("postgres", Self::start_shared);
         let database = shared::unique_name();

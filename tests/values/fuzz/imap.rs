@@ -12,10 +12,10 @@ use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
+use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, Receipt, StoreError};
 use onedrop::store::{Need, Slot, Store};
-use onedrop::trust_search::TrustSearch;
 
 use super::harness::Target;
 

@@ -1,0 +1,210 @@
+//! Whether users' filters run for what is handed over by LMTP (`store.lmtp`), and whether the guard
+//! against a second hand-over is in force (`conf/dovecot/onedrop-guard.sieve`): first of all
+//! scripts, with a memory that is long enough, and one delivery for an account at a time.
+//!
+//! Sources: doc/wiki of Pigeonhole 0.5, <https://doc.dovecot.org/2.4.1>; RFC 7352 (`duplicate`).
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::compiled;
+use super::conf::{self, Conf};
+use crate::check::finding::{Remarks, Severity};
+use onedrop_core::deliver::guard::REMEMBERED;
+
+/// What the guard asks Dovecot to remember.
+const REMEMBERED_SECS: u64 = REMEMBERED.as_secs();
+/// What the guard has that tells accounts of which Dovecot remembers nothing.
+const BY_ACCOUNT: &str = "\"onedrop-account\"";
+/// No guard is longer, and no other script is read further.
+const LONGEST: u64 = 65_536;
+
+/// What becomes of a copy that is handed over twice.
+const OTHERWISE: &str = "a copy that is handed over a second time, because the answer to the first \
+                         was lost, may be filtered, forwarded and answered twice";
+
+/// Whether the guard is in force, as deliveries may rely on it: nothing is wrong with it. `None`:
+/// not all can be seen from here.
+pub(super) fn is_in_force(conf: &Conf) -> Option<bool> {
+    if let Guard::First(script) = find(conf)
+        && compiled::remembered_secs(&script).is_err()
+    {
+        return None;
+    }
+    let mut remarks = Remarks::default();
+    judge(conf, &mut remarks);
+    match remarks.has(Severity::Warning) {
+        true => Some(false),
+        false if remarks.has(Severity::Untested) => None,
+        false => Some(true),
+    }
+}
+
+/// What is wrong with it; nothing where all is well.
+pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
+    if !conf.plugins("lmtp").any(|plugin| plugin == "sieve") {
+        remarks.warning(
+            "store.lmtp is set, and the plugin sieve is not in mail_plugins of protocol lmtp: \
+             users' filters do not run, and nothing keeps Dovecot from storing a copy twice that \
+             is handed over a second time; see conf/dovecot/onedrop-lmtp.conf",
+        );
+        return;
+    }
+    match find(conf) {
+        Guard::First(script) => compiled(&script, remarks),
+        Guard::After(other, script) => {
+            remarks.warning(format!(
+                "the guard of store.lmtp runs after {}: what that script does is done twice for a \
+                 copy that is handed over a second time; make the guard the first script of all",
+                other.display()
+            ));
+            compiled(&script, remarks);
+        }
+        Guard::Unread(path, why) => remarks.untested(format!(
+            "whether {} is the guard of store.lmtp could not be read: {why}; run onedrop check as \
+             root",
+            path.display()
+        )),
+        Guard::None => {
+            remarks.warning(format!(
+                "no script that runs before users' own is the guard of store.lmtp \
+                 (conf/dovecot/onedrop-guard.sieve): {OTHERWISE}"
+            ));
+            return;
+        }
+    }
+    memory(conf, remarks);
+    one_at_a_time(conf, remarks);
+}
+
+/// `sievec` cuts the guard's memory where Dovecot does not know its new settings yet.
+fn compiled(script: &Path, remarks: &mut Remarks) {
+    if code_of(script).is_ok_and(|code| !code.contains(BY_ACCOUNT)) {
+        remarks.warning(format!(
+            "the guard of store.lmtp ({}) is not the one that is shipped now, which tells accounts \
+             of which Dovecot remembers nothing: a filter in the middle of which Dovecot dies does \
+             not come to its end; install conf/dovecot/onedrop-guard.sieve and run sievec",
+            script.display()
+        ));
+    }
+    match compiled::remembered_secs(script) {
+        Ok(Some((secs, file))) if secs < REMEMBERED_SECS => remarks.warning(format!(
+            "the guard of store.lmtp was compiled to remember {secs} seconds ({}), and not the \
+             {REMEMBERED_SECS} that it was shipped with: {OTHERWISE} once that time has passed; \
+             compile it again: sievec -c /etc/dovecot/dovecot.conf {}",
+            file.display(),
+            script.display()
+        )),
+        Ok(Some(_)) => {}
+        // Dovecot compiles it for each delivery.
+        Ok(None) if is_period_as_shipped(script) => {}
+        Ok(None) => remarks.warning(format!(
+            "the guard of store.lmtp ({}) does not have the {REMEMBERED_SECS} seconds that it was \
+             shipped with: {OTHERWISE} once its time has passed",
+            script.display()
+        )),
+        Err(why) => remarks.warning(format!(
+            "how long the guard of store.lmtp remembers could not be read from its compiled form \
+             ({}): {why}; run onedrop check as root",
+            script.with_extension("svbin").display()
+        )),
+    }
+}
+
+fn is_period_as_shipped(script: &Path) -> bool {
+    let period = format!("\"x-onedrop-copy\" :seconds {REMEMBERED_SECS} ");
+    code_of(script).is_ok_and(|code| code.contains(&period))
+}
+
+fn memory(conf: &Conf, remarks: &mut Remarks) {
+    const NAME: &str = "sieve_duplicate_max_period";
+    let value = conf.sieve(NAME);
+    match value.map(conf::seconds) {
+        Some(Some(secs)) if secs > REMEMBERED_SECS => {}
+        Some(Some(_)) | None => remarks.warning(format!(
+            "{NAME} is {}: the guard of store.lmtp asks for 7 days, longer than Postfix tries; set \
+             it to 8d",
+            value.unwrap_or("not set (12 hours)")
+        )),
+        Some(None) => remarks.warning(format!(
+            "{NAME} = {} is not understood; set it to 8d",
+            value.unwrap_or_default()
+        )),
+    }
+}
+
+fn one_at_a_time(conf: &Conf, remarks: &mut Remarks) {
+    const NAME: &str = "lmtp_user_concurrency_limit";
+    let value = conf.value("lmtp", NAME);
+    if value != Some("1") {
+        remarks.warning(format!(
+            "{NAME} is {}: deliveries for one account beside each other forget each other in what \
+             the guard of store.lmtp remembers; set it to 1",
+            value.unwrap_or("not set (no limit)")
+        ));
+    }
+}
+
+/// Where the guard stands among the scripts that run before users' own.
+enum Guard {
+    First(PathBuf),
+    /// Behind this one.
+    After(PathBuf, PathBuf),
+    /// One of them, which may be it, cannot be read.
+    Unread(PathBuf, io::Error),
+    None,
+}
+
+fn find(conf: &Conf) -> Guard {
+    let (mut others, mut unread): (Vec<(u32, PathBuf)>, _) = (Vec::new(), None);
+    for (place, location) in conf.scripts_before() {
+        let path = path_of(location);
+        match the_guard(&path) {
+            Ok(Some(script)) => {
+                return match others.into_iter().find(|(other, _)| *other < place) {
+                    Some((_, other)) => Guard::After(other, script),
+                    None => Guard::First(script),
+                };
+            }
+            Ok(None) => others.push((place, path)),
+            Err(why) => unread = unread.or(Some((path, why))),
+        }
+    }
+    unread.map_or(Guard::None, |(path, why)| Guard::Unread(path, why))
+}
+
+/// `file:/path;name=...` is a file or a folder of scripts, as is `/path`.
+fn path_of(location: &str) -> PathBuf {
+    let path = location.strip_prefix("file:").unwrap_or(location);
+    path.split_once(';').map_or(path, |(path, _)| path).into()
+}
+
+/// The script, if it is the guard; one that is not there does nothing.
+fn the_guard(path: &Path) -> io::Result<Option<PathBuf>> {
+    if path.is_dir() {
+        let mut scripts: Vec<PathBuf> =
+            fs::read_dir(path)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        // In this order they run.
+        scripts.retain(|script| script.extension().is_some_and(|ending| ending == "sieve"));
+        scripts.sort();
+        return scripts.first().map_or(Ok(None), |script| the_guard(script));
+    }
+    let code = match code_of(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        code => code?,
+    };
+    let is_guard =
+        ["duplicate ", "\"x-onedrop-copy\"", "discard"].iter().all(|word| code.contains(word));
+    Ok(is_guard.then(|| path.to_owned()))
+}
+
+/// A script without its comments, in lower case, with single blanks.
+fn code_of(script: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(script)?.take(LONGEST).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let code = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let words = code.flat_map(str::split_whitespace);
+    Ok(words.collect::<Vec<_>>().join(" ").to_ascii_lowercase())
+}

@@ -1,0 +1,136 @@
+//! The store's part of `onedrop check`: a login for one account, without writing a message.
+
+use super::finding::{Finding, Severity};
+use super::{CheckContext, filing, ledger};
+use onedrop_core::deliver::{Failure, guard};
+use onedrop_core::directory::is_account_name;
+use onedrop_core::os::host_name;
+use onedrop_core::store::StoreError;
+use onedrop_site::mail_root::MailRoot;
+use onedrop_site::service::ONE;
+use onedrop_site::way;
+
+/// Findings about the store, for `account`, one of the directory, or one on record.
+pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Finding> {
+    let config = &check.loaded.config;
+    let place = config.store.kind().to_string();
+    let finding = |severity, text: &str| Finding::new(severity, "store", format!("{place}{text}"));
+    let named = || config.directory.accounts.values().next().map(|home| home.account.clone());
+    let account = account.map(str::to_owned).or_else(named);
+    let Some(account) = account.or_else(|| ledger::account_on_record(check)) else {
+        let text = ": nothing was tested: directory.accounts names no account and no copy is on \
+                    record; pass --account NAME";
+        return vec![finding(Severity::Untested, text)];
+    };
+    if !is_account_name(&account) {
+        let text = format!(": {account:?} cannot be an account; pass --account NAME");
+        return vec![finding(Severity::Error, &text)];
+    }
+    if let Some(why) = of_the_root(check).err().or_else(|| has_no_place(check, &account)) {
+        return vec![finding(Severity::Error, &format!(", account {account}: {why}"))];
+    }
+    let name = account.clone();
+    let checked = check.ask(move |check, until| {
+        let store = (check.adapters.store)(&check.loaded, ONE);
+        store.and_then(|store| store.check(&name, until)).map_err(|error| cause(&error.to_string()))
+    });
+    let about = |severity, line: &str| {
+        let colon = if line.is_empty() { "" } else { ": " };
+        finding(severity, &format!(", account {account}{colon}{line}"))
+    };
+    let mut findings: Vec<_> = match checked.and_then(|checked| checked) {
+        Ok(lines) if lines.is_empty() => vec![about(Severity::Ok, "")],
+        Ok(lines) => lines.iter().map(|line| about(Severity::Ok, line)).collect(),
+        Err(why) => return vec![about(Severity::Error, &why)],
+    };
+    findings.extend(filing::findings(check, &account));
+    findings.extend(of_the_way(check, account));
+    findings
+}
+
+/// Whether the folder above all mailboxes is the one that the ledger knows.
+fn of_the_root(check: &CheckContext) -> Result<(), String> {
+    let known = check.ask(|check, until| -> Result<(), Failure> {
+        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        let Some(root) = store.root() else { return Ok(()) };
+        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        let found = MailRoot::find(root).map_err(StoreError::NotStored)?;
+        match found.is_known(root, &*ledger, until) {
+            // What is wrong with the ledger is told there.
+            Err(Failure::Ledger(_)) => Ok(()),
+            known => known,
+        }
+    });
+    known?.map_err(|failure| cause(&failure.to_string()))
+}
+
+/// Why mail for the account waits, where nothing but its domain names it.
+fn has_no_place(check: &CheckContext, account: &str) -> Option<String> {
+    if check.loaded.config.directory.names(account) {
+        return None;
+    }
+    let name = account.to_owned();
+    let place = check.ask(move |check, _| {
+        let store = (check.adapters.store)(&check.loaded, ONE);
+        store.and_then(|store| store.missing_place(&name))
+    });
+    let place = place.ok()?.ok().flatten()?;
+    Some(format!(
+        "nothing but its domain names it, and {} is not there: its mail does not arrive; make that \
+         folder, as the user that delivers",
+        place.display()
+    ))
+}
+
+/// An error of the store without its name, which the topic says already.
+fn cause(error: &str) -> String {
+    error.strip_prefix("store: ").unwrap_or(error).to_owned()
+}
+
+/// Puts on record for deliveries whether the guard is in force at the server to which copies are
+/// handed over.
+pub(super) fn of_the_guard(check: &CheckContext, holds: bool) -> Option<Finding> {
+    let noted = check.ask(move |check, until| -> Result<Option<String>, Failure> {
+        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        let Some(server) = store.hands_over_to() else { return Ok(None) };
+        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        ledger.note_proof(&guard::way(server.clone()), holds, &host_name(), until)?;
+        Ok(Some(server))
+    });
+    let cause = match noted {
+        Ok(Ok(None)) => return None,
+        Ok(Ok(Some(server))) => {
+            let (severity, is) = match holds {
+                true => (Severity::Ok, "is in force"),
+                false => (Severity::Warning, "is not in force"),
+            };
+            let text = format!("{server}: the guard {is}, which is on record for deliveries");
+            return Some(Finding::new(severity, "store", text));
+        }
+        Ok(Err(failure)) => cause(&failure.to_string()),
+        Err(why) => why,
+    };
+    let text = format!("whether the guard of store.lmtp is in force is not on record: {cause}");
+    Some(Finding::new(Severity::Warning, "store", text))
+}
+
+/// Whether the server heeds for whom we log in; what comes of it is put on record for deliveries.
+fn of_the_way(check: &CheckContext, account: String) -> Option<Finding> {
+    let renewed = check.ask(move |check, until| -> Result<Option<String>, Failure> {
+        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        if store.way().is_none() {
+            return Ok(None);
+        }
+        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        Ok(way::renew(&[&account], &host_name(), &*ledger, &*store, until)?)
+    });
+    let why = match renewed {
+        Ok(Ok(proof)) => return proof.map(|proof| Finding::new(Severity::Ok, "store", proof)),
+        Ok(Err(failure)) => {
+            let why = cause(&failure.to_string());
+            format!("{why}; without a proof on record nothing is written")
+        }
+        Err(why) => format!("for whom the server lets us act: {why}"),
+    };
+    Some(Finding::new(Severity::Error, "store", why))
+}

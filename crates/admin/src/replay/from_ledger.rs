@@ -1,0 +1,175 @@
+//! `onedrop replay --from-ledger`: what the ledger keeps whole (`ledger.keep_raw`) is delivered
+//! again to each copy that is on record and not placed, by a delivery's own code: lease, look,
+//! append, receipt. So it writes no second copy, however often it runs, and beside deliveries. It
+//! ends where each further copy would only fail as well.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::failures::FailedForNow;
+use super::report::EndMeaning;
+use onedrop_core::clock::Clock;
+use onedrop_core::deadline::Deadline;
+use onedrop_core::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, Policy};
+use onedrop_core::directory::Destination;
+use onedrop_core::envelope::Envelope;
+use onedrop_core::ledger::{
+    AnyLedger, Attempt, CopyState, LeaseTerms, LedgerError, RandomValue, RawMessage, Recorded,
+};
+use onedrop_core::message::{DedupBy, Identity, Message};
+use onedrop_core::receipt::Receipt;
+use onedrop_core::store::Store;
+
+/// How long a call to the ledger may take.
+const LEDGER_TIME: Duration = Duration::from_secs(60);
+
+/// How to replay.
+pub struct ReplayPlan<'a> {
+    /// Messages that were recorded since then.
+    pub since: SystemTime,
+    pub dry_run: bool,
+    pub policy: &'a Policy,
+    /// How long the placing of a copy may take, and the part of that kept for the store's answer.
+    pub time: (Duration, Duration),
+    pub clock: &'a Arc<dyn Clock>,
+    /// Who takes leases.
+    pub by: &'a Attempt,
+}
+
+/// A copy, and what came of it.
+pub struct Replayed<'a> {
+    pub message: &'a RawMessage,
+    pub destination: &'a Destination,
+    pub end: ReplayedEnd,
+}
+
+/// What came of a copy.
+pub enum ReplayedEnd {
+    WouldBeDelivered,
+    Tried(CopyResult),
+    /// Ten that were tried for its account before have failed.
+    Left,
+}
+
+/// Replays all there is, and tells each copy. Returns why it ended before that; or that
+/// all it tried failed for now.
+///
+/// # Errors
+/// The ledger cannot be read, or takes nothing from this host. What stands in the way of a copy is
+/// told.
+pub fn from_ledger(
+    plan: &ReplayPlan<'_>,
+    ledger: &dyn AnyLedger,
+    store: &dyn Store,
+    tell: &mut dyn FnMut(&Replayed<'_>),
+) -> Result<Option<&'static str>, LedgerError> {
+    ledger.check_program(plan.clock.now() + LEDGER_TIME)?;
+    let (mut after, mut failed) = (0, FailedForNow::new(false));
+    while let Some(raw) = ledger.next_raw(plan.since, after, plan.clock.now() + LEDGER_TIME)? {
+        after = raw.message;
+        for (destination, _) in raw.copies.iter().filter(|one| is_to_be_placed(one, &raw)) {
+            let account = std::slice::from_ref(&destination.account);
+            let end = match plan.dry_run {
+                true => ReplayedEnd::WouldBeDelivered,
+                false if failed.is_left(account) => ReplayedEnd::Left,
+                false => ReplayedEnd::Tried(place(plan, ledger, store, &raw, destination)),
+            };
+            let why = match &end {
+                ReplayedEnd::Tried(Ok(_)) => EndMeaning::Delivered,
+                ReplayedEnd::Tried(Err(failure)) => {
+                    EndMeaning::of(&failure.ending(plan.policy.over_quota))
+                }
+                ReplayedEnd::WouldBeDelivered | ReplayedEnd::Left => EndMeaning::OfIts,
+            };
+            tell(&Replayed { message: &raw, destination, end });
+            if failed.ends(why, account, &destination.account) {
+                return Ok(Some(match why {
+                    EndMeaning::NoLedger => "the ledger is out of reach",
+                    _ => "ten copies in a row fail for now",
+                }));
+            }
+        }
+    }
+    Ok(failed.is_in_vain().then_some("none could be delivered"))
+}
+
+/// Whether a copy is not placed, or is to stand elsewhere and is not on record there: its delivery
+/// ended before it came that far.
+fn is_to_be_placed((one, receipt): &(Destination, Option<Receipt>), raw: &RawMessage) -> bool {
+    match receipt {
+        None => true,
+        Some(Receipt::Elsewhere(mailbox)) => {
+            let is_there =
+                |other: &Destination| other.account == one.account && other.mailbox == *mailbox;
+            !raw.copies.iter().any(|(other, _)| is_there(other))
+        }
+        Some(_) => false,
+    }
+}
+
+fn place(
+    plan: &ReplayPlan<'_>,
+    ledger: &dyn AnyLedger,
+    store: &dyn Store,
+    raw: &RawMessage,
+    destination: &Destination,
+) -> CopyResult {
+    let message = message(raw)?;
+    let (total, answer) = plan.time;
+    let deadline = Deadline::by(Arc::clone(plan.clock), total, answer);
+    let by = Attempt { value: RandomValue::default(), ..plan.by.clone() };
+    let terms =
+        LeaseTerms { lease: plan.policy.lease, join: store.append_is_idempotent(), due: true };
+    let wanted = std::slice::from_ref(destination);
+    let copies = ledger.claim(raw.message, wanted, &by, terms, deadline.end())?;
+    if copies == [CopyState::Busy] {
+        return Err(Failure::Contended(format!("the copy {destination}")));
+    }
+    let recorded = Recorded {
+        message: raw.message,
+        recorded_at: raw.recorded_at,
+        is_new: false,
+        collision: false,
+        attempt: 0, // none: nobody but this run has asked for it
+        copies,
+    };
+    let job = DeliveryRequest {
+        message: &message,
+        envelope: &Envelope::default(),
+        own: &[],
+        destinations: wanted,
+        heads: &[],
+        host: &by.host,
+        started: deadline.now(),
+        oldest: None,
+        one_ending: false,
+    };
+    let means = Means {
+        policy: plan.policy,
+        ledger,
+        store,
+        deadline: &deadline,
+        watch: &(),
+        look_backs: &(),
+    };
+    deliver::place(&job, means, &by, &recorded)
+}
+
+/// The message as it is to stand in mailboxes. Where several have a copy, the bytes on record are
+/// those that came for one of them: then without what names a single recipient.
+fn message(raw: &RawMessage) -> Result<Message, Failure> {
+    let by = [DedupBy::Content, DedupBy::MessageId].into_iter().find(|by| {
+        let message = Message::new(raw.bytes.clone(), *by);
+        *message.identity() == raw.identity
+    });
+    let by =
+        by.ok_or_else(|| Failure::Setup("the bytes on record are another message's".to_owned()))?;
+    let message = Message::new(raw.bytes.clone(), by);
+    let owners = raw.copies.iter().filter(|(one, _)| !one.shared).count();
+    if owners <= 1 {
+        return Ok(message);
+    }
+    let shared = Message::new(message.shared_copy().to_vec(), by);
+    debug_assert_eq!(*shared.identity(), Identity::of(message.own_copy(), by));
+    Ok(shared)
+}

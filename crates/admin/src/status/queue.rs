@@ -1,0 +1,105 @@
+//! Postfix' queue on this host, by `postqueue -j` (postqueue(1)): mail for those that the directory
+//! knows, and how long the oldest has waited. A host without Postfix, or where Postfix has no
+//! configuration, has no such finding. A Postfix that does not run matters where its own
+//! configuration leads to ours.
+
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Deserialize;
+
+use super::{StatusFinding, counted};
+use crate::check::{self, program};
+use onedrop_core::directory::{Directory, Known};
+use onedrop_core::duration::brief;
+use onedrop_site::config::Loaded;
+
+/// Mail that has waited for longer needs somebody. Postfix tries again after five minutes, and then
+/// at longer and longer intervals.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A message in the queue, as a line of JSON tells it.
+#[derive(Deserialize)]
+struct QueuedMessage {
+    queue_name: String,
+    queue_id: String,
+    /// Seconds since 1970.
+    arrival_time: u64,
+    #[serde(default)]
+    recipients: Vec<QueuedRecipient>,
+}
+
+#[derive(Deserialize)]
+struct QueuedRecipient {
+    address: String,
+}
+
+pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> {
+    let program = program::find("postqueue")?;
+    match program::output_of(Command::new(program).arg("-j"), "tell the queue", until) {
+        Ok(output) => {
+            let directory = &loaded.config.directory.addresses;
+            Some(of_output(&output, directory, SystemTime::now()))
+        }
+        // Installed, perhaps for a client of the host, and never set up.
+        Err(why) if why.text.ends_with("main.cf: No such file or directory") => None,
+        // Postfix' postqueue/postqueue.c says so to root and to others in different lines.
+        Err(why) if why.complaint.to_lowercase().contains("mail system is down") => {
+            Some(match check::postfix_leads_to(loaded, until) {
+                true => {
+                    let next = "systemctl status 'postfix*'";
+                    StatusFinding::attention("queue", "Postfix is not running", next)
+                }
+                false => {
+                    let sentence = "Postfix is not running, and does not deliver by this \
+                                    configuration";
+                    StatusFinding::ok("queue", sentence)
+                }
+            })
+        }
+        // This user may not ask, or the queue is too long to be told in time.
+        Err(why) => Some(StatusFinding::attention("queue", why.text, "postqueue -p")),
+    }
+}
+
+/// What the output of `postqueue -j` says; for the tests, which have no Postfix.
+pub fn of_output(output: &str, directory: &Directory, now: SystemTime) -> StatusFinding {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (mut waiting, mut deferred, mut held) = (0, 0, 0);
+    let mut oldest: Option<(Duration, String)> = None;
+    // A line that is cut, or is of a newer Postfix, is passed over.
+    for one in output.lines().filter_map(|line| serde_json::from_str::<QueuedMessage>(line).ok()) {
+        let is_ours =
+            |one: &QueuedRecipient| !matches!(directory.known(&one.address), Known::Nobody);
+        if !one.recipients.iter().any(is_ours) {
+            continue;
+        }
+        match one.queue_name.as_str() {
+            "deferred" => deferred += 1,
+            "hold" => {
+                held += 1;
+                continue;
+            }
+            _ => waiting += 1,
+        }
+        let age = now.saturating_sub(Duration::from_secs(one.arrival_time));
+        if oldest.as_ref().is_none_or(|(known, _)| age > *known) {
+            oldest = Some((age, one.queue_id));
+        }
+    }
+    let mut sentence = match (waiting, deferred) {
+        (0, 0) => "nothing for us in Postfix' queue".to_owned(),
+        _ => format!("{} for us in Postfix' queue, {deferred} deferred", waiting + deferred),
+    };
+    if held > 0 {
+        sentence += &format!(", {} on hold", counted(held, "message", "messages"));
+    }
+    match oldest {
+        Some((age, id)) if age >= LONG => {
+            sentence += &format!(", the oldest {id} for {}", brief(age));
+            // It may have been deferred before it came to us.
+            StatusFinding::attention("queue", sentence, format!("onedrop trace {id}"))
+        }
+        _ => StatusFinding::ok("queue", sentence),
+    }
+}

@@ -1,0 +1,28 @@
+//! Which copies people are told of as doubts.
+
+/// What the rules ask of a copy's row.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyDoubt {
+    pub in_doubt: bool,
+    pub looks_back: bool,
+    pub has_lease: bool,
+    /// NULL is 0.
+    pub placed_epoch: i64,
+    pub epoch: i64,
+    pub is_placed: bool,
+    pub is_settled: bool,
+}
+
+impl CopyDoubt {
+    /// Whether a copy that is not placed may stand in its mailbox. That it looks back is no doubt
+    /// by itself.
+    pub fn is_in_doubt(self) -> bool {
+        let was_only_given_back = !self.has_lease && self.placed_epoch == self.epoch;
+        self.in_doubt && !(self.looks_back && was_only_given_back)
+    }
+
+    /// Whether people are told that it wants another look.
+    pub fn wants_a_look(self) -> bool {
+        !self.is_placed || !self.is_settled && (self.epoch > 1 || !self.looks_back)
+    }
+}

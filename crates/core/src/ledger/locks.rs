@@ -1,0 +1,154 @@
+//! The port of named locks (`onedrop with-lock`): a lock of N slots, each held under a lease that
+//! is renewed, with an epoch that only grows.
+//!
+//! Promise: no two claims of a slot are live at a time by the ledger's clock; an epoch is given out
+//! once; asking takes nothing. A claim made again with the same random value, because its first
+//! answer was lost, finds its own. A crash leaves a lease that runs out.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{LedgerError, RandomValue};
+use crate::lock_name::LockName;
+
+/// What a claim asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct LockRequest<'a> {
+    pub name: &'a LockName,
+    /// The slots to try, in this order; the smallest is 1.
+    pub slots: &'a [u32],
+    /// Of this claim, and of no other.
+    pub owner: RandomValue,
+    pub lease: Duration,
+    pub holder: &'a LockHolder,
+}
+
+/// Who wants or has a lock, for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LockHolder {
+    pub host: String,
+    pub pid: u32,
+    /// The program that runs under the lock.
+    pub command: String,
+    pub note: String,
+    /// Of how many slots it wants one.
+    pub slots: u32,
+}
+
+/// A slot that is ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockClaim {
+    pub name: LockName,
+    pub slot: u32,
+    /// Higher than all before it in this slot: a fencing token.
+    pub epoch: i64,
+    pub owner: RandomValue,
+}
+
+/// What came of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockTry {
+    /// Ours. `others` hold other slots.
+    Taken { claim: LockClaim, others: Vec<LockRow> },
+    /// None of the slots is free: who has them, as far as they are held. A slot that is only kept
+    /// by a transaction which has asserted an earlier epoch counts as held and has no row here.
+    Busy(Vec<LockRow>),
+}
+
+/// A slot that was not given back: held, or its lease has run out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRow {
+    pub name: LockName,
+    pub slot: u32,
+    pub epoch: i64,
+    pub owner: RandomValue,
+    pub holder: LockHolder,
+    pub acquired_at: SystemTime,
+    /// What the holder asked for.
+    pub lease: Duration,
+    /// What is left of the lease; `None`: it has run out, and others may claim the slot.
+    pub left: Option<Duration>,
+}
+
+/// Locks that any program may take.
+pub trait Locks: Send + Sync {
+    /// Claims the first slot that is free, durably.
+    ///
+    /// # Errors
+    /// [`LedgerError::Version`], and what makes a ledger unusable; another holder is no error.
+    fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError>;
+
+    /// Makes the lease last for `lease` from now on, durably; false where the slot was claimed by
+    /// another, stolen or given back. A lease that ran out, with nobody else's claim after it,
+    /// lasts again.
+    fn renew_lock(
+        &self,
+        claim: &LockClaim,
+        lease: Duration,
+        until: Instant,
+    ) -> Result<bool, LedgerError>;
+
+    /// Gives the slot back; false where another has claimed it since, or it was stolen. A crash of
+    /// the ledger soon after it may undo it: then the lease runs out. A handle never makes this
+    /// call twice: after an error the slot may be given back, and the false of a further call may
+    /// mean a claim that came after that.
+    fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError>;
+
+    /// The slots of a lock, or of all locks, that were not given back, by name and slot. Takes no
+    /// lock.
+    fn lock_rows(
+        &self,
+        name: Option<&LockName>,
+        until: Instant,
+    ) -> Result<Vec<LockRow>, LedgerError>;
+
+    /// Makes a slot free whose lease has run out, or with `force` any, durably: its epoch rises, so
+    /// that its holder has lost it. Returns the new epoch; `None`, and nothing changed, where there
+    /// is nothing to steal.
+    ///
+    /// # Errors
+    /// [`LedgerError::Contended`]: a transaction that has asserted the lock is open.
+    fn steal_lock(&self, theft: &LockTheft<'_>, until: Instant)
+    -> Result<Option<i64>, LedgerError>;
+}
+
+/// What [`Locks::steal_lock`] is given.
+#[derive(Debug, Clone, Copy)]
+pub struct LockTheft<'a> {
+    pub name: &'a LockName,
+    pub slot: u32,
+    /// Also a lease that lasts.
+    pub force: bool,
+    /// Of this theft: made again, it finds that it has done it.
+    pub value: RandomValue,
+    /// By whom and why, for people.
+    pub note: &'a str,
+}
+
+/// How a claim goes, whatever the engine: its own slot that an earlier call has taken, else the
+/// first of the request's that is free, by the `rows` that were read and by `claim`, which returns
+/// the epoch if it is so.
+pub fn first_free<S>(
+    session: &mut S,
+    request: &LockRequest<'_>,
+    rows: Vec<LockRow>,
+    renew: impl Fn(&mut S, &LockClaim, Duration) -> Result<bool, LedgerError>,
+    claim: impl Fn(&mut S, &LockRequest<'_>, u32) -> Result<Option<i64>, LedgerError>,
+) -> Result<LockTry, LedgerError> {
+    let LockRequest { name, owner, lease, .. } = *request;
+    let of = |slot, epoch| LockClaim { name: name.clone(), slot, epoch, owner };
+    let (own, mut others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.owner == owner);
+    others.retain(|row| row.left.is_some());
+    if let Some(own) = own.first() {
+        let claim = of(own.slot, own.epoch);
+        if renew(session, &claim, lease)? {
+            return Ok(LockTry::Taken { claim, others });
+        }
+    }
+    for slot in request.slots {
+        let is_held = others.iter().any(|row| row.slot == *slot);
+        if !is_held && let Some(epoch) = claim(session, request, *slot)? {
+            return Ok(LockTry::Taken { claim: of(*slot, epoch), others });
+        }
+    }
+    Ok(LockTry::Busy(others))
+}

@@ -1,0 +1,483 @@
+//! The rows of a ledger in memory, and what a statement does to them.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::{Duration, SystemTime};
+
+use super::time::{Time, wall_clock};
+use crate::directory::Destination;
+use crate::ledger::doubts::CopyDoubt;
+use crate::ledger::port::ToConfirm;
+use crate::ledger::{
+    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
+    LeaseTerms, LedgerError, LockHolder, RandomValue, Recorded, SharedConfig, is_older_than_memory,
+    recorded_secs, units,
+};
+use crate::lock_key::Hash;
+use crate::lock_name::LockName;
+use crate::login::Way;
+use crate::message::{Facts, Identity};
+use crate::receipt::Receipt;
+
+/// All that is on record, and the locks.
+#[derive(Default)]
+pub struct Rows {
+    pub time: Time,
+    /// The locks by their keys, each with its session's number, as long as it is held.
+    pub locks: BTreeMap<i64, Weak<u64>>,
+    /// How many sessions there have been.
+    pub sessions: u64,
+    /// By their numbers, as all rows here: a number is never used again.
+    pub messages: BTreeMap<i64, MessageRow>,
+    pub copies: BTreeMap<i64, CopyRow>,
+    /// Copies to be looked at again, however old, by their numbers, each with the earliest time.
+    pub unsettled: BTreeMap<i64, Duration>,
+    pub attempts: BTreeMap<i64, AttemptRow>,
+    /// The highest number of a row that there was.
+    last_number: i64,
+    /// Since when every message that was recorded is on record; `None`: for ever, which only tests
+    /// have.
+    pub remembers_since: Option<SystemTime>,
+    pub purged_at: Option<SystemTime>,
+    pub accounts: BTreeMap<String, String>,
+    pub proven: Vec<Way>,
+    /// With the version of its program, and when it said so.
+    pub hosts: BTreeMap<String, (String, Duration)>,
+    /// Slots of named locks.
+    pub slots: BTreeMap<(Hash, u32), SlotRow>,
+    /// Jobs by name, each with the random value of its last change.
+    pub jobs: BTreeMap<String, (JobRow, RandomValue)>,
+    pub job_runs: Vec<RunRow>,
+    /// What all hosts' configurations have alike.
+    pub config: Option<String>,
+}
+
+pub struct MessageRow {
+    pub identity: Identity,
+    pub facts: Facts,
+    pub has_facts: bool,
+    pub size_bytes: u64,
+    pub raw: Option<(Vec<u8>, Duration)>,
+    pub recorded_at: SystemTime,
+    /// Its copies may be older than what the ledger remembers.
+    pub looks_back: bool,
+    /// The shared copy's bytes, and why it could not be placed.
+    pub kept: Option<(Vec<u8>, String)>,
+    pub kept_at: Duration,
+}
+
+pub struct CopyRow {
+    pub message: i64,
+    pub destination: Destination,
+    pub value: RandomValue,
+    pub epoch: i64,
+    pub owner: String,
+    pub lease_value: RandomValue,
+    pub lease: Duration,
+    pub leased_until: Option<Duration>,
+    pub in_doubt: bool,
+    pub prior_doubt: bool,
+    pub looks_back: bool,
+    pub receipt: Option<Receipt>,
+    pub facts: CopyFacts,
+    pub placed_at: Duration,
+    /// The epoch of the claim that confirmed; before that, as `GIVE_BACK` of the SQL ledgers says.
+    pub placed_epoch: i64,
+    pub settled: bool,
+    pub due_at: Option<Duration>,
+    pub by_sender: bool,
+}
+
+/// A slot of a named lock, as long as the ledger lives.
+pub struct SlotRow {
+    pub name: LockName,
+    pub epoch: i64,
+    pub owner: RandomValue,
+    pub holder: LockHolder,
+    pub acquired_at: Duration,
+    pub lease: Duration,
+    /// `None`: given back or stolen.
+    pub until: Option<Duration>,
+}
+
+/// A run of a job, with the random values of the changes that added and ended it.
+pub struct RunRow {
+    pub run: JobRun,
+    pub added_by: RandomValue,
+    pub ended_by: Option<RandomValue>,
+}
+
+pub struct AttemptRow {
+    /// When it began.
+    pub at: Duration,
+    pub message: Option<i64>,
+    pub id_hash: Hash,
+    pub attempt: Attempt,
+    pub end: Option<AttemptEnd>,
+}
+
+impl Rows {
+    /// Puts it on record where nothing is; then compares.
+    pub fn share_first(&mut self, config: Option<&SharedConfig>) -> Result<(), LedgerError> {
+        let Some(config) = config else { return Ok(()) };
+        let on_record = self.config.get_or_insert_with(|| config.json().to_owned());
+        Ok(config.check(Some(on_record))?)
+    }
+
+    /// As [`share_first`](Rows::share_first), in any case with `replace`; and adds keys that are
+    /// not on record.
+    pub fn share(
+        &mut self,
+        config: Option<&SharedConfig>,
+        replace: bool,
+    ) -> Result<(), LedgerError> {
+        let Some(ours) = config else { return Ok(()) };
+        let now = self.time.wall_clock();
+        if replace {
+            self.config = Some(ours.replacing(self.config.as_deref(), now));
+        }
+        self.share_first(config)?;
+        let completed = self.config.as_deref().map(|on_record| ours.completed(on_record, now));
+        self.config = completed.transpose()?.flatten().or(self.config.take());
+        Ok(())
+    }
+
+    pub fn record(
+        &mut self,
+        entry: &Entry<'_>,
+        attempt: &Attempt,
+        destinations: &[Destination],
+        terms: LeaseTerms,
+    ) -> Result<Recorded, LedgerError> {
+        let (identity, at) = (entry.identity, self.time.now());
+        let known = self.known(identity);
+        let message = known.unwrap_or_else(|| {
+            let row = MessageRow {
+                identity: identity.clone(),
+                facts: entry.facts.clone(),
+                has_facts: true,
+                size_bytes: entry.size_bytes,
+                raw: entry.raw.map(|bytes| (bytes.to_vec(), at)),
+                recorded_at: units::time(recorded_secs(entry.at, self.time.wall_clock())),
+                looks_back: is_older_than_memory(entry.oldest, self.remembers_since),
+                kept: None,
+                kept_at: at,
+            };
+            let message = self.next_number();
+            self.messages.insert(message, row);
+            message
+        });
+        let row = AttemptRow {
+            at,
+            message: Some(message),
+            id_hash: identity.id_hash,
+            attempt: attempt.clone(),
+            end: None,
+        };
+        let number = self.next_number();
+        self.attempts.insert(number, row);
+        let copies = self.claims(message, destinations, attempt, terms)?;
+        let row = self.message(message)?;
+        let (recorded_at, row) = (row.recorded_at, &self.messages[&message]);
+        Ok(Recorded {
+            message,
+            recorded_at,
+            is_new: known.is_none(),
+            collision: self.collides(row),
+            attempt: number,
+            copies,
+        })
+    }
+
+    fn next_number(&mut self) -> i64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// The number of the message's row.
+    pub fn known(&self, identity: &Identity) -> Option<i64> {
+        let is_it = |Identity { id_hash, digest, .. }: &Identity| {
+            *id_hash == identity.id_hash && *digest == identity.digest
+        };
+        self.messages.iter().find(|(_, row)| is_it(&row.identity)).map(|(number, _)| *number)
+    }
+
+    /// Claims the copies in their order; a mailbox that is named twice is leased once.
+    pub fn claims(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.message(message)?;
+        let mut claim = |(at, destination): (usize, &Destination)| {
+            let is_named_before =
+                destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+            self.claim(message, destination, owner, is_named_before, terms)
+        };
+        Ok(destinations.iter().enumerate().map(&mut claim).collect())
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        owner: &Attempt,
+        is_named_before: bool,
+        terms: LeaseTerms,
+    ) -> CopyState {
+        let now = self.time.of_leases();
+        let until = now + terms.lease;
+        let is_kept = self.message(message).is_ok_and(|row| row.kept.is_some());
+        let (copy, row) = self.copy_of(message, destination);
+        if let Some(receipt) = &row.receipt {
+            return CopyState::Placed(receipt.clone());
+        }
+        if row.due_at.is_some() && is_kept && !terms.due {
+            return CopyState::Busy;
+        }
+        let is_own = row.lease_value == owner.value && !is_named_before;
+        if row.leased_until.is_some_and(|until| until > now) {
+            if !terms.join && !is_own {
+                return CopyState::Busy;
+            }
+            row.prior_doubt |= !is_own;
+            row.lease = row.lease.max(terms.lease);
+        } else {
+            row.epoch += 1;
+            row.prior_doubt = row.in_doubt;
+            row.lease = terms.lease;
+        }
+        row.destination.shared |= destination.shared;
+        row.lease_value = owner.value;
+        row.in_doubt = true;
+        row.owner = format!("{}:{}", owner.host, owner.pid);
+        row.leased_until = row.leased_until.max(Some(until));
+        let (value, in_doubt, looks_back) = (row.value, row.prior_doubt, row.looks_back);
+        let claim = Claim { copy, value, epoch: row.epoch, in_doubt, looks_back };
+        if claim.epoch > 1 || claim.in_doubt {
+            let now = self.time.now();
+            self.look_again(copy, now + terms.lease);
+        }
+        CopyState::Claimed(claim)
+    }
+
+    /// The copy's row, which is made if it is not there, and its number.
+    fn copy_of(&mut self, message: i64, destination: &Destination) -> (i64, &mut CopyRow) {
+        let is_it =
+            |row: &CopyRow| row.message == message && row.destination.is_same_mailbox(destination);
+        let known = self.copies.iter().find(|(_, row)| is_it(row)).map(|(number, _)| *number);
+        let number = known.unwrap_or_else(|| self.next_number());
+        let looks_back = self.messages.get(&message).is_some_and(|row| row.looks_back);
+        let row = self.copies.entry(number);
+        (number, row.or_insert_with(|| CopyRow::free(message, destination, looks_back)))
+    }
+
+    /// The row that a claim names.
+    ///
+    /// # Errors
+    /// [`LedgerError::Forgotten`].
+    pub fn copy(&mut self, id: i64, value: RandomValue) -> Result<&mut CopyRow, LedgerError> {
+        let row = self.copies.get_mut(&id).filter(|row| row.value == value);
+        row.ok_or(LedgerError::Forgotten)
+    }
+
+    /// # Errors
+    /// [`LedgerError::Forgotten`].
+    pub fn message(&mut self, id: i64) -> Result<&mut MessageRow, LedgerError> {
+        self.messages.get_mut(&id).ok_or(LedgerError::Forgotten)
+    }
+
+    /// Whether another message with the same Message-ID and other content is on record.
+    pub fn collides(&self, one: &MessageRow) -> bool {
+        let Identity { message_id, id_hash, digest } = &one.identity;
+        let mut others = self.messages.values().map(|other| &other.identity);
+        message_id.is_some()
+            && others.any(|other| other.id_hash == *id_hash && other.digest != *digest)
+    }
+
+    /// The first receipt wins, whatever its epoch.
+    pub fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        let now = self.time.now();
+        if let Some(row) = self.copies.get_mut(&one.claim.copy)
+            && row.value != one.claim.value
+        {
+            // Forgotten since: what this delivery wrote may stand beside another's.
+            row.epoch += 1;
+            row.settled = false;
+            row.in_doubt |= row.receipt.is_none();
+            self.look_again(one.claim.copy, now);
+        }
+        let row = self.copy(one.claim.copy, one.claim.value)?;
+        if let Some(by) = row.receipt.clone() {
+            // Copies without a name are one only where no other than ours can have been placed.
+            let is_another =
+                by != *one.receipt || by == Receipt::Unnamed && row.placed_epoch != one.claim.epoch;
+            if is_another {
+                row.epoch += 1;
+                row.settled = false;
+                self.look_again(one.claim.copy, now);
+                return Ok(Confirmed::Superseded { by });
+            }
+        } else {
+            row.placed_at = now;
+            row.placed_epoch = one.claim.epoch;
+            row.receipt = Some(one.receipt.clone());
+            row.leased_until = None;
+            row.owner.clear();
+            row.in_doubt = false;
+            row.facts = one.facts;
+            let (message, is_shared) = (row.message, row.destination.shared);
+            if is_shared {
+                self.forget_kept(message)?;
+            }
+        }
+        if let Some((attempt, end)) = one.end {
+            self.end(attempt, end);
+        }
+        Ok(Confirmed::Recorded)
+    }
+
+    /// Notes that the copy has to be looked at again at that time, or before where that is on
+    /// record.
+    fn look_again(&mut self, copy: i64, at: Duration) {
+        let known = self.unsettled.entry(copy).or_insert(at);
+        *known = at.min(*known);
+    }
+
+    /// What is kept of a message goes once its last shared copy is placed.
+    pub fn forget_kept(&mut self, message: i64) -> Result<(), LedgerError> {
+        if !self.has_unplaced_shared(message) {
+            self.message(message)?.kept = None;
+        }
+        Ok(())
+    }
+
+    pub fn has_unplaced_shared(&self, message: i64) -> bool {
+        let is_it = |copy: &CopyRow| {
+            copy.message == message && copy.destination.shared && copy.receipt.is_none()
+        };
+        self.copies.values().any(is_it)
+    }
+
+    pub fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        for claim in claims {
+            let Ok(row) = self.copy(claim.copy, claim.value) else { continue };
+            if row.epoch == claim.epoch && row.receipt.is_none() {
+                row.leased_until = None;
+                row.in_doubt = row.prior_doubt;
+                if row.placed_epoch == row.epoch - 1 {
+                    row.placed_epoch = row.epoch;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+        if !self.has_unplaced_shared(message) {
+            return Ok(false);
+        }
+        let now = self.time.now();
+        let row = self.message(message)?;
+        let (bytes, at) = match row.kept.take() {
+            Some((bytes, _)) => (bytes, row.kept_at),
+            None => (bytes.to_vec(), now),
+        };
+        row.kept = Some((bytes, why.to_owned()));
+        row.kept_at = at;
+        Ok(true)
+    }
+
+    pub fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError> {
+        let now = self.time.now();
+        self.message(message)?;
+        let (copy, row) = self.copy_of(message, destination);
+        if let Some(receipt) = &row.receipt {
+            return Ok(Due::Placed(receipt.clone()));
+        }
+        row.destination.shared = true;
+        let at = *row.due_at.get_or_insert(now + after);
+        self.look_again(copy, at);
+        let (bytes, why) = kept;
+        let row = self.message(message)?;
+        if row.kept.is_none() {
+            row.kept = Some((bytes.to_vec(), why.to_owned()));
+            row.kept_at = now;
+        }
+        Ok(Due::At(units::time(units::whole_secs(wall_clock(at)))))
+    }
+
+    /// Puts an attempt's end on record.
+    pub fn end(&mut self, attempt: i64, end: &AttemptEnd) {
+        if let Some(row) = self.attempts.get_mut(&attempt) {
+            row.end = Some(end.clone());
+        }
+    }
+
+    /// Puts attempts on record that [`Rows::record`] did not.
+    pub fn note(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) {
+        let (at, message) = (self.time.now(), self.known(identity));
+        for (attempt, end) in ended {
+            let (id_hash, end) = (identity.id_hash, Some(end.clone()));
+            let row = AttemptRow { at, message, id_hash, attempt: attempt.clone(), end };
+            let number = self.next_number();
+            self.attempts.insert(number, row);
+        }
+    }
+}
+
+impl CopyRow {
+    /// What the rules about doubts ask of it.
+    pub fn doubt(&self) -> CopyDoubt {
+        CopyDoubt {
+            in_doubt: self.in_doubt,
+            looks_back: self.looks_back,
+            has_lease: self.leased_until.is_some(),
+            placed_epoch: self.placed_epoch,
+            epoch: self.epoch,
+            is_placed: self.receipt.is_some(),
+            is_settled: self.settled,
+        }
+    }
+
+    /// One that nobody has leased yet.
+    fn free(message: i64, destination: &Destination, looks_back: bool) -> CopyRow {
+        CopyRow {
+            message,
+            destination: destination.clone(),
+            value: RandomValue::default(),
+            epoch: 0,
+            owner: String::new(),
+            lease_value: RandomValue::default(),
+            lease: Duration::ZERO,
+            leased_until: None,
+            in_doubt: looks_back,
+            prior_doubt: looks_back,
+            looks_back,
+            receipt: None,
+            facts: CopyFacts::default(),
+            placed_at: Duration::ZERO,
+            placed_epoch: 0,
+            settled: false,
+            due_at: None,
+            by_sender: false,
+        }
+    }
+}
+
+impl MessageRow {
+    /// Why `copy` could not be placed, if it is the shared one whose bytes are kept.
+    pub fn kept_of(&self, copy: &CopyRow) -> Option<&str> {
+        let (_, why) =
+            self.kept.as_ref().filter(|_| copy.destination.shared && copy.receipt.is_none())?;
+        Some(why)
+    }
+}

@@ -1,0 +1,25 @@
+//! The ledger in SQL: `postgres`, `mariadb` and `sqlite`, each the sessions of one engine behind
+//! `pooled`. All run the ledger's contract suite. `locks`, `overview`, `pages`, `rows` and `trace`
+//! read an engine's rows into the port's values, and hold the SQL that all engines share.
+//!
+//! An engine knows the port (`onedrop_core::ledger`), the network and this; no other.
+
+mod doubts;
+mod facts;
+mod given_up;
+mod jobs;
+mod locks;
+#[cfg(feature = "mariadb")]
+pub mod mariadb;
+mod overview;
+mod pages;
+mod pooled;
+pub mod postgres;
+mod rows;
+mod session;
+pub mod sqlite;
+mod trace;
+
+pub use pooled::PooledLedger;
+use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
+use trace::TraceBuilder;

@@ -1,0 +1,127 @@
+//! Records and receipts at the same time, with closures in place of a ledger. Who leads, and for
+//! how long others wait, `group_commit` tests.
+
+use std::sync::Mutex;
+use std::thread;
+
+use super::*;
+use onedrop_core::ledger::RandomValue;
+use onedrop_core::message::{DedupBy, Message};
+
+const LATER: Duration = Duration::from_secs(60);
+
+type Made = Result<Committed, LedgerError>;
+
+/// Confirms copy `copy` by `call`, in `left`.
+fn confirm(
+    commits: &Commits,
+    copy: i64,
+    left: Duration,
+    call: &Call<'_>,
+) -> Option<Result<Confirmed, LedgerError>> {
+    let claim =
+        Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false, looks_back: false };
+    let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
+    commits.confirm(ToConfirm { claim, receipt, facts, end: None }, Instant::now() + left, call)
+}
+
+/// Records a message, whose row `made` takes from its size.
+fn record(commits: &Commits, row: u64, call: &Call<'_>) -> Option<Result<Recorded, LedgerError>> {
+    let message = Message::new(b"Message-ID: <x@y>\n\nhi\n".to_vec(), DedupBy::MessageId);
+    let (identity, facts, attempt) = (message.identity(), message.facts(), Attempt::default());
+    let entry = Entry {
+        identity,
+        facts: &facts,
+        size_bytes: row,
+        raw: None,
+        nul_runs: None,
+        at: None,
+        oldest: None,
+        fields: None,
+    };
+    let terms = LeaseTerms { lease: LATER, join: false, due: false };
+    let one = ToRecord { entry, attempt: &attempt, destinations: &[], terms };
+    commits.record(one, Instant::now() + LATER, call)
+}
+
+/// Odd copies are on record, even ones are gone.
+fn made(records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Made {
+    let recorded = records.iter().map(|one| {
+        let (recorded_at, copies) = (SystemTime::UNIX_EPOCH, Vec::new());
+        let message = i64::try_from(one.entry.size_bytes).unwrap();
+        Ok(Recorded { message, recorded_at, is_new: true, collision: false, attempt: 1, copies })
+    });
+    let confirmed = receipts.iter().map(|one| match one.claim.copy % 2 {
+        1 => Ok(Confirmed::Recorded),
+        _ => Ok(Confirmed::Superseded { by: Receipt::Unnamed }),
+    });
+    Ok(Committed { recorded: recorded.collect(), confirmed: confirmed.collect() })
+}
+
+/// Confirms four copies in one call.
+fn in_company(call: &(dyn Fn() -> Made + Sync)) -> Vec<thread::Result<bool>> {
+    let commits = &Commits::with(1, LATER);
+    let first = commits.0.wait(|| panic!("it is the first"), Instant::now());
+    let one = |copy| confirm(commits, copy, LATER, &|_, _, _| call()).is_some();
+    thread::scope(|scope| {
+        let all = [1, 2, 3, 4].map(|copy| scope.spawn(move || one(copy)));
+        until(|| commits.0.count().1 == 4);
+        drop(first);
+        all.map(thread::ScopedJoinHandle::join).into()
+    })
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_fails_in_company_is_tried_by_each_alone() {
+    let failed = in_company(&|| Err(LedgerError::Unavailable("gone".to_owned())));
+    assert!(failed.into_iter().all(|has_outcome| !has_outcome.unwrap()));
+    let failed = in_company(&|| panic!("as the test wants it"));
+    assert_eq!(failed.iter().filter(|one| one.is_err()).count(), 1, "the leader");
+    assert!(failed.into_iter().flatten().all(|has_outcome| !has_outcome));
+}
+
+#[test]
+fn a_call_for_one_alone_is_its_own() {
+    let commits = Commits::with(AT_ONCE, LATER);
+    let failed = confirm(&commits, 1, LATER, &|_, _, _| Err(LedgerError::Contended));
+    assert!(matches!(failed, Some(Err(LedgerError::Contended))), "{failed:?}");
+}
+
+#[test]
+fn records_and_receipts_go_together_and_each_gets_its_own_outcome() {
+    let (commits, made_for) = (&Commits::with(1, LATER), Mutex::new(Vec::new()));
+    let call = &|records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>], ends: Instant| {
+        assert!(ends <= Instant::now() + IN_COMPANY);
+        made_for.lock().unwrap().push((records.len(), receipts.len()));
+        made(records, receipts)
+    };
+    let first = commits.0.wait(|| panic!("it is the first"), Instant::now());
+    thread::scope(|scope| {
+        let recorded = [7, 8].map(|row| (row, scope.spawn(move || record(commits, row, call))));
+        let confirmed = [1, 2].map(|copy| scope.spawn(move || confirm(commits, copy, LATER, call)));
+        until(|| commits.0.count().1 == 4);
+        drop(first);
+        for (row, outcome) in recorded {
+            let outcome = outcome.join().unwrap();
+            let own = outcome.as_ref().and_then(|one| one.as_ref().ok()).map(|one| one.message);
+            assert_eq!(own, Some(row as i64), "{outcome:?}");
+        }
+        let [one, two] = confirmed.map(|outcome| outcome.join().unwrap());
+        assert!(matches!(one, Some(Ok(Confirmed::Recorded))), "{one:?}");
+        assert!(matches!(two, Some(Ok(Confirmed::Superseded { .. }))), "{two:?}");
+    });
+    assert_eq!(*made_for.lock().unwrap(), [(2, 2)]);
+}
+
+#[test]
+fn a_call_with_little_time_goes_alone() {
+    let commits = Commits::with(AT_ONCE, LATER);
+    let outcome = confirm(&commits, 1, LEAST / 2, &|_, _, _| panic!("in company"));
+    assert!(outcome.is_none());
+}

@@ -1,0 +1,93 @@
+//! The ledger in Postgres: the reference, shared by many hosts.
+//!
+//! Promise: the port's, with transaction-level advisory locks and rows that are re-read after the
+//! lock. It works through PgBouncer in transaction pooling: no session state outside a transaction,
+//! and prepared statements only if `ledger.prepare` is set. The steps of a delivery are functions
+//! of the schema (`migrations/postgres/`).
+//!
+//! Relies on READ COMMITTED (a statement sees what was committed before it began), the server's
+//! clock for leases, and `synchronous_commit`, which each writing transaction switches on (but the
+//! giving back of a named lock). After a crash no transaction and no lock is left once the server
+//! has seen the connection close or `idle_in_transaction_session_timeout` has passed; committed
+//! leases run out.
+
+use std::sync::Arc;
+
+use crate::PooledLedger;
+use crate::pooled::Traits;
+use onedrop_core::ledger::{LedgerError, Program};
+use onedrop_core::pool::Limits;
+
+mod account;
+mod cancel;
+mod columns;
+mod connection;
+mod durability;
+mod errors;
+mod jobs;
+mod link;
+mod locks;
+mod metered;
+mod migrate;
+mod overview;
+mod pages;
+mod proof;
+mod retention;
+mod schema;
+mod session;
+mod settling;
+mod target;
+mod together;
+mod trace;
+mod verify;
+
+pub use target::PostgresSettings;
+
+use connection::Connection;
+pub use onedrop_net::postgres_url::PostgresUrl;
+use target::Target;
+
+/// A ledger in Postgres.
+pub type PostgresLedger = PooledLedger<Connection>;
+
+impl PostgresLedger {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// The URL makes no sense, or what it names cannot be read; never with the URL or the password
+    /// in it.
+    pub fn new(settings: PostgresSettings, limits: Limits) -> Result<PostgresLedger, LedgerError> {
+        PostgresLedger::of(settings, Program::default(), limits)
+    }
+
+    /// The same, for this program.
+    pub fn of(
+        settings: PostgresSettings,
+        program: Program,
+        limits: Limits,
+    ) -> Result<PostgresLedger, LedgerError> {
+        Ok(PostgresLedger::to(Target::new(settings, program)?, limits))
+    }
+
+    /// The same for questions alone: every transaction is read only, and no statement takes longer
+    /// than two seconds.
+    ///
+    /// # Errors
+    /// As [`new`](PostgresLedger::new).
+    pub fn reading(
+        settings: PostgresSettings,
+        program: Program,
+        limits: Limits,
+    ) -> Result<PostgresLedger, LedgerError> {
+        let mut target = Target::new(settings, program)?;
+        target.only_reads = true;
+        Ok(PostgresLedger::to(target, limits))
+    }
+
+    fn to(target: Target, limits: Limits) -> PostgresLedger {
+        let target = Arc::new(target);
+        let open = Arc::new(move |until| Connection::open(Arc::clone(&target), until));
+        let traits = Traits { commits_together: true, is_a_file: false };
+        PooledLedger::over(open, traits, limits)
+    }
+}

@@ -1,0 +1,482 @@
+//! A session in which every wait is bounded: connecting (name, socket, TLS, login) and each round
+//! trip end at `until`. tokio-postgres runs on a private single-threaded runtime that turns only
+//! during a call. A session without an answer in time is cancelled ([`cancel`](super::cancel)) and
+//! closed: its transaction and locks end. Its COMMIT may stand, on this server alone.
+//! All statements of a round trip are sent before the first answer is read. They are unnamed and
+//! carry their types, so a pooler may give each transaction another server connection, unless
+//! `ledger.prepare` is set.
+
+use std::borrow::Cow;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use postgres::error::{DbError, Severity};
+use postgres::types::{ToSql, Type};
+use postgres::{Error, Row};
+use tokio::time::timeout_at;
+
+use super::errors::{meaning_of, no_answer, unavailable};
+use super::link::Link;
+use super::target::Target;
+use crate::given_up::for_cancelling;
+use crate::rows;
+use onedrop_core::ledger::QUESTION;
+use onedrop_core::ledger::{LedgerError, Program};
+
+/// A statement and its parameters, `$1` first.
+pub struct Statement<'a> {
+    sql: Cow<'a, str>,
+    params: Vec<(Box<dyn ToSql + Sync + 'a>, Type)>,
+    /// Most deliveries run it: it is prepared where the connection can keep it.
+    is_kept: bool,
+}
+
+impl<'a> Statement<'a> {
+    pub fn new(sql: impl Into<Cow<'a, str>>) -> Statement<'a> {
+        Statement { sql: sql.into(), params: Vec::new(), is_kept: false }
+    }
+
+    /// A statement that most deliveries run.
+    pub fn kept(sql: impl Into<Cow<'a, str>>) -> Statement<'a> {
+        Statement { is_kept: true, ..Statement::new(sql) }
+    }
+
+    pub fn with(mut self, value: impl ToSql + Sync + 'a, kind: Type) -> Statement<'a> {
+        self.params.push((Box::new(value), kind));
+        self
+    }
+}
+
+/// The kind of a transaction.
+#[derive(Clone, Copy)]
+pub enum TransactionMode {
+    /// Every statement sees what was committed before it.
+    Write,
+    /// All statements see the same state.
+    Read,
+}
+
+/// See the module.
+pub struct Connection {
+    target: Arc<Target>,
+    until: Instant,
+    link: Option<Link>,
+    in_transaction: bool,
+    /// The server's default isolation is not READ COMMITTED: [`call`](Connection::call) opens a
+    /// transaction itself.
+    calls_begin: bool,
+}
+
+impl Connection {
+    pub(super) fn open(target: Arc<Target>, until: Instant) -> Result<Connection, LedgerError> {
+        target.may_begin(until)?;
+        let link = Some(Link::to(&target, until)?);
+        Ok(Connection { target, until, link, in_transaction: false, calls_begin: false })
+    }
+
+    /// [`Session::reopen`](crate::session::Session::reopen).
+    pub fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.lose();
+        self.target.may_begin(until)?;
+        self.until = until;
+        self.link = Some(Link::to(&self.target, until)?);
+        Ok(())
+    }
+
+    /// [`Session::renew`](crate::session::Session::renew).
+    pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.target.may_begin(until)?;
+        self.until = until;
+        match self.link.as_ref().is_some_and(Link::is_alive) {
+            true => Ok(()),
+            false => self.reopen(until),
+        }
+    }
+
+    /// Opens a transaction and runs `statement` in it, in one round trip. An error ends the
+    /// transaction.
+    pub fn begin(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        let begin = self.begin_sql(TransactionMode::Write);
+        self.begin_by(&begin, statement)
+    }
+
+    /// As [`begin`](Connection::begin), with a statement that sets the transaction's limits itself.
+    pub fn begin_turn(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        match self.target.only_reads {
+            true => self.begin(statement),
+            false => self.begin_by("BEGIN ISOLATION LEVEL READ COMMITTED", statement),
+        }
+    }
+
+    fn begin_by(
+        &mut self,
+        begin: &str,
+        statement: &Statement<'_>,
+    ) -> Result<Vec<Row>, LedgerError> {
+        self.rollback()?;
+        let answered = self.send(Some(begin), std::slice::from_ref(statement), None);
+        if answered.is_err() {
+            self.rollback_or_lose();
+        }
+        only(answered?)
+    }
+
+    /// Runs `statement` in the open transaction, which stays open.
+    pub fn go_on(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        only(self.send(None, std::slice::from_ref(statement), None)?)
+    }
+
+    /// Calls a function of the schema that does a whole step: in the open transaction, which it
+    /// commits, or in one of its own. If the function reports the wrong isolation level, it is
+    /// called again in a suitable transaction.
+    pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        if !self.in_transaction && !self.calls_begin && !self.target.only_reads {
+            self.prepare(std::slice::from_ref(statement))?;
+            let answered = self.run(async |link| Ok(sent(link, statement).await))?;
+            match answered {
+                Ok(rows) => return Ok(rows),
+                Err(error) if error.code().is_some_and(|code| code.code() == WRONG_ISOLATION) => {
+                    self.calls_begin = true;
+                }
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+        only(self.commit(std::slice::from_ref(statement))?)
+    }
+
+    /// For which program it is.
+    pub fn program(&self) -> &Program {
+        &self.target.program
+    }
+
+    /// Another session of the same kind.
+    pub fn another(&self) -> Result<Connection, LedgerError> {
+        Connection::open(Arc::clone(&self.target), self.until)
+    }
+
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Milliseconds that the server may wait for a lock: slightly more than the client waits, so
+    /// that it ends statements that the client has given up.
+    pub fn patience_ms(&self) -> i64 {
+        i64::from(millis(self.left() + Duration::from_secs(1)))
+    }
+
+    /// Milliseconds that the server may wait for the client in a transaction; after that a vanished
+    /// host's locks are free.
+    pub fn idle_ms(&self) -> i64 {
+        i64::from(millis(self.left() + Duration::from_secs(5)))
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether new messages are announced.
+    pub fn notifies(&self) -> bool {
+        self.target.notify
+    }
+
+    /// Prepares those of `statements` that are marked for it, if the target allows.
+    fn prepare(&mut self, statements: &[Statement<'_>]) -> Result<(), LedgerError> {
+        if !self.target.prepare {
+            return Ok(());
+        }
+        for statement in statements {
+            let sql = statement.sql.as_ref();
+            let is_known = |link: &Link| link.prepared.contains_key(sql);
+            if !statement.is_kept || self.link.as_ref().is_some_and(is_known) {
+                continue;
+            }
+            let types: Vec<Type> = statement.params.iter().map(|(_, kind)| kind.clone()).collect();
+            let prepared = self.run(async |link| link.client.prepare_typed(sql, &types).await)?;
+            if let Some(link) = &mut self.link {
+                link.prepared.insert(sql.to_owned(), prepared);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the statements in `sql`, which take no parameters and return nothing.
+    pub fn batch(&mut self, sql: &str) -> Result<(), LedgerError> {
+        self.run(async |link| link.client.batch_execute(sql).await)
+    }
+
+    /// Runs `statements` in the open transaction, or in one of their own, and commits, all in one
+    /// round trip; returns each one's rows. An error rolls all of them back and ends the
+    /// transaction; if the session was lost, they may be committed.
+    pub fn commit(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
+        self.send_and_end(TransactionMode::Write, statements)
+    }
+
+    /// As [`commit`](Connection::commit), in a transaction of their own.
+    pub fn write(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
+        self.rollback()?;
+        self.commit(statements)
+    }
+
+    /// Runs `statements` in a read-only transaction.
+    pub fn read(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
+        self.rollback()?;
+        self.send_and_end(TransactionMode::Read, statements)
+    }
+
+    /// Runs one query in a read-only transaction.
+    pub fn query(&mut self, statement: Statement<'_>) -> Result<Vec<Row>, LedgerError> {
+        only(self.read(&[statement])?)
+    }
+
+    /// Ends the open transaction, if any, and releases its locks.
+    pub fn rollback(&mut self) -> Result<(), LedgerError> {
+        if !self.in_transaction {
+            return Ok(());
+        }
+        self.in_transaction = false;
+        self.batch("ROLLBACK")
+    }
+
+    /// After another failure: rolls back, or closes the session.
+    pub fn rollback_or_lose(&mut self) {
+        if self.rollback().is_err() {
+            self.lose();
+        }
+    }
+
+    fn send_and_end(
+        &mut self,
+        mode: TransactionMode,
+        statements: &[Statement<'_>],
+    ) -> Result<Vec<Vec<Row>>, LedgerError> {
+        let begin = (!self.in_transaction).then(|| self.begin_sql(mode));
+        self.send(begin.as_deref(), statements, Some("COMMIT"))
+    }
+
+    /// Sends everything in one go; returns the rows of each of `statements`.
+    fn send(
+        &mut self,
+        begin: Option<&str>,
+        statements: &[Statement<'_>],
+        end: Option<&str>,
+    ) -> Result<Vec<Vec<Row>>, LedgerError> {
+        self.prepare(statements)?;
+        self.in_transaction = end.is_none();
+        let answered = self.run(async |link| {
+            let plain = |sql| -> Sent<'_> {
+                Box::pin(async move { link.client.batch_execute(sql).await.map(|()| Vec::new()) })
+            };
+            let own = statements.iter().map(|one| sent(link, one));
+            Ok(in_one_go(begin.map(plain).into_iter().chain(own).chain(end.map(plain))).await)
+        })?;
+        let first = usize::from(begin.is_some());
+        let count = first + statements.len() + usize::from(end.is_some());
+        match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
+            Ok(rows) if rows.len() == count => {
+                Ok(rows.into_iter().skip(first).take(statements.len()).collect())
+            }
+            Ok(_) => Err(no_answer_to_a_statement()),
+            Err(error) => Err(self.explain(&error)),
+        }
+    }
+
+    fn begin_sql(&self, mode: TransactionMode) -> String {
+        let only_reads = self.target.only_reads;
+        let most = if only_reads { rows::millis(QUESTION) } else { i64::MAX };
+        let (statement_ms, idle_ms) = (self.patience_ms().min(most), self.idle_ms());
+        let limits = format!(
+            "SET LOCAL idle_in_transaction_session_timeout = {idle_ms};
+             SET LOCAL statement_timeout = {statement_ms};"
+        );
+        match mode {
+            // The level is explicit, because under another default a row re-read under a lock would
+            // be an old one. A copy must not be written after a commit that the server may lose.
+            TransactionMode::Write if !only_reads => format!(
+                "BEGIN ISOLATION LEVEL READ COMMITTED; {limits}
+                 SELECT set_config('synchronous_commit', 'on', true) \
+                 WHERE current_setting('synchronous_commit') = 'off';"
+            ),
+            TransactionMode::Write | TransactionMode::Read => {
+                format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}")
+            }
+        }
+    }
+
+    fn run<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&Link) -> Result<T, Error>,
+    ) -> Result<T, LedgerError> {
+        let Some(link) = &self.link else {
+            return Err(LedgerError::Unavailable("the session was lost".to_owned()));
+        };
+        let until = self.until;
+        let began = Instant::now();
+        let left = until.saturating_duration_since(began);
+        if left < LEAST {
+            // An open transaction ends with its session.
+            self.lose();
+            return Err(no_answer(Duration::ZERO));
+        }
+        let answered_by = until.checked_sub(for_cancelling(left)).unwrap_or(until);
+        link.budget.renew();
+        let answer =
+            link.runtime.block_on(async { timeout_at(answered_by.into(), work(link)).await });
+        match answer {
+            Ok(Ok(_)) if link.has_stopped_waiting() => {
+                self.lose();
+                Err(LedgerError::Unavailable(STOPPED_WAITING.to_owned()))
+            }
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(self.explain(&error)),
+            Err(_) => {
+                let waited = began.elapsed();
+                link.cancel(&self.target, until);
+                self.lose();
+                self.target.given_up.note(until, waited);
+                Err(no_answer(waited))
+            }
+        }
+    }
+
+    /// The meaning of `error`; closes the session if the error ends it.
+    fn explain(&mut self, error: &Error) -> LedgerError {
+        let meaning = match meaning_of(error) {
+            LedgerError::Denied(what) => LedgerError::Denied(self.target.with_role(what)),
+            meaning => meaning,
+        };
+        let closed =
+            error.is_closed() || self.link.as_ref().is_none_or(|link| link.client.is_closed());
+        let answered = error.as_db_error();
+        let fatal =
+            |db: &DbError| matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+        if !closed && answered.is_some_and(|db| !fatal(db)) {
+            return meaning;
+        }
+        // If the server did not answer this statement, the connection's own error says more.
+        let cause = match answered {
+            None if closed => self.link.as_mut().and_then(Link::end_cause),
+            _ => None,
+        };
+        self.lose();
+        cause.map_or(meaning, |cause| unavailable(&cause))
+    }
+
+    fn lose(&mut self) {
+        self.in_transaction = false;
+        self.link = None;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Terminate, so that a pooler keeps its server connection, but wait for nothing. An open
+        // transaction is rolled back by closing the connection.
+        if let Some(link) = self.link.take().filter(|_| !self.in_transaction) {
+            link.say_goodbye();
+        }
+    }
+}
+
+/// The rows of the last statement.
+fn only(mut rows: Vec<Vec<Row>>) -> Result<Vec<Row>, LedgerError> {
+    rows.pop().ok_or_else(no_answer_to_a_statement)
+}
+
+fn no_answer_to_a_statement() -> LedgerError {
+    LedgerError::Broken("a statement without an answer".to_owned())
+}
+
+const STOPPED_WAITING: &str = "the server was told not to wait for its synchronous standby: a \
+    fail-over may undo this commit";
+
+/// SQLSTATE of the schema's functions in a transaction that is not READ COMMITTED.
+const WRONG_ISOLATION: &str = "OD001";
+
+fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
+    let prepared = link.prepared.get(statement.sql.as_ref());
+    Box::pin(async move {
+        let params: Vec<(&(dyn ToSql + Sync), Type)> =
+            statement.params.iter().map(|(value, kind)| (&**value as _, kind.clone())).collect();
+        match prepared {
+            Some(prepared) => {
+                let params: Vec<_> = params.iter().map(|(value, _)| *value).collect();
+                link.client.query(prepared, &params).await
+            }
+            None => link.client.query_typed(&statement.sql, &params).await,
+        }
+    })
+}
+
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + 'a>>;
+
+/// Sends all `requests` in order before it reads the first answer (tokio-postgres queues a request
+/// when its future is first polled), then waits for all answers. After a request that cannot be
+/// sent, the rest and with it COMMIT is not sent either; then that error is the last answer.
+async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<Vec<Row>, Error>> {
+    let mut waiting: Vec<Sent<'a>> = Vec::new();
+    let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();
+    for mut request in requests {
+        let at_once = poll_fn(|context| match request.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await;
+        let unsent = matches!(at_once, Some(Err(_)));
+        waiting.push(request);
+        answers.push(at_once);
+        if unsent {
+            break;
+        }
+    }
+    poll_fn(|context| {
+        for (request, answer) in waiting.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(ready) = request.as_mut().poll(context)
+            {
+                *answer = Some(ready);
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
+}
+
+/// With less time than this nothing is asked: half of it is what a request to cancel needs on a
+/// busy host, and PgBouncer 1.18 ends with a fatal error if its sender goes before it is heard.
+const LEAST: Duration = Duration::from_millis(250);
+
+/// In the range of the server's limits.
+fn millis(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_statement_that_could_not_be_sent_none_is() {
+        let refused = "postgres://h:port/".parse::<tokio_postgres::Config>().err();
+        let requests: [Sent<'_>; 3] = [
+            Box::pin(async {
+                tokio::task::yield_now().await;
+                Ok(Vec::new())
+            }),
+            Box::pin(async { refused.map_or(Ok(Vec::new()), Err) }),
+            Box::pin(async { panic!("COMMIT was sent") }),
+        ];
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let answers = runtime.block_on(in_one_go(requests.into_iter()));
+        assert!(matches!(answers.as_slice(), [Ok(_), Err(_)]));
+    }
+
+    #[test]
+    fn limits_of_the_server_are_within_its_range() {
+        assert_eq!(millis(Duration::MAX), i32::MAX);
+        assert_eq!(millis(Duration::from_millis(1500)), 1500);
+    }
+}

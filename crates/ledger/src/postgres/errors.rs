@@ -1,0 +1,70 @@
+//! Converts failures to errors of the port. A server's error is passed on as SQLSTATE and message
+//! in one line, without its details, which may quote a row.
+
+use std::time::Duration;
+
+use postgres::Error;
+use postgres::error::SqlState;
+
+use crate::given_up::{no_answer_text, says_no_answer};
+use onedrop_core::ledger::LedgerError;
+use onedrop_core::text;
+
+pub(super) fn meaning_of(error: &Error) -> LedgerError {
+    let Some(db) = error.as_db_error() else { return unavailable(error) };
+    let code = db.code();
+    // Deadlock, serialization failure, lock not available: another session holds the rows.
+    if matches!(code.code(), "40P01" | "40001" | "55P03") {
+        return LedgerError::Contended;
+    }
+    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        return LedgerError::Denied(text_of(error));
+    }
+    // Connection, resources, operator intervention, idle time-out, a standby: another session may
+    // succeed.
+    let elsewhere = matches!(code.code().get(..2), Some("08" | "53" | "57" | "58"))
+        || matches!(code.code(), "25P03" | "25006");
+    if elsewhere { unavailable(error) } else { LedgerError::Refused(text_of(error)) }
+}
+
+pub(super) fn unavailable(error: &Error) -> LedgerError {
+    LedgerError::Unavailable(text_of(error))
+}
+
+pub(super) fn no_answer(after: Duration) -> LedgerError {
+    LedgerError::Unavailable(no_answer_text(after))
+}
+
+/// Whether the server refuses the login: invalid authorization (28000, 28P01), no such database
+/// (3D000), or no right to connect to it (42501).
+pub(super) fn refuses_login(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|db| {
+        db.code().code().starts_with("28")
+            || [SqlState::INVALID_CATALOG_NAME, SqlState::INSUFFICIENT_PRIVILEGE]
+                .contains(db.code())
+    })
+}
+
+/// Whether an answer did not come in time: by our own clock, or by the `statement_timeout` that we
+/// set (57014, query_canceled).
+pub(super) fn is_late(error: &LedgerError) -> bool {
+    let is_late = |text: &str| text.starts_with("57014") || says_no_answer(text);
+    matches!(error, LedgerError::Unavailable(text) if is_late(text))
+}
+
+/// SQLSTATE and message, or the chain of causes; one line, bounded.
+pub(super) fn text_of(error: &Error) -> String {
+    let said = match error.as_db_error() {
+        Some(db) => format!("{} {}", db.code().code(), db.message()),
+        None => {
+            let mut said = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                said = format!("{said}: {cause}");
+                source = cause.source();
+            }
+            said
+        }
+    };
+    text::within(text::without_number(&said), 300).into_owned()
+}

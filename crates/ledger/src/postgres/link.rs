@@ -1,0 +1,177 @@
+//! One connection with its private runtime, which runs only while a call waits.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, ready};
+use std::time::{Duration, Instant};
+
+use postgres::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
+use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::cancel::cancel;
+use super::errors::{refuses_login, text_of};
+use super::metered::{Budget, MeteredTls, with_meter};
+use super::target::{HostTarget, Target};
+use crate::given_up::no_answer_text;
+use onedrop_core::ledger::LedgerError;
+use onedrop_net::runtime::PrivateRuntime;
+
+/// A connection and its runtime.
+pub(super) struct Link {
+    pub client: Client,
+    /// Bytes that the server may still send.
+    pub budget: Budget,
+    /// Statements prepared in this connection, by their text.
+    pub prepared: HashMap<String, tokio_postgres::Statement>,
+    connection: JoinHandle<Result<(), Error>>,
+    /// The server has stopped to wait for its synchronous standby: somebody cancelled that.
+    stopped_waiting: Arc<AtomicBool>,
+    /// Which of the target's hosts this is.
+    host: usize,
+    pub runtime: PrivateRuntime,
+}
+
+impl Link {
+    /// Connects to the first host that answers; each gets its share of the time.
+    pub fn to(target: &Target, until: Instant) -> Result<Link, LedgerError> {
+        let runtime = PrivateRuntime::new().map_err(|error| {
+            LedgerError::Unavailable(format!("cannot wait for a socket: {error}"))
+        })?;
+        let (mut failures, mut refusals) = (Vec::new(), 0);
+        for (at, host) in target.hosts.iter().enumerate() {
+            let began = Instant::now();
+            let hosts_left = u32::try_from(target.hosts.len() - at).unwrap_or(u32::MAX);
+            let share = began + until.saturating_duration_since(began) / hosts_left;
+            let tls = target.tls_for(host);
+            let budget = Budget::default();
+            budget.renew();
+            let stopped_waiting = Arc::default();
+            let connecting = connect(host, tls, budget.clone(), &stopped_waiting);
+            match runtime.block_on(async { timeout_at(share.into(), connecting).await }) {
+                Ok(Ok((client, connection))) => {
+                    return Ok(Link {
+                        client,
+                        budget,
+                        prepared: HashMap::new(),
+                        connection,
+                        stopped_waiting,
+                        host: at,
+                        runtime,
+                    });
+                }
+                Ok(Err(error)) => {
+                    refusals += usize::from(refuses_login(&error));
+                    failures.push(format!("{}: {}", host.name, text_of(&error)));
+                }
+                Err(_) => {
+                    failures.push(format!("{}: {}", host.name, no_answer_text(began.elapsed())))
+                }
+            }
+        }
+        let all = failures.join("; ");
+        // A host that does not answer might accept the login.
+        Err(if refusals == failures.len() {
+            LedgerError::Login(all)
+        } else {
+            LedgerError::Unavailable(all)
+        })
+    }
+
+    /// Asks the server to cancel what it still does here, and returns once it has heard that, at
+    /// the latest at `until`. The connection must not be used again.
+    pub fn cancel(&self, target: &Target, until: Instant) {
+        if let Some(host) = target.hosts.get(self.host) {
+            let cancel = cancel(&self.client, host, target.tls_for(host));
+            // Without an answer to this either, nothing more can be done.
+            drop(self.runtime.block_on(async { timeout_at(until.into(), cancel).await }));
+        }
+    }
+
+    /// Whether the server has committed without its synchronous standby, because somebody
+    /// cancelled the wait. Such a commit looks like any other, and a fail-over may lose it.
+    pub fn has_stopped_waiting(&self) -> bool {
+        self.stopped_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Why the connection ended by itself.
+    pub fn end_cause(&mut self) -> Option<Error> {
+        let soon = Instant::now() + Duration::from_millis(50);
+        let ended =
+            self.runtime.block_on(async { timeout_at(soon.into(), &mut self.connection).await });
+        ended.ok()?.ok()?.err()
+    }
+
+    /// Whether the connection is open, as far as this end knows, after reading pending input.
+    pub fn is_alive(&self) -> bool {
+        // Two turns: the first reads the socket, the second handles the message.
+        self.runtime.block_on(async {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        });
+        !self.client.is_closed() && !self.connection.is_finished()
+    }
+
+    pub fn say_goodbye(self) {
+        let Link { client, connection, runtime, .. } = self;
+        drop(client);
+        runtime.block_on(async {
+            for _ in 0..4 {
+                if connection.is_finished() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+}
+
+async fn connect(
+    host: &HostTarget,
+    tls: Option<MakeRustlsConnect>,
+    budget: Budget,
+    stopped_waiting: &Arc<AtomicBool>,
+) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
+    let stopped_waiting = Arc::clone(stopped_waiting);
+    match with_meter(&host.config) {
+        Some(config) => {
+            let (client, connection) = config.connect(MeteredTls { tls, budget }).await?;
+            Ok((client, tokio::spawn(attend(connection, stopped_waiting))))
+        }
+        // A Unix socket.
+        None => {
+            let (client, connection) = host.config.connect(NoTls).await?;
+            Ok((client, tokio::spawn(attend(connection, stopped_waiting))))
+        }
+    }
+}
+
+/// Where the server says, with a warning and no error, that it commits without its standby.
+const WAIT_FOR_STANDBY: &str = "SyncRepWaitForLSN";
+
+/// Runs the connection to its end.
+async fn attend<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    stopped_waiting: Arc<AtomicBool>,
+) -> Result<(), Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    poll_fn(|context| {
+        while let Some(message) = ready!(connection.poll_message(context)?) {
+            if let AsyncMessage::Notice(notice) = message
+                && notice.routine() == Some(WAIT_FOR_STANDBY)
+            {
+                stopped_waiting.store(true, Ordering::Relaxed);
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
+}

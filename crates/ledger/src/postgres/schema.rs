@@ -1,0 +1,107 @@
+//! The schema's version, and what the ledger keeps for all hosts: one row, which every record of a
+//! message reads.
+
+use postgres::Row;
+use postgres::types::Type;
+
+use super::connection::{Connection, Statement};
+use crate::rows::{self, SqlRow};
+use onedrop_core::ledger::{LedgerError, SchemaVersion};
+
+/// Whether a program of the version in this parameter may use the ledger, within a statement, as
+/// [`SchemaVersion::fits`] says.
+macro_rules! fits {
+    ($program:literal) => {
+        concat!(
+            "EXISTS (SELECT FROM onedrop_ledger WHERE version BETWEEN ",
+            $program,
+            " - 1 AND ",
+            $program,
+            " + 1 AND oldest_program <= ",
+            $program,
+            ")"
+        )
+    };
+}
+pub(super) use fits;
+
+/// SQLSTATE undefined_table and undefined_function.
+const NOT_THERE: [&str; 2] = ["42P01", "42883"];
+
+const VERSION: &str = "SELECT version::bigint, oldest_program::bigint FROM onedrop_ledger";
+
+/// Of ledgers before the base version, which have no `onedrop_ledger`.
+const OLD_VERSION: &str = "SELECT max(version)::bigint FROM onedrop_schema";
+
+/// Whether this is how Postgres refuses a statement that another schema does not know.
+pub(super) fn is_of_another(refusal: &str) -> bool {
+    NOT_THERE.iter().any(|code| refusal.starts_with(code))
+}
+
+/// [`Schema::schema_version`](onedrop_core::ledger::Schema::schema_version).
+pub(super) fn version(connection: &mut Connection) -> Result<SchemaVersion, LedgerError> {
+    match connection.query(Statement::new(VERSION)) {
+        Ok(rows) => seen(connection, rows.first()),
+        Err(LedgerError::Refused(why)) if is_of_another(&why) => {
+            match connection.query(Statement::new(OLD_VERSION)) {
+                Ok(rows) => {
+                    let found = rows.first().map_or(Ok(None), |row| row.cell::<Option<i64>>(0))?;
+                    Ok(connection.program().sees_bare(found.unwrap_or(0)))
+                }
+                Err(LedgerError::Refused(why)) if is_of_another(&why) => {
+                    Ok(connection.program().sees_bare(0))
+                }
+                Err(error) => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn seen(connection: &Connection, row: Option<&Row>) -> Result<SchemaVersion, LedgerError> {
+    let row = row.ok_or_else(rows::no_ledger)?;
+    Ok(connection.program().sees(row.cell(0)?, row.cell(1)?))
+}
+
+/// Runs statements by `run` ([`Connection::read`] or [`Connection::write`]) on tables of a schema
+/// that goes with this program; each one's rows.
+///
+/// # Errors
+/// [`LedgerError::Version`] where it does not. A statement that writes must not do so there by
+/// itself ([`fits!`]).
+pub(super) fn checked<'a>(
+    connection: &mut Connection,
+    run: impl FnOnce(&mut Connection, &[Statement<'a>]) -> Result<Vec<Vec<Row>>, LedgerError>,
+    statements: impl IntoIterator<Item = Statement<'a>>,
+) -> Result<Vec<Vec<Row>>, LedgerError> {
+    let all: Vec<_> = [Statement::new(VERSION)].into_iter().chain(statements).collect();
+    let mut answers = match run(connection, &all) {
+        // An older schema has no such table.
+        Err(LedgerError::Refused(why)) if is_of_another(&why) => {
+            version(connection)?.check()?;
+            return Err(LedgerError::Refused(why));
+        }
+        answers => answers?.into_iter(),
+    };
+    let missing = || LedgerError::Broken("a statement without an answer".to_owned());
+    let versions = answers.next().ok_or_else(missing)?;
+    seen(connection, versions.first())?.check()?;
+    Ok(answers.collect())
+}
+
+/// [`Session::shared_config`](crate::session::Session::shared_config).
+pub(super) fn shared_config(connection: &mut Connection) -> Result<Option<String>, LedgerError> {
+    let rows = connection.query(Statement::new("SELECT config FROM onedrop_ledger"))?;
+    rows.first().map_or(Ok(None), |row| row.cell(0))
+}
+
+/// [`Session::share_config`](crate::session::Session::share_config).
+pub(super) fn share_config(
+    connection: &mut Connection,
+    json: &str,
+    replace: bool,
+) -> Result<(), LedgerError> {
+    let sql = "UPDATE onedrop_ledger SET config = $1 WHERE config IS NULL OR $2";
+    let share = Statement::new(sql).with(json, Type::TEXT).with(replace, Type::BOOL);
+    connection.write(&[share]).map(drop)
+}

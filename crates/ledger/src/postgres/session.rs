@@ -1,0 +1,342 @@
+//! What a delivery asks of Postgres. Each step is a function of the schema, in one round trip. A
+//! turn is a transaction that holds the copy's lock and no row lock while the store works; the
+//! receipt and COMMIT end it in one round trip. Without a turn no transaction is open meanwhile. A
+//! crash before a commit leaves nothing, a crash after it rows, and leases that run out. If a lock
+//! is lost, for example in a fail-over, unique keys still prevent a second row of a message or
+//! copy.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use postgres::types::Type;
+
+use super::columns::{self, LONGEST};
+use super::connection::{Connection, Statement};
+use super::{migrate, schema, together};
+use crate::rows::{self, SqlRow};
+use crate::{Committed, Session, SessionTurn, ToRecord};
+use onedrop_core::directory::Destination;
+use onedrop_core::ledger::{
+    Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
+    SchemaVersion, ToConfirm,
+};
+use onedrop_core::lock_key::{Hash, advisory_key, name_hash};
+use onedrop_core::message::Identity;
+use onedrop_core::receipt::Receipt;
+use onedrop_core::text;
+
+const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+
+const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
+
+const CLOCK: &str = "SELECT extract(epoch FROM clock_timestamp())::float8";
+
+/// Locks rows in the same order as claims.
+const RELEASE: &str = r#"
+UPDATE onedrop_copy c SET {give_back}
+FROM (
+    SELECT c.id FROM onedrop_copy c JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[])
+         AS ours (id, value, epoch) USING (id, value, epoch)
+    WHERE c.placed_at IS NULL
+    ORDER BY c.account COLLATE "C", c.mailbox COLLATE "C"
+    FOR UPDATE OF c
+) ours
+WHERE c.id = ours.id"#;
+
+/// Tried first, so that the bytes are sent only once.
+const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
+
+/// Keeps a message from being taken out until the transaction ends.
+const STAY: &str = "SELECT FROM onedrop_message WHERE id = $1 FOR KEY SHARE";
+
+/// Locks the copy's row, so that a receipt recorded at the same moment deletes the kept bytes.
+const KEEP: &str = "
+WITH unplaced AS (
+    SELECT message_id FROM onedrop_copy WHERE message_id = $1 AND shared
+    AND placed_at IS NULL FOR UPDATE
+)
+INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2 FROM unplaced
+ON CONFLICT (message_id) DO UPDATE SET why = excluded.why
+RETURNING message_id";
+
+/// Asked first, so that the bytes are sent only once.
+const DUE: &str = "
+SELECT placed_at IS NOT NULL, uid_validity, uid, file_name, extract(epoch FROM due_at)::bigint,
+       EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id)
+FROM onedrop_copy c WHERE message_id = $1 AND account = $2 AND mailbox = $3";
+
+/// Locks the copy's row, also where it is placed.
+const MAKE_DUE: &str = "
+WITH due AS (
+    INSERT INTO onedrop_copy AS c
+        (message_id, account, mailbox, shared, epoch, owner, in_doubt, prior_doubt, looks_back,
+         due_at)
+    SELECT m.id, $2, $3, true, 0, '', m.looks_back, m.looks_back, m.looks_back,
+           clock_timestamp() + $4 * interval '1 millisecond'
+    FROM onedrop_message m WHERE m.id = $1
+    ON CONFLICT (message_id, account, mailbox) DO UPDATE
+    SET due_at = coalesce(c.due_at, excluded.due_at), shared = true
+    WHERE c.placed_at IS NULL
+    RETURNING id, due_at
+)
+INSERT INTO onedrop_unsettled AS u (copy_id, look_at) SELECT id, due_at FROM due
+ON CONFLICT (copy_id) DO UPDATE SET look_at = excluded.look_at WHERE u.look_at > excluded.look_at";
+
+/// Locks what is kept already: a receipt recorded at the same moment must not delete it.
+const KEEP_DUE: &str = "
+INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2
+FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL
+ON CONFLICT (message_id) DO UPDATE SET why = onedrop_kept.why";
+
+/// Of recipients $1. The text of an attempt that delivered names the accounts of its copies.
+const REACHED: &str = "
+SELECT account FROM (
+    SELECT (SELECT c.account FROM onedrop_copy c
+            WHERE c.message_id = a.message_id AND NOT c.shared AND c.placed_at IS NOT NULL
+              AND (c.attempt_id = a.id OR a.outcome = 'delivered'
+                   AND position('account=' || c.account || ' ' IN a.detail) > 0)
+            LIMIT 1) AS account
+    FROM onedrop_attempt a
+    WHERE lower(a.recipient) = ANY (ARRAY(SELECT lower(one) FROM unnest($1::text[]) one))
+      AND a.message_id IS NOT NULL AND coalesce(a.outcome, 'delivered') = 'delivered'
+) reached WHERE account IS NOT NULL LIMIT 1";
+
+const FINISH: &str = "
+UPDATE onedrop_attempt SET duration_ms = least($2, 2147483647), outcome = $3, status = $4,
+       detail = $5, reason = $6
+WHERE id = $1";
+
+const INSERT_ENDED_ATTEMPT: &str = "
+WITH known AS (
+    SELECT id, sender FROM onedrop_message WHERE id_hash = $1 AND digest = $2 FOR KEY SHARE
+)
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
+                             started_at, duration_ms, outcome, status, detail,
+                             reason)
+SELECT k.id, CASE WHEN k.id IS NULL THEN $1 END, $3, nullif($4, k.sender), $5, $6, $7,
+       clock_timestamp() - $8 * interval '1 millisecond', least($8, 2147483647), $9, $10, $11, $12
+FROM (SELECT) one LEFT JOIN known k ON true";
+
+impl Session for Connection {
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        Connection::renew(self, until)
+    }
+
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        Connection::reopen(self, until)
+    }
+
+    fn commit(
+        &mut self,
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        together::commit(self, records, receipts)
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        self.rollback()?;
+        let statement =
+            Statement::kept(CLAIMS).with(self.patience_ms(), Type::INT8).with(message, Type::INT8);
+        let statement = columns::claims(statement, destinations, owner, terms);
+        let rows = self.call(&statement.with(terms.due, Type::BOOL))?;
+        match rows.is_empty() && !destinations.is_empty() {
+            // The message is not on record any more.
+            true => Err(LedgerError::Forgotten),
+            false => columns::claimed(destinations, &rows, 0),
+        }
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+        let statement = Statement::kept(TURN)
+            .with(self.patience_ms(), Type::INT8)
+            .with(self.idle_ms(), Type::INT8)
+            .with(advisory_key(copy_key), Type::INT8)
+            .with(claim.copy, Type::INT8)
+            .with(claim.value.bytes(), Type::BYTEA);
+        let turn = columns::turn(claim, self.begin_turn(&statement)?.first());
+        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+            self.rollback_or_lose();
+        }
+        turn
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.rollback()
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+        let statement = |sql: &'static str| {
+            let why = text::within(why, LONGEST);
+            Statement::new(sql).with(message, Type::INT8).with(why, Type::TEXT)
+        };
+        let known = self.write(&[statement(SAY_WHY)])?;
+        if known.iter().flatten().next().is_some() {
+            return Ok(true);
+        }
+        let stay = Statement::new(STAY).with(message, Type::INT8);
+        let kept = self.write(&[stay, statement(KEEP).with(bytes, Type::BYTEA)])?;
+        Ok(kept.last().is_some_and(|rows| !rows.is_empty()))
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        let sql = "SELECT why FROM onedrop_kept WHERE message_id = $1";
+        let rows = self.query(Statement::new(sql).with(message, Type::INT8))?;
+        rows.first().map(|row| row.cell(0)).transpose()
+    }
+
+    fn has_copy(
+        &mut self,
+        identity: &Identity,
+        destination: &Destination,
+    ) -> Result<bool, LedgerError> {
+        let sql = "SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
+                   WHERE m.id_hash = $1 AND m.digest = $2 AND c.account = $3 AND c.mailbox = $4";
+        let statement = Statement::new(sql)
+            .with(identity.id_hash.as_slice(), Type::BYTEA)
+            .with(identity.digest.as_slice(), Type::BYTEA)
+            .with(destination.account.as_str(), Type::TEXT)
+            .with(destination.mailbox.as_str(), Type::TEXT);
+        Ok(!self.query(statement)?.is_empty())
+    }
+
+    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
+        // Those that it was refused come last: the first rows read tell.
+        let sql = "SELECT 1 FROM onedrop_copy WHERE account = $1 AND placed_at IS NOT NULL
+                   ORDER BY account, message_id LIMIT 1";
+        if account.contains('\0') {
+            return Ok(false); // text in Postgres cannot hold it
+        }
+        Ok(!self.query(Statement::new(sql).with(account, Type::TEXT))?.is_empty())
+    }
+
+    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError> {
+        let recipients: Vec<_> =
+            addresses.iter().map(|one| text::within(one, columns::INDEXED)).collect();
+        let rows = self.query(Statement::new(REACHED).with(recipients, Type::TEXT_ARRAY))?;
+        rows.first().map(|row| row.cell(0)).transpose()
+    }
+
+    fn receipt_before(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        earlier: Duration,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        let secs = rows::secs_before(earlier);
+        let then = format!("m.recorded_at - interval '{secs} seconds'");
+        let sql = rows::receipt_before_sql(&then).replace('?', "$");
+        let statement = Statement::new(sql)
+            .with(message, Type::INT8)
+            .with(destination.account.as_str(), Type::TEXT)
+            .with(destination.mailbox.as_str(), Type::TEXT);
+        self.query(statement)?.first().map(|row| rows::receipt(row, 0)).transpose()
+    }
+
+    fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        (bytes, why): (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError> {
+        let statement = |sql: &'static str| {
+            Statement::new(sql)
+                .with(message, Type::INT8)
+                .with(destination.account.as_str(), Type::TEXT)
+                .with(destination.mailbox.as_str(), Type::TEXT)
+        };
+        if let Some(row) = self.query(statement(DUE))?.first()
+            && let Some(due) = rows::due(row)?
+        {
+            return Ok(due);
+        }
+        let keep = Statement::new(KEEP_DUE)
+            .with(message, Type::INT8)
+            .with(text::within(why, LONGEST), Type::TEXT)
+            .with(bytes, Type::BYTEA);
+        let make = statement(MAKE_DUE).with(rows::millis(after) as f64, Type::FLOAT8);
+        let stay = Statement::new(STAY).with(message, Type::INT8);
+        let answers = self.write(&[stay, make, keep, statement(DUE)])?;
+        let row = answers.last().and_then(|rows| rows.first());
+        row.map(rows::due).transpose()?.flatten().ok_or(LedgerError::Forgotten)
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let copies: Vec<i64> = claims.iter().map(|claim| claim.copy).collect();
+        let values: Vec<&[u8]> = claims.iter().map(|claim| claim.value.bytes()).collect();
+        let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
+        let statement = Statement::new(RELEASE.replace("{give_back}", rows::GIVE_BACK))
+            .with(copies, Type::INT8_ARRAY)
+            .with(values, Type::BYTEA_ARRAY)
+            .with(epochs, Type::INT8_ARRAY);
+        self.write(&[statement]).map(drop)
+    }
+
+    fn finish(
+        &mut self,
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
+        let own = recorded.map(|(attempt, end)| {
+            columns::end(Statement::new(FINISH).with(attempt, Type::INT8), Some(end))
+        });
+        let others = others.iter().map(|(attempt, end)| {
+            let statement = Statement::new(INSERT_ENDED_ATTEMPT)
+                .with(identity.id_hash.as_slice(), Type::BYTEA)
+                .with(identity.digest.as_slice(), Type::BYTEA);
+            columns::end(columns::by(statement, attempt), Some(end))
+        });
+        // The message's row first, as a purge locks it: neither waits for the other crosswise.
+        self.write(&others.chain(own).collect::<Vec<_>>()).map(drop)
+    }
+
+    fn program(&self) -> &Program {
+        Connection::program(self)
+    }
+
+    fn schema_version(&mut self) -> Result<SchemaVersion, LedgerError> {
+        schema::version(self)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        migrate::migrate(self)
+    }
+
+    fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
+        migrate::planned(self)
+    }
+
+    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
+        schema::shared_config(self)
+    }
+
+    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
+        schema::share_config(self, json, replace)
+    }
+
+    fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
+        let rows = self.query(Statement::new(CLOCK))?;
+        let secs = rows.first().map(|row| row.cell::<f64>(0)).transpose()?;
+        Ok(secs.and_then(|secs| UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(secs).ok()?)))
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        let statement = Statement::new("SELECT pg_try_advisory_xact_lock($1)")
+            .with(advisory_key(&name_hash(name)), Type::INT8);
+        if self.begin(&statement)?.first().map(|row| row.cell(0)).transpose()? == Some(true) {
+            return Ok(());
+        }
+        self.rollback_or_lose();
+        Err(LedgerError::Contended)
+    }
+}

@@ -1,0 +1,493 @@
+//! The ledger in an SQLite file, for one host: nothing to install, made by `migrate`. It keeps the
+//! whole promise of the port; `NOTIFY` has no counterpart. It relies on a local file system,
+//! because WAL and locks do not work over NFS.
+//!
+//! Locks are bytes of a file beside the database (`byte_lock`), so no SQLite transaction is open
+//! while the store works. With WAL and synchronous=FULL a commit is durable when it returns (but
+//! the giving back of a named lock), and the names of the files are durable before the first one.
+//! Closing keeps the WAL: otherwise each process with one delivery would run a checkpoint.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavior};
+
+use crate::pooled::Traits;
+use crate::rows::{Cell, SqlRow};
+use crate::{Committed, PooledLedger, Session, SessionTurn, ToRecord, rows};
+use onedrop_core::directory::Destination;
+use onedrop_core::ledger::{
+    Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
+    SchemaVersion, ToConfirm,
+};
+use onedrop_core::lock_key::{self, Hash};
+use onedrop_core::message::Identity;
+use onedrop_core::os::byte_lock;
+use onedrop_core::os::owner;
+use onedrop_core::pool::Limits;
+use onedrop_core::receipt::Receipt;
+
+mod account;
+mod attempts;
+mod clock;
+mod copies;
+mod durability;
+mod file;
+mod jobs;
+mod locks;
+mod migrate;
+mod overview;
+mod pages;
+#[cfg(test)]
+mod plans;
+mod proof;
+mod reading;
+mod record;
+mod retention;
+mod schema;
+mod settling;
+mod trace;
+mod verify;
+
+pub use account::SqliteAccounts;
+use clock::HostClocks;
+pub use clock::{BootTime, Clocks};
+use file::{beside, turn_to_wal};
+
+/// Frames of the WAL after which a commit copies them into the database. Small, because the first
+/// process that opens the database reads the whole WAL.
+const CHECKPOINT_PAGES: u32 = 128;
+
+/// Statements that a session keeps prepared: more than a delivery needs.
+const KEPT_STATEMENTS: usize = 50;
+
+/// A ledger in a file.
+pub type SqliteLedger = PooledLedger<SqliteSession>;
+
+impl SqliteLedger {
+    /// A ledger in the file `path`, which is opened, and made if it is not there or empty, by the
+    /// first call.
+    pub fn new(path: PathBuf, limits: Limits) -> SqliteLedger {
+        SqliteLedger::of(path, Program { makes: true, ..Program::default() }, limits)
+    }
+
+    /// The same, for this program, which may make none.
+    pub fn of(path: PathBuf, program: Program, limits: Limits) -> SqliteLedger {
+        SqliteLedger::over_file(path, Arc::new(HostClocks::default()), program, limits)
+    }
+
+    /// As [`new`](SqliteLedger::new), by other clocks.
+    pub fn by(path: PathBuf, clocks: Arc<dyn Clocks>, limits: Limits) -> SqliteLedger {
+        let program = Program { makes: true, ..Program::default() };
+        SqliteLedger::over_file(path, clocks, program, limits)
+    }
+
+    fn over_file(
+        path: PathBuf,
+        clocks: Arc<dyn Clocks>,
+        program: Program,
+        limits: Limits,
+    ) -> SqliteLedger {
+        let program = Arc::new(program);
+        let open = move |until| {
+            SqliteSession::open_by(&path, until, Arc::clone(&clocks), Arc::clone(&program))
+        };
+        let traits = Traits { commits_together: false, is_a_file: true };
+        PooledLedger::over(Arc::new(open), traits, limits)
+    }
+}
+
+/// A connection to the file, with its locks.
+pub struct SqliteSession {
+    path: PathBuf,
+    /// The device and the inode of the file.
+    file: (u64, u64),
+    clocks: Arc<dyn Clocks>,
+    program: Arc<Program>,
+    connection: Connection,
+    locks: File,
+    holds: Option<i64>,
+    until: Instant,
+    /// Of a session for questions alone: when the statement that runs has to end.
+    ends: Option<reading::EndOfQuestion>,
+}
+
+/// What SQLite answers, as the ledger's errors.
+trait Classified<T> {
+    fn classified(self) -> Result<T, LedgerError>;
+}
+
+impl<T> Classified<T> for rusqlite::Result<T> {
+    fn classified(self) -> Result<T, LedgerError> {
+        self.map_err(classify)
+    }
+}
+
+fn classify(error: rusqlite::Error) -> LedgerError {
+    match error.sqlite_error_code() {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::CannotOpen
+            | ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::ReadOnly
+            | ErrorCode::PermissionDenied
+            | ErrorCode::FileLockingProtocolFailed,
+        ) => LedgerError::Unavailable(error.to_string()),
+        Some(ErrorCode::OperationInterrupted) => LedgerError::TookTooLong("a question".to_owned()),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            LedgerError::Broken(error.to_string())
+        }
+        _ => LedgerError::Refused(error.to_string()),
+    }
+}
+
+impl SqliteSession {
+    /// Opens the ledger in the file `path`; where the program makes ledgers, a file that is not
+    /// there yet, or is empty, is made into one.
+    fn open_by(
+        path: &Path,
+        until: Instant,
+        clocks: Arc<dyn Clocks>,
+        program: Arc<Program>,
+    ) -> Result<SqliteSession, LedgerError> {
+        let makes = program.makes;
+        let mut ledger = SqliteSession::open_as_is(path, until, clocks, program)?;
+        if makes && ledger.is_empty()? {
+            ledger.migrate()?;
+        }
+        Ok(ledger)
+    }
+
+    /// Opens the file and its WAL, and makes their names durable.
+    fn open_as_is(
+        path: &Path,
+        until: Instant,
+        clocks: Arc<dyn Clocks>,
+        program: Arc<Program>,
+    ) -> Result<SqliteSession, LedgerError> {
+        let at = |error: std::io::Error, path: &Path| {
+            LedgerError::Unavailable(format!("{}: {error}", path.display()))
+        };
+        if !program.makes {
+            std::fs::metadata(path).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => LedgerError::Unavailable(is_gone(path)),
+                _ => at(error, path),
+            })?;
+        } else if let Some(folder) =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        {
+            std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
+        }
+        let lock_path = beside(path, "-locks");
+        if (!lock_path.exists() || !path.exists())
+            && let Some(why) = owner::keeps_root_out(path)
+        {
+            let text = format!("{} is not there: {why}", path.display());
+            return Err(LedgerError::Unavailable(text));
+        }
+        let locks = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(|error| at(error, &lock_path))?;
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, program.makes);
+        let connection = Connection::open_with_flags(path, flags)
+            .map_err(|error| LedgerError::Unavailable(format!("{}: {error}", path.display())))?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).classified()?;
+        connection.set_prepared_statement_cache_capacity(KEPT_STATEMENTS);
+        connection.busy_timeout(until.saturating_duration_since(Instant::now())).classified()?;
+        turn_to_wal(&connection, until)?;
+        connection
+            .execute_batch(&format!(
+                "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
+             PRAGMA foreign_keys = ON;"
+            ))
+            .classified()?;
+        let ledger = SqliteSession {
+            path: path.to_owned(),
+            file: file::identity(path).map_err(|error| at(error, path))?,
+            clocks,
+            program,
+            connection,
+            locks,
+            holds: None,
+            until,
+            ends: None,
+        };
+        // Opens the WAL; while it is open, no process deletes it.
+        ledger.is_empty()?;
+        ledger.make_names_durable().map_err(|error| at(error, path))?;
+        Ok(ledger)
+    }
+
+    fn is_empty(&self) -> Result<bool, LedgerError> {
+        let table: Option<i64> =
+            first(&self.connection, "SELECT 1 FROM sqlite_schema LIMIT 1", [])?;
+        Ok(table.is_none())
+    }
+
+    /// Tries to take the lock at `key`.
+    fn lock(&mut self, key: i64) -> Result<(), LedgerError> {
+        self.unlock()?;
+        match byte_lock::try_lock(&self.locks, key) {
+            Ok(true) => {
+                self.holds = Some(key);
+                Ok(())
+            }
+            Ok(false) => Err(LedgerError::Contended),
+            Err(error) => Err(LedgerError::Unavailable(format!("lock file: {error}"))),
+        }
+    }
+
+    fn unlock(&mut self) -> Result<(), LedgerError> {
+        let Some(key) = self.holds.take() else { return Ok(()) };
+        byte_lock::unlock(&self.locks, key)
+            .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
+    }
+
+    /// Does `work` in a transaction that holds the write lock; it is given the time, by the wall
+    /// clock, at which the transaction got it.
+    fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let SqliteSession { connection, clocks, until, .. } = self;
+        connection.busy_timeout(until.saturating_duration_since(Instant::now())).classified()?;
+        let tx =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).classified()?;
+        let value = work(&tx, rows::secs(clocks.wall()))?;
+        tx.commit().classified()?;
+        Ok(value)
+    }
+
+    /// As [`write`](SqliteSession::write), without a sync: a crash of the host may undo it, and
+    /// nothing that was committed before.
+    fn write_unsynced<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        self.connection.execute_batch("PRAGMA synchronous = NORMAL").classified()?;
+        let value = self.write(work);
+        self.connection.execute_batch("PRAGMA synchronous = FULL").classified()?;
+        value
+    }
+}
+
+/// Nobody but `migrate` makes a ledger: records would be made under a mount point.
+fn is_gone(path: &Path) -> String {
+    format!(
+        "{} is not there: if its file system is not mounted, mount it; a new ledger is made by \
+         \"onedrop migrate\"",
+        path.display()
+    )
+}
+
+/// The first column of a query's first row.
+fn first<T: Cell>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<Option<T>, LedgerError> {
+    Ok(read(connection, sql, params, |row| row.cell(0))?.into_iter().next())
+}
+
+/// All rows of a query.
+fn read<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    mut read_row: impl FnMut(&Row<'_>) -> Result<T, LedgerError>,
+) -> Result<Vec<T>, LedgerError> {
+    let mut statement = connection.prepare_cached(sql).classified()?;
+    let (mut rows, mut all) = (statement.query(params).classified()?, Vec::new());
+    while let Some(row) = rows.next().classified()? {
+        all.push(read_row(row)?);
+    }
+    Ok(all)
+}
+
+/// Runs a statement that every delivery needs; returns how many rows it changed.
+fn execute(tx: &Connection, sql: &str, params: impl Params) -> Result<usize, LedgerError> {
+    tx.prepare_cached(sql).classified()?.execute(params).classified()
+}
+
+impl Session for SqliteSession {
+    fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
+        self.until = until;
+        // What is committed to a file that nobody finds any more is lost.
+        if !file::identity(&self.path).is_ok_and(|file| file == self.file) {
+            return self.reopen(until);
+        }
+        if self.ends.is_some() {
+            return self.limit_question(until);
+        }
+        self.connection.busy_timeout(until.saturating_duration_since(Instant::now())).classified()
+    }
+
+    fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
+        let path = self.path.clone();
+        let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
+        *self = match self.ends {
+            Some(_) => SqliteSession::open_to_read(&path, until, clocks, program)?,
+            None => SqliteSession::open_as_is(&path, until, clocks, program)?,
+        };
+        Ok(())
+    }
+
+    fn commit(
+        &mut self,
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
+        let record = |one: &ToRecord<'_>| {
+            self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
+            let recorded =
+                self.write(|tx, now| record::record(tx, now, &clocks.boot()?, &program, one));
+            // After the commit: the next holder of the lock must see these rows.
+            self.unlock()?;
+            recorded
+        };
+        let recorded = records.iter().map(record).collect();
+        let confirm = |one: &ToConfirm<'_>| {
+            let confirmed = self.write(|tx, now| copies::confirm(tx, now, one));
+            let confirmed = confirmed.and_then(|known| known.ok_or(LedgerError::Forgotten));
+            // After the commit, and also after a failure, or others would wait for nothing.
+            self.unlock()?;
+            confirmed
+        };
+        let confirmed = receipts.iter().map(confirm).collect();
+        Ok(Committed { recorded, confirmed })
+    }
+
+    fn claim(
+        &mut self,
+        message: i64,
+        destinations: &[Destination],
+        owner: &Attempt,
+        terms: LeaseTerms,
+    ) -> Result<Vec<CopyState>, LedgerError> {
+        let clocks = Arc::clone(&self.clocks);
+        self.write(|tx, now| {
+            copies::claim(tx, now, &clocks.boot()?, message, destinations, owner, terms)
+        })
+    }
+
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+        self.lock(lock_key::advisory_key(copy_key))?;
+        let turn = copies::turn(&self.connection, claim);
+        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+            self.unlock()?;
+        }
+        turn
+    }
+
+    fn leave(&mut self) -> Result<(), LedgerError> {
+        self.unlock()
+    }
+
+    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+        self.write(|tx, now| copies::keep(tx, now, message, bytes, why))
+    }
+
+    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+        copies::kept(&self.connection, message)
+    }
+
+    fn has_copy(
+        &mut self,
+        identity: &Identity,
+        destination: &Destination,
+    ) -> Result<bool, LedgerError> {
+        record::has_copy(&self.connection, identity, destination)
+    }
+
+    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
+        Ok(first::<i64>(&self.connection, copies::A_PLACED_ONE, [account])?.is_some())
+    }
+
+    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError> {
+        attempts::reached(&self.connection, addresses)
+    }
+
+    fn receipt_before(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        earlier: Duration,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        copies::receipt_before(&self.connection, message, destination, earlier)
+    }
+
+    fn keep_until_due(
+        &mut self,
+        message: i64,
+        destination: &Destination,
+        kept: (&[u8], &str),
+        after: Duration,
+    ) -> Result<Due, LedgerError> {
+        match copies::due(&self.connection, message, destination)? {
+            Some(due) => Ok(due),
+            None => self.write(|tx, now| {
+                copies::keep_until_due(tx, now, message, destination, kept, after)
+            }),
+        }
+    }
+
+    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+        self.unlock()?;
+        self.write(|tx, _| claims.iter().try_for_each(|claim| copies::release(tx, claim)))
+    }
+
+    fn finish(
+        &mut self,
+        identity: &Identity,
+        recorded: Option<(i64, &AttemptEnd)>,
+        others: &[(Attempt, AttemptEnd)],
+    ) -> Result<(), LedgerError> {
+        self.write(|tx, now| record::finish(tx, now, identity, recorded, others))
+    }
+
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn schema_version(&mut self) -> Result<SchemaVersion, LedgerError> {
+        schema::version(&self.connection, &self.program)
+    }
+
+    fn migrate(&mut self) -> Result<Vec<String>, LedgerError> {
+        migrate::migrate(self)
+    }
+
+    fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
+        migrate::planned(self)
+    }
+
+    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
+        schema::shared_config(&self.connection)
+    }
+
+    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
+        self.write(|tx, _| schema::share_config(tx, json, replace))
+    }
+
+    fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
+        self.clocks.boot().map(|_| None)
+    }
+
+    fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
+        self.lock(lock_key::advisory_key(&lock_key::name_hash(name)))
+    }
+}

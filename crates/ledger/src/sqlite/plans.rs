@@ -1,0 +1,156 @@
+//! How SQLite goes about what `onedrop verify` and `onedrop settle` ask, and whether an account has
+//! a copy: by indexes, however many copies are on record. Without figures of its own (ANALYZE) it
+//! makes the same plan for a ledger of any size.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::{SqliteLedger, attempts, copies, overview, pages, settling, trace, verify};
+use onedrop_core::ledger::Schema;
+use onedrop_core::pool::Limits;
+
+fn ledger(folder: &std::path::Path) -> Connection {
+    let path = folder.join("ledger.db");
+    let limits = Limits { used: 1, per_key: 1, kept: 1, idle: Duration::from_secs(60) };
+    let until = Instant::now() + Duration::from_secs(60);
+    SqliteLedger::new(path.clone(), limits).migrate(until).expect("a ledger");
+    Connection::open(path).expect("the ledger")
+}
+
+/// The steps of a plan that reads nothing whole but what the query itself makes, and the tables of
+/// the few copies that are open.
+fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
+    let mut explained = ledger.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("SQL");
+    let (mut rows, mut steps) = (explained.raw_query(), Vec::<String>::new());
+    while let Some(row) = rows.next().expect("a plan") {
+        steps.push(row.get(3).expect("a step"));
+    }
+    let small = [
+        "every",
+        "recent",
+        "open",
+        "u",
+        "k",
+        "onedrop_kept",
+        "shown",
+        "counted",
+        "unrecorded",
+        "json_each",
+        "search",
+        "one",
+        "CONSTANT",
+        "bounds",
+        "told",
+        "o",
+    ];
+    for table in steps.iter().filter_map(|step| step.strip_prefix("SCAN ")) {
+        let name = table.split(' ').next().unwrap_or_default();
+        let is_small = small.iter().any(|one| name == *one || name.starts_with("(subquery-"));
+        assert!(is_small, "{table} is read whole: {steps:#?}");
+    }
+    steps
+}
+
+#[test]
+fn verify_reads_the_window_by_indexes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = ledger(folder.path());
+    for sql in [verify::accounts_of_window(), verify::copies_of_window()] {
+        let steps = steps_by_indexes(&ledger, &sql);
+        for index in [
+            "onedrop_copy_account (account=? AND message_id>?)",
+            "onedrop_message_recorded_at (recorded_at>?)",
+        ] {
+            assert!(steps.iter().any(|step| step.contains(index)), "{index}: {steps:#?}");
+        }
+        // Nor all copies of an account, to see which of them are open.
+        let of_an_account = "SEARCH c USING INDEX onedrop_copy_account (account=?)";
+        assert!(!steps.iter().any(|step| step == of_an_account), "{steps:#?}");
+    }
+}
+
+#[test]
+fn whether_an_account_has_a_copy_is_told_by_its_part_of_an_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), copies::A_PLACED_ONE);
+    assert_eq!(steps, ["SEARCH onedrop_copy USING INDEX onedrop_copy_account (account=?)"]);
+}
+
+#[test]
+fn what_has_reached_an_address_is_told_by_its_part_of_an_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), attempts::REACHED);
+    let index = "SEARCH a USING INDEX onedrop_attempt_by_recipient (recipient=? AND message_id>?)";
+    assert!(steps.iter().any(|step| step == index), "{steps:#?}");
+}
+
+#[test]
+fn a_receipt_before_is_found_by_the_accounts_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps =
+        steps_by_indexes(&ledger(folder.path()), &copies::receipt_before_sql(Duration::ZERO));
+    let index = "onedrop_copy_account (account=? AND message_id<?)";
+    assert!(steps.iter().any(|step| step.contains(index)), "{steps:#?}");
+    let sorted = steps.iter().filter(|step| step.contains("TEMP B-TREE")).count();
+    assert_eq!(sorted, 1, "only what was found: {steps:#?}");
+}
+
+#[test]
+fn a_trace_reads_attempts_by_indexes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of(false));
+    for index in [
+        "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_message (message_id=?)",
+        "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)",
+    ] {
+        assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
+    }
+    // Of one message: not through all that recorded none.
+    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of(true));
+    let index = "USING INDEX onedrop_attempt_id_hash (id_hash=?)";
+    assert!(steps.iter().any(|step| step.contains(index)), "{index}: {steps:#?}");
+}
+
+#[test]
+fn a_page_of_a_recipient_reads_that_page_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let named = pages::statements().into_iter().find(|(what, _)| *what == "named");
+    let steps = steps_by_indexes(&ledger(folder.path()), &named.expect("a statement").1);
+    for index in [
+        "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_by_recipient (recipient=? AND \
+         message_id>? AND message_id<?)",
+        "SEARCH onedrop_copy USING COVERING INDEX onedrop_copy_account (account=? AND \
+         message_id<?)",
+        "SEARCH onedrop_attempt USING INDEX onedrop_attempt_queue_id (queue_id=?)",
+    ] {
+        assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
+    }
+    // What belongs to a name comes in the order of the index; sorted is what a page has.
+    let of_many: Vec<usize> = (0..steps.len())
+        .filter(|at| {
+            steps[*at].contains("COVERING INDEX onedrop_") && steps[*at].contains("message_id<?")
+        })
+        .collect();
+    assert_eq!(of_many.len(), 3, "{steps:#?}");
+    assert!(of_many.iter().all(|at| steps[at + 1].starts_with("SCAN (subquery-")), "{steps:#?}");
+}
+
+#[test]
+fn settle_reads_what_is_open_by_indexes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = ledger(folder.path());
+    for watched in [false, true] {
+        steps_by_indexes(&ledger, &settling::copies_to_settle(watched));
+    }
+}
+
+#[test]
+fn status_reads_its_hour_and_its_window_by_row_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = ledger(folder.path());
+    for sql in overview::others().into_iter().chain([overview::open_copies()]) {
+        let steps = steps_by_indexes(&ledger, &sql);
+        assert!(steps.iter().any(|step| step.starts_with("SEARCH ")), "{sql}: {steps:#?}");
+    }
+}

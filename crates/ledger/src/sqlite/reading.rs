@@ -1,0 +1,98 @@
+//! The ledger's file for questions alone: opened read only, never made, and no statement takes
+//! longer than [`QUESTION`]. Deliveries write beside it: with WAL a reader keeps no writer waiting.
+//! SQLite's readers write to -shm, and make it where no delivery has the file open. Without the
+//! right to do that they would succeed now and fail then, so they are refused in words.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use nix::unistd::{AccessFlags, access};
+use rusqlite::{Connection, OpenFlags};
+
+use super::Classified;
+use super::file::{beside, identity};
+use super::{Clocks, HostClocks, SqliteLedger, SqliteSession};
+use crate::PooledLedger;
+use crate::pooled::Traits;
+use onedrop_core::ledger::QUESTION;
+use onedrop_core::ledger::{LedgerError, Program};
+use onedrop_core::pool::Limits;
+
+/// Steps of SQLite's machine between two looks at the clock: less than a millisecond.
+const STEPS: i32 = 10_000;
+
+/// When the statement that runs has to end.
+pub type EndOfQuestion = Arc<Mutex<Instant>>;
+
+impl SqliteLedger {
+    /// The ledger in the file `path`, which is there already, for questions alone.
+    pub fn reading(path: PathBuf, program: Program, limits: Limits) -> SqliteLedger {
+        let (program, clocks) = (Arc::new(program), Arc::new(HostClocks::default()));
+        let open = move |until| {
+            SqliteSession::open_to_read(&path, until, clocks.clone(), Arc::clone(&program))
+        };
+        let traits = Traits { commits_together: false, is_a_file: true };
+        PooledLedger::over(Arc::new(open), traits, limits)
+    }
+}
+
+impl SqliteSession {
+    pub(super) fn open_to_read(
+        path: &Path,
+        until: Instant,
+        clocks: Arc<dyn Clocks>,
+        program: Arc<Program>,
+    ) -> Result<SqliteSession, LedgerError> {
+        let at = |error: &dyn std::fmt::Display| {
+            LedgerError::Unavailable(format!("{}: {error}", path.display()))
+        };
+        // Nobody but SQLite opens the file: who closes it again takes the locks of every session of
+        // this process with it.
+        access(path, AccessFlags::R_OK).map_err(|error| at(&error.desc()))?;
+        let shared = beside(path, "-shm");
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let written = match shared.exists() {
+            true => &shared,
+            false => folder.unwrap_or(Path::new(".")),
+        };
+        access(written, AccessFlags::W_OK).map_err(|error| {
+            let shown = written.display();
+            at(&format!("{shown} cannot be written, which SQLite needs to read: {}", error.desc()))
+        })?;
+        // Nothing is locked here: where a lock's file would be, there is nothing.
+        let locks = File::open("/dev/null").map_err(|error| at(&error))?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection =
+            Connection::open_with_flags(path, flags).map_err(|error| at(&error))?;
+        connection.execute_batch("PRAGMA query_only = ON").classified()?;
+        let ends: EndOfQuestion = Arc::new(Mutex::new(until));
+        let told = Arc::clone(&ends);
+        let is_over =
+            move || *told.lock().unwrap_or_else(PoisonError::into_inner) <= Instant::now();
+        connection.progress_handler(STEPS, Some(is_over)).classified()?;
+        let ends = Some(ends);
+        let mut session = SqliteSession {
+            path: path.to_owned(),
+            file: identity(path).map_err(|error| at(&error))?,
+            clocks,
+            program,
+            connection,
+            locks,
+            holds: None,
+            until,
+            ends,
+        };
+        session.limit_question(until)?;
+        Ok(session)
+    }
+
+    /// The next statements end by then, and soon.
+    pub(super) fn limit_question(&mut self, until: Instant) -> Result<(), LedgerError> {
+        let Some(ends) = &self.ends else { return Ok(()) };
+        let end = until.min(Instant::now() + QUESTION);
+        *ends.lock().unwrap_or_else(PoisonError::into_inner) = end;
+        self.connection.busy_timeout(end.saturating_duration_since(Instant::now())).classified()
+    }
+}

@@ -1,0 +1,144 @@
+//! Messages with their facts. Each function works in the given transaction.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use super::{BootTime, attempts, copies, execute, first, read, schema};
+use crate::facts as json;
+use crate::rows::SqlRow;
+use crate::{ToRecord, rows};
+use onedrop_core::directory::Destination;
+use onedrop_core::ledger::{
+    Attempt, AttemptEnd, Entry, LedgerError, Program, Recorded, recorded_secs,
+};
+use onedrop_core::message::Identity;
+
+/// [`Ledger::record`](onedrop_core::ledger::Ledger::record), under the message's lock.
+pub(super) fn record(
+    tx: &Connection,
+    now: f64,
+    boot: &BootTime,
+    program: &Program,
+    one: &ToRecord<'_>,
+) -> Result<Recorded, LedgerError> {
+    let ToRecord { entry, attempt, destinations, terms } = *one;
+    schema::version(tx, program)?.check()?;
+    if let Some(ours) = &program.config {
+        let ours = ours.with(entry.fields);
+        match schema::shared_config(tx)? {
+            None => schema::share_config(tx, ours.json(), false)?,
+            on_record => ours.check(on_record.as_deref())?,
+        }
+    }
+    let identity = entry.identity;
+    let collision = collides(tx, identity)?;
+    let known = find_message(tx, identity)?;
+    let (message, recorded_at) = match known {
+        Some(known) => known,
+        None => insert_message(tx, now, &entry, attempt, collision)?,
+    };
+    Ok(Recorded {
+        message,
+        recorded_at: rows::time(recorded_at),
+        is_new: known.is_none(),
+        collision,
+        attempt: attempts::insert(tx, now, Some(message), identity, attempt)?,
+        copies: copies::claim(tx, now, boot, message, destinations, attempt, terms)?,
+    })
+}
+
+/// Whether another message with the same Message-ID and other content is on record.
+fn collides(tx: &Connection, identity: &Identity) -> Result<bool, LedgerError> {
+    let sql = "SELECT ?3 AND EXISTS (
+        SELECT 1 FROM onedrop_message
+        WHERE substr(id_hash, 1, 8) = substr(?1, 1, 8) AND id_hash = ?1 AND digest <> ?2)";
+    let params = params![identity.id_hash, identity.digest, identity.message_id.is_some()];
+    Ok(first(tx, sql, params)? == Some(true))
+}
+
+/// Row id and time of recording.
+type MessageRow = (i64, i64);
+
+fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRow>, LedgerError> {
+    let sql = "SELECT id, recorded_at FROM onedrop_message
+        WHERE substr(id_hash, 1, 8) = substr(?1, 1, 8) AND id_hash = ?1 AND digest = ?2";
+    let params = [&identity.id_hash, &identity.digest];
+    let rows = read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?)))?;
+    Ok(rows.into_iter().next())
+}
+
+/// [`Ledger::has_copy`](onedrop_core::ledger::Ledger::has_copy).
+pub(super) fn has_copy(
+    connection: &Connection,
+    identity: &Identity,
+    destination: &Destination,
+) -> Result<bool, LedgerError> {
+    let Some((message, _)) = find_message(connection, identity)? else { return Ok(false) };
+    let sql = "SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
+    let params = params![message, destination.account, destination.mailbox];
+    Ok(first::<i64>(connection, sql, params)?.is_some())
+}
+
+fn insert_message(
+    tx: &Connection,
+    now: f64,
+    entry: &Entry<'_>,
+    attempt: &Attempt,
+    collision: bool,
+) -> Result<MessageRow, LedgerError> {
+    let (identity, facts) = (entry.identity, entry.facts);
+    let now_secs = now;
+    let now = std::time::UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0));
+    let recorded_at = recorded_secs(entry.at, now);
+    execute(
+        tx,
+        "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, date,
+             in_reply_to, reference_ids, size_bytes, collision, addresses, parts, nul_runs,
+             recorded_at, looks_back)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,
+                coalesce(?15, -1) < remembers_since + 3600 FROM onedrop_ledger",
+        params![
+            identity.id_hash,
+            identity.digest,
+            identity.message_id,
+            attempt.sender,
+            facts.subject,
+            facts.date,
+            json::in_reply_to(facts),
+            facts.references,
+            entry.size_bytes as i64,
+            collision,
+            json::addresses(&facts.addresses),
+            json::parts(&facts.parts),
+            entry.nul_runs,
+            recorded_at,
+            entry.oldest.map(rows::whole_secs),
+        ],
+    )?;
+    let message = tx.last_insert_rowid();
+    if let Some(raw) = entry.raw {
+        let sql = "INSERT INTO onedrop_raw (message_id, kept_at, bytes) VALUES (?1, ?2, ?3)";
+        execute(tx, sql, params![message, now_secs, raw])?;
+    }
+    Ok((message, recorded_at))
+}
+
+/// [`Ledger::finish`](onedrop_core::ledger::Ledger::finish).
+pub(super) fn finish(
+    tx: &Connection,
+    now: f64,
+    identity: &Identity,
+    recorded: Option<(i64, &AttemptEnd)>,
+    others: &[(Attempt, AttemptEnd)],
+) -> Result<(), LedgerError> {
+    if let Some((attempt, end)) = recorded {
+        attempts::end(tx, attempt, end)?;
+    }
+    let message = find_message(tx, identity)?.map(|(message, _)| message);
+    for (attempt, end) in others {
+        let id = attempts::insert(tx, now, message, identity, attempt)?;
+        attempts::end(tx, id, end)?;
+    }
+    Ok(())
+}

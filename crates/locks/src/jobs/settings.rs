@@ -1,0 +1,69 @@
+//! What the configuration says of jobs. Values only; defaults, checks and rules between them are
+//! the configuration's.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::schedule::Schedule;
+
+/// `[jobs]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct JobsSettings {
+    /// What looks for jobs that are due.
+    pub run_in: RunIn,
+    /// The time zone of schedules, by its name in the tz database.
+    pub timezone: String,
+    /// Days that runs and skips stay on record.
+    pub keep_runs_days: u64,
+    /// `[jobs.NAME]`: each after those that it depends on, else by name.
+    #[serde(skip)]
+    pub jobs: Vec<JobSettings>,
+}
+
+/// What looks for jobs that are due.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub enum RunIn {
+    /// `onedrop jobs tick`, which a timer starts.
+    Timer,
+    /// That, and `onedrop lmtp`.
+    Server,
+}
+
+/// `[jobs.NAME]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobSettings {
+    pub name: String,
+    pub schedule: Schedule,
+    /// The program and its arguments; no shell reads them.
+    pub command: Vec<String>,
+    /// It is ended after this time; `None`: never.
+    pub timeout: Option<Duration>,
+    /// How long after a failure it is tried again, doubled each time; 0: at its next time.
+    pub retry: Duration,
+    /// The longest such wait.
+    pub retry_most: Duration,
+    /// What is made up for of the times that were missed.
+    pub backfill: Backfill,
+    /// It does not start longer after its time than this; `None`: however late.
+    pub late: Option<Duration>,
+    /// How many missed times are made up for, with [`Backfill::All`].
+    pub backfill_most: u32,
+    /// It starts up to so long after its time, always equally long.
+    pub splay: Duration,
+    /// Jobs that must have succeeded first.
+    pub depends_on: Vec<String>,
+    pub enabled: bool,
+}
+
+/// What is made up for of the times that were missed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Backfill {
+    None,
+    /// The newest.
+    Latest,
+    /// Each, the oldest first.
+    All,
+}

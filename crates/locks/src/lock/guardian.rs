@@ -1,0 +1,357 @@
+//! The process that starts the command and ends it: at the latest when the lease does, whether the
+//! wrapper lives, is stopped, or hears nothing from the ledger. It speaks with nobody else. It has
+//! one thread and a process group of its own, so that a terminal's signals do not reach it; as a
+//! subreaper it inherits what the command leaves behind, and ends that, too, before it says that
+//! the command has ended.
+//!
+//! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{SigHandler, SigSet, Signal, kill, killpg, signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setpgid, setsid};
+
+use super::boot_timer::BootTimer;
+use super::descendants::signal_all;
+use super::frames::{CommandStatus, Notice, Order, Variables};
+use super::output::CommandStreams;
+use super::{LockTerms, since_boot, survives_until};
+use onedrop_core::ledger::RandomValue;
+use onedrop_core::lock_key::hex;
+use onedrop_core::lock_name::{LockName, LockToken};
+
+/// Between the first rounds of SIGKILL, and the longest time between two.
+const KILL_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// The command, and what it is told about its lock.
+#[derive(Debug, Clone)]
+pub struct CommandPlan {
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    /// For its environment, beside what is there.
+    pub variables: Variables,
+    pub company: Company,
+    pub umask: Mode,
+    pub name: LockName,
+    pub slots: u32,
+    pub owner: RandomValue,
+    pub terms: LockTerms,
+}
+
+/// With whom the command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    /// In the caller's process group: a terminal's signals reach it by themselves.
+    CallersGroup,
+    /// In a process group of its own.
+    OwnGroup,
+    /// In a session of its own, without a terminal, without input and with pipes for its output;
+    /// it is ended by the signals that others get to handle.
+    Alone,
+}
+
+/// What the command inherits from the wrapper's caller.
+pub(super) struct Caller {
+    /// The process group.
+    pub group: Pid,
+    /// The signals that it had blocked.
+    pub mask: SigSet,
+    /// /dev/null, for what the command alone is to hold.
+    pub null: File,
+}
+
+/// Waits for the order to start, and guards the command to its end.
+///
+/// # Errors
+/// What is missing here; the command is gone when the process is.
+pub(super) fn guard(
+    plan: &CommandPlan,
+    wrapper: &UnixStream,
+    caller: &Caller,
+    streams: Option<CommandStreams>,
+) -> io::Result<()> {
+    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    prctl::set_child_subreaper(true)?;
+    let mut order = Order::receive(wrapper)?;
+    let mut variables = plan.variables.clone();
+    if let Some(Order::Environment(more)) = order {
+        variables.extend(more);
+        order = Order::receive(wrapper)?;
+    }
+    let Some(Order::Start { slot, epoch, trust }) = order else { return Ok(()) };
+    if since_boot()? >= plan.terms.ends_at(trust) {
+        let status = CommandStatus::Killed(Signal::SIGKILL as i32);
+        return Notice::Ended { status, by_trust: true }.send(wrapper);
+    }
+    let mut command = Command::new(&plan.program);
+    command.envs(variables);
+    if plan.company == Company::Alone {
+        command.stdin(Stdio::null());
+    }
+    if let Some([out, err]) = streams {
+        command.stdout(out).stderr(err);
+    }
+    match start(command, plan, slot, epoch, caller) {
+        Ok(command) => {
+            let_go_of_the_callers_streams(&caller.null)?;
+            Notice::Started.send(wrapper)?;
+            Guardian::new(plan, command, trust, wrapper)?.watch()
+        }
+        Err(error) => {
+            let number = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);
+            Notice::NotStarted(number).send(wrapper)
+        }
+    }
+}
+
+/// Starts it; nothing of its streams is left here.
+fn start(
+    mut command: Command,
+    plan: &CommandPlan,
+    slot: u32,
+    epoch: i64,
+    caller: &Caller,
+) -> io::Result<Child> {
+    let token = LockToken { name: plan.name.clone(), slot, epoch };
+    command
+        .args(&plan.args)
+        .env("ONEDROP_LOCK_NAME", plan.name.as_str())
+        .env("ONEDROP_LOCK_SLOT", slot.to_string())
+        .env("ONEDROP_LOCK_SLOTS", plan.slots.to_string())
+        .env("ONEDROP_LOCK_EPOCH", epoch.to_string())
+        .env("ONEDROP_LOCK_OWNER", hex(plan.owner.bytes()))
+        .env("ONEDROP_LOCK_TTL_SECS", plan.terms.ttl.as_secs().to_string())
+        .env("ONEDROP_LOCK_TOKEN", token.to_string());
+    match plan.company {
+        Company::CallersGroup => command.process_group(caller.group.as_raw()),
+        Company::OwnGroup => command.process_group(0),
+        Company::Alone => &mut command,
+    };
+    let is_alone = plan.company == Company::Alone;
+    let (guardian, file_mask, signal_mask) = (getpid(), plan.umask, caller.mask);
+    let prepare = move || {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // The guardian may have been killed before the line above.
+        if getppid() != guardian {
+            return Err(Errno::ESRCH.into());
+        }
+        umask(file_mask);
+        if is_alone {
+            setsid()?;
+        }
+        // SAFETY: the default action is no handler, so no code runs in a signal's context.
+        unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;
+        Ok(signal_mask.thread_set_mask()?)
+    };
+    // SAFETY: `prepare` runs in the child between fork and exec. It calls prctl(2), getppid(2),
+    // umask(2), setsid(2), sigaction(2) and pthread_sigmask(3) and allocates nothing (an Errno
+    // becomes an io::Error without allocation), so it needs no lock that another thread could have
+    // held at the fork; and the guardian has this one thread.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+/// The command alone holds them now: who reads what it writes sees its end.
+fn let_go_of_the_callers_streams(null: &File) -> io::Result<()> {
+    dup2_stdin(null)?;
+    dup2_stdout(null)?;
+    dup2_stderr(null)?;
+    Ok(())
+}
+
+/// How far the command's end has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// SIGTERM is sent, SIGKILL follows then.
+    Ending {
+        kill_at: Duration,
+    },
+    /// SIGKILL is sent again and again, less and less often. Whatever lives on then cannot be
+    /// ended: it is another user's, or waits for a disk that hangs.
+    Killing {
+        pause: Duration,
+        gives_up_at: Duration,
+    },
+}
+
+struct Guardian<'a> {
+    plan: &'a CommandPlan,
+    wrapper: Option<&'a UnixStream>,
+    command: Child,
+    pid: Pid,
+    children: SignalFd,
+    timer: BootTimer,
+    trust: Duration,
+    stage: Stage,
+    status: Option<CommandStatus>,
+    by_trust: bool,
+}
+
+impl<'a> Guardian<'a> {
+    fn new(
+        plan: &'a CommandPlan,
+        command: Child,
+        trust: Duration,
+        wrapper: &'a UnixStream,
+    ) -> io::Result<Guardian<'a>> {
+        let mut ended = SigSet::empty();
+        ended.add(Signal::SIGCHLD);
+        ended.thread_block()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let pid = i32::try_from(command.id()).map_err(io::Error::other)?;
+        Ok(Guardian {
+            plan,
+            wrapper: Some(wrapper),
+            command,
+            pid: Pid::from_raw(pid),
+            children: SignalFd::with_flags(&ended, flags)?,
+            timer: BootTimer::new()?,
+            trust,
+            stage: Stage::Running,
+            status: None,
+            by_trust: false,
+        })
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        loop {
+            // All of them first: after a stop, the newest trust may be behind others.
+            self.hear_wrapper()?;
+            let now = since_boot()?;
+            let none_is_left = self.reap();
+            let gives_up =
+                matches!(self.stage, Stage::Killing { gives_up_at, .. } if now >= gives_up_at);
+            if none_is_left || gives_up {
+                let killed = CommandStatus::Killed(Signal::SIGKILL as i32);
+                return self.tell(self.status.unwrap_or(killed));
+            }
+            let next = self.step(now);
+            let nobody = self.children.as_fd();
+            let orders = self.wrapper.map_or(nobody, AsFd::as_fd);
+            self.timer.wait([nobody, orders], Some(next))?;
+            while let Ok(Some(_)) = self.children.read_signal() {}
+        }
+    }
+
+    fn hear_wrapper(&mut self) -> io::Result<()> {
+        while let Some(wrapper) = self.wrapper.filter(|wrapper| Order::is_there(wrapper)) {
+            match Order::receive(wrapper) {
+                Ok(Some(order)) => self.obey(order)?,
+                // The wrapper is gone, and with it the renewals.
+                Ok(None) | Err(_) => {
+                    self.wrapper = None;
+                    self.end(since_boot()?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of the command is left but what cannot be ended; the wrapper sees that.
+    fn tell(&self, status: CommandStatus) -> io::Result<()> {
+        let notice = Notice::Ended { status, by_trust: self.by_trust };
+        self.wrapper.map_or(Ok(()), |wrapper| notice.send(wrapper))
+    }
+
+    /// What is due; returns when to look again.
+    fn step(&mut self, now: Duration) -> Duration {
+        let (ends_at, killed_at) =
+            (self.plan.terms.ends_at(self.trust), LockTerms::killed_at(self.trust));
+        if now >= ends_at && self.stage == Stage::Running && self.status.is_none() {
+            self.by_trust = true;
+            self.end(now);
+        }
+        // What the command has left behind.
+        if self.status.is_some() {
+            self.end(now);
+        }
+        if let Stage::Ending { kill_at } = self.stage
+            && now >= kill_at.min(killed_at)
+        {
+            let gives_up_at = survives_until(now, self.trust);
+            self.stage = Stage::Killing { pause: KILL_PAUSE.0, gives_up_at };
+        }
+        match &mut self.stage {
+            Stage::Running => ends_at,
+            Stage::Ending { kill_at } => (*kill_at).min(killed_at),
+            Stage::Killing { pause, gives_up_at } => {
+                signal_all(Signal::SIGKILL);
+                let next = (now + *pause).min(*gives_up_at);
+                *pause = (*pause * 2).min(KILL_PAUSE.1);
+                next
+            }
+        }
+    }
+
+    /// Begins to end all that is below.
+    fn end(&mut self, now: Duration) {
+        if self.stage == Stage::Running {
+            self.stage = Stage::Ending { kill_at: now + self.plan.terms.grace };
+            signal_all(Signal::SIGTERM);
+            // One that is stopped hears it only when it goes on.
+            signal_all(Signal::SIGCONT);
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> io::Result<()> {
+        match order {
+            Order::Trust(trust) => self.trust = self.trust.max(trust),
+            Order::End => self.end(since_boot()?),
+            // Until it is reaped the number is the command's. It may just have ended.
+            Order::Forward(signal) if self.status.is_none() => {
+                let _ = match self.plan.company {
+                    Company::CallersGroup => kill(self.pid, signal),
+                    Company::OwnGroup | Company::Alone => killpg(self.pid, signal),
+                };
+            }
+            Order::Forward(_) | Order::Start { .. } | Order::Environment(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Reaps what has ended; returns whether nothing is left.
+    fn reap(&mut self) -> bool {
+        let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+        loop {
+            // Looks first: the command is reaped by the standard library alone, which also knows
+            // real-time signals; these have no name here.
+            let pid = match waitid(Id::All, ended | WaitPidFlag::WNOWAIT) {
+                Ok(WaitStatus::StillAlive) => return false,
+                Ok(status) => status.pid(),
+                Err(Errno::ECHILD) => {
+                    self.status.get_or_insert(CommandStatus::Killed(Signal::SIGKILL as i32));
+                    return true;
+                }
+                Err(_) => None,
+            };
+            let was_running = self.status.is_none();
+            if was_running && let Ok(Some(status)) = self.command.try_wait() {
+                self.status = Some(status_of(status));
+            }
+            // Not the command: it was reaped just now, or runs.
+            if pid != Some(self.pid) && !(pid.is_none() && was_running && self.status.is_some()) {
+                let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
+            }
+        }
+    }
+}
+
+fn status_of(status: ExitStatus) -> CommandStatus {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => CommandStatus::Exited(code),
+        (None, signal) => CommandStatus::Killed(signal.unwrap_or(Signal::SIGKILL as i32)),
+    }
+}

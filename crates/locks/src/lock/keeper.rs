@@ -1,0 +1,414 @@
+//! The thread that talks with the ledger: takes the lock, renews it every third of its time, gives
+//! it back, and keeps the run's record between. The wrapper's other thread never waits for the
+//! ledger. A waiter asks again every 80 to 200 ms; where the ledger cannot be asked, less and less
+//! often, and says so once. It waits by the boot clock: a machine that wakes up renews at once.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::boot_timer::BootTimer;
+use super::record::{Begun, CommandEnd, EndRecord, RunRecord, Variables};
+use super::{LockTerms, since_boot};
+use onedrop_core::exit::LockEnding;
+use onedrop_core::ledger::{LedgerError, LockClaim, LockHolder, LockRow, Locks, RandomValue};
+use onedrop_core::lock_name::LockName;
+
+mod asking;
+
+/// Shortest and longest pause of a waiter.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(200));
+/// Longest pause where the ledger cannot be asked.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
+/// One call of the ledger, at most.
+const CALL: Duration = Duration::from_secs(10);
+/// What giving back may take; the lease ends by itself as well.
+const RELEASE: Duration = Duration::from_secs(5);
+/// The same of a claim that had no answer, and what a waiter that is told to end has for all.
+const LEAVE: Duration = Duration::from_secs(1);
+
+/// The lock that is wanted.
+#[derive(Debug, Clone)]
+pub struct LockWish {
+    pub name: LockName,
+    /// How many may hold it at a time.
+    pub slots: u32,
+    pub terms: LockTerms,
+    /// How long to wait for it; zero: ask once.
+    pub wait: Duration,
+    pub owner: RandomValue,
+    pub holder: LockHolder,
+}
+
+/// What the keeper has to say.
+#[derive(Debug)]
+pub(super) enum LockNews {
+    /// Ours, until when it may be trusted, and what the command's environment gets. `others` hold
+    /// other slots.
+    Taken {
+        claim: LockClaim,
+        trust: Duration,
+        others: Vec<LockRow>,
+        variables: Variables,
+    },
+    /// The command need not run.
+    NothingToDo(String),
+    /// It cannot run as it is asked for.
+    Refused(String),
+    Renewed {
+        trust: Duration,
+    },
+    /// Claimed by another, or stolen.
+    Lost,
+    /// Not in time; these have it.
+    Busy(Vec<LockRow>),
+    /// The ledger cannot be asked, and is asked again.
+    Waits(LedgerError),
+    Failed(LedgerError),
+    /// The end.
+    Released(Closing),
+    /// The thread is no more, whatever it said before: it may have panicked.
+    Gone,
+}
+
+/// What the keeper is told when the command has ended or will not run.
+#[derive(Debug)]
+pub(super) struct Stop {
+    pub command: CommandEnd,
+    /// Not where something of the command may live on: its lease runs out.
+    pub gives_back: bool,
+}
+
+/// What is known when all is over.
+#[derive(Debug)]
+pub(super) struct Closing {
+    /// Whether the lock was still ours when it was given back; `None`: that is not known.
+    pub was_ours: Option<bool>,
+    pub recorded: Result<EndRecord, LedgerError>,
+}
+
+impl Closing {
+    fn without_a_record(was_ours: Option<bool>) -> Closing {
+        Closing { was_ours, recorded: Ok(EndRecord::NoRecord) }
+    }
+}
+
+/// A handle on the thread.
+pub(super) struct Keeper {
+    news: Receiver<LockNews>,
+    /// Gets a byte with each news.
+    bell: UnixStream,
+    is_gone: bool,
+    stop: Sender<Stop>,
+    /// Closed after a word to stop.
+    stop_bell: UnixStream,
+    /// It has ended by itself.
+    closing: Option<Closing>,
+}
+
+impl Keeper {
+    pub fn start(
+        ledger: Arc<dyn Locks>,
+        wish: LockWish,
+        record: Box<dyn RunRecord>,
+    ) -> io::Result<Keeper> {
+        let ((tell, news), (stop, stopped)) = (channel(), channel());
+        let ((ringing, bell), (stop_bell, stop_rung)) = (UnixStream::pair()?, UnixStream::pair()?);
+        bell.set_nonblocking(true)?;
+        let timer = BootTimer::new()?;
+        let work = Work {
+            ledger,
+            wish,
+            record,
+            news: tell,
+            bell: ringing,
+            stop: stopped,
+            stop_rung,
+            timer,
+        };
+        thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run())?;
+        Ok(Keeper { news, bell, is_gone: false, stop, stop_bell, closing: None })
+    }
+
+    /// Readable when there is news; `None`: there will be no more.
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd()).filter(|_| !self.is_gone)
+    }
+
+    pub fn news(&mut self) -> Vec<LockNews> {
+        let mut bytes = [0; 64];
+        let is_closed = loop {
+            match (&self.bell).read(&mut bytes) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break false,
+            }
+        };
+        let mut news: Vec<LockNews> = self.news.try_iter().collect();
+        if let Some(LockNews::Released(_)) = news.last() {
+            let Some(LockNews::Released(closing)) = news.pop() else { return news };
+            self.closing = Some(closing);
+        }
+        if is_closed && !self.is_gone {
+            self.is_gone = true;
+            news.push(LockNews::Gone);
+        }
+        news
+    }
+
+    /// The command has ended or will not run: puts that on record, where there is one, for which
+    /// `patience` is left, and gives the lock back, if it is held. `None`: the ledger hangs.
+    pub fn stop(self, stop: Stop, patience: Duration) -> Option<Closing> {
+        let end = Instant::now() + patience + RELEASE + LEAVE;
+        self.stop_until(stop, end)
+    }
+
+    /// The same of a waiter that has not got the lock.
+    pub fn leave(self, stop: Stop) -> Option<Closing> {
+        self.stop_until(stop, Instant::now() + LEAVE)
+    }
+
+    fn stop_until(self, stop: Stop, end: Instant) -> Option<Closing> {
+        let Keeper { news, stop: tell, stop_bell, closing, .. } = self;
+        let _ = tell.send(stop);
+        drop(stop_bell);
+        loop {
+            match news.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(LockNews::Released(closing)) => return Some(closing),
+                Ok(_) => {}
+                Err(_) => return closing,
+            }
+        }
+    }
+}
+
+struct Work {
+    ledger: Arc<dyn Locks>,
+    wish: LockWish,
+    record: Box<dyn RunRecord>,
+    news: Sender<LockNews>,
+    bell: UnixStream,
+    stop: Receiver<Stop>,
+    stop_rung: UnixStream,
+    timer: BootTimer,
+}
+
+/// A lock that was taken.
+struct TakenLock {
+    claim: LockClaim,
+    others: Vec<LockRow>,
+    /// When it was asked for, by both clocks: its time is counted from then.
+    asked: Instant,
+    asked_since_boot: Duration,
+}
+
+impl Work {
+    fn run(mut self) {
+        let closing = match self.take() {
+            Some(taken) => self.hold(taken),
+            None => Closing::without_a_record(None),
+        };
+        self.tell(LockNews::Released(closing));
+    }
+
+    fn hold(&mut self, taken: TakenLock) -> Closing {
+        let ttl = self.wish.terms.ttl;
+        if self.is_told_to_stop().is_some() {
+            return Closing::without_a_record(self.release(&taken.claim));
+        }
+        let begun = self.begin(&taken.claim, taken.asked + ttl / 3);
+        let TakenLock { claim, others, asked_since_boot, .. } = taken;
+        let variables = match begun {
+            Ok(Begun::Run(variables)) => variables,
+            Ok(Begun::NothingToDo(why)) => {
+                self.tell(LockNews::NothingToDo(why));
+                return Closing::without_a_record(self.release(&claim));
+            }
+            Ok(Begun::Refused(why)) => {
+                self.tell(LockNews::Refused(why));
+                return Closing::without_a_record(self.release(&claim));
+            }
+            Err(error) => {
+                self.tell(LockNews::Failed(error));
+                return Closing::without_a_record(self.release(&claim));
+            }
+        };
+        let mut trust = asked_since_boot + ttl;
+        self.tell(LockNews::Taken { claim: claim.clone(), trust, others, variables });
+        let (stop, is_lost) = self.keep(&claim, &mut trust);
+        let recorded = self.end(&claim, &stop.command, trust);
+        let was_ours = match is_lost {
+            true => Some(false),
+            false if stop.gives_back => self.release(&claim),
+            false => None,
+        };
+        Closing { was_ours, recorded }
+    }
+
+    fn tell(&self, news: LockNews) {
+        // The other thread is there as long as the process.
+        let _ = self.news.send(news);
+        let _ = (&self.bell).write_all(b"!");
+    }
+
+    fn is_told_to_stop(&self) -> Option<Stop> {
+        match self.stop.try_recv() {
+            Ok(stop) => Some(stop),
+            Err(TryRecvError::Empty) => None,
+            // It is there as long as the process.
+            Err(TryRecvError::Disconnected) => {
+                let ending = LockEnding::Failed("the wrapper is gone".to_owned());
+                let command = CommandEnd { ending, output: String::new() };
+                Some(Stop { command, gives_back: true })
+            }
+        }
+    }
+
+    /// Sleeps to `at` (time since the boot; `None`: for ever), or less, unless the other thread
+    /// wants the end.
+    fn sleep_until(&self, at: Option<Duration>) -> Option<Stop> {
+        if self.timer.wait([self.stop_rung.as_fd()], at).is_err() {
+            thread::sleep(PAUSE.0);
+        }
+        self.is_told_to_stop()
+    }
+
+    fn sleep(&self, pause: Duration) -> Option<Stop> {
+        self.sleep_until(Some(since_boot().unwrap_or_default().saturating_add(pause)))
+    }
+
+    /// Puts the beginning on record, while the lease need not be renewed.
+    fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError> {
+        loop {
+            let began = self.record.begin(claim, until);
+            match began {
+                Err(error) if may_pass(&error) && Instant::now() + PAUSE.1 < until => {
+                    tracing::warn!(%error, lock = %claim.name, "the run is not on record yet");
+                    thread::sleep(PAUSE.1);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Renews until the command has ended; returns how that was, and whether the lock was lost.
+    fn keep(&self, claim: &LockClaim, trust: &mut Duration) -> (Stop, bool) {
+        let ttl = self.wish.terms.ttl;
+        let call = (ttl / 6).min(CALL);
+        let (mut due, mut is_lost) = (trust.saturating_sub(ttl - ttl / 3), false);
+        loop {
+            if let Some(stop) = self.sleep_until(Some(due).filter(|_| !is_lost)) {
+                return (stop, is_lost);
+            }
+            let (asked, asked_since_boot) = (Instant::now(), since_boot().unwrap_or_default());
+            if is_lost || asked_since_boot < due {
+                continue;
+            }
+            match self.ledger.renew_lock(claim, ttl, asked + call) {
+                Ok(true) => {
+                    *trust = asked_since_boot + ttl;
+                    self.tell(LockNews::Renewed { trust: *trust });
+                    due = asked_since_boot + ttl / 3;
+                }
+                Ok(false) => {
+                    self.tell(LockNews::Lost);
+                    is_lost = true;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, lock = %claim.name, "the lock was not renewed");
+                    due = since_boot().unwrap_or_default() + (ttl / 24).min(Duration::from_secs(1));
+                }
+            }
+        }
+    }
+
+    /// Puts the end on record, trying until the lease ends.
+    fn end(
+        &mut self,
+        claim: &LockClaim,
+        end: &CommandEnd,
+        trust: Duration,
+    ) -> Result<EndRecord, LedgerError> {
+        loop {
+            let left = since_boot().map_or(Duration::ZERO, |now| trust.saturating_sub(now));
+            let until = Instant::now() + left.clamp(RELEASE, CALL);
+            match self.record.end(claim, end, until) {
+                Err(error) if may_pass(&error) && left > PAUSE.1 => {
+                    tracing::warn!(%error, lock = %claim.name, "the end is not on record yet");
+                    thread::sleep(PAUSE.1);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Gives the lock back; returns whether it was ours, if that is known.
+    fn release(&self, claim: &LockClaim) -> Option<bool> {
+        let end = Instant::now() + RELEASE;
+        let mut is_unclear = false;
+        loop {
+            match self.ledger.release_lock(claim, end) {
+                Ok(true) => return Some(true),
+                // An earlier call may have given it back, and another have claimed it since.
+                Ok(false) => return Some(false).filter(|_| !is_unclear),
+                Err(error) => {
+                    tracing::warn!(%error, lock = %claim.name, "the lock was not given back");
+                    is_unclear |= may_have_done_it(&error);
+                    if !may_pass(&error) || Instant::now() + PAUSE.1 >= end {
+                        return None;
+                    }
+                    thread::sleep(PAUSE.1);
+                }
+            }
+        }
+    }
+}
+
+/// The call may have taken effect all the same.
+fn may_have_done_it(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Unavailable(_) | LedgerError::TookTooLong(_))
+}
+
+/// Trying again soon may help.
+fn may_pass(error: &LedgerError) -> bool {
+    match error {
+        LedgerError::Contended
+        | LedgerError::Unavailable(_)
+        | LedgerError::Busy(_)
+        | LedgerError::TookTooLong(_) => true,
+        LedgerError::Version(_)
+        | LedgerError::OtherConfig(_)
+        | LedgerError::Login(_)
+        | LedgerError::Denied(_)
+        | LedgerError::Clock(_)
+        | LedgerError::Refused(_)
+        | LedgerError::Forgotten
+        | LedgerError::Broken(_) => false,
+    }
+}
+
+fn copy_of(error: &LedgerError) -> LedgerError {
+    LedgerError::Unavailable(error.to_string())
+}
+
+/// Who has a lock, in words.
+pub fn described(rows: &[LockRow]) -> String {
+    let one = |row: &LockRow| {
+        let LockHolder { host, pid, command, note, .. } = &row.holder;
+        let left = match row.left {
+            Some(left) => format!("{} s left", left.as_secs()),
+            None => "run out".to_owned(),
+        };
+        let note = if note.is_empty() { String::new() } else { format!(", {note}") };
+        format!("slot {} by {host} pid {pid} ({command}{note}), {left}", row.slot)
+    };
+    rows.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests;

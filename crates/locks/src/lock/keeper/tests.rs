@@ -1,0 +1,159 @@
+//! A keeper beside a ledger in memory that fails as it is told.
+
+use std::sync::Mutex;
+
+use super::asking::{jittered, shuffled};
+use super::*;
+use crate::lock::NoRecord;
+use onedrop_core::hook::{Call, Hook};
+use onedrop_core::ledger::memory::MemoryLedger;
+use onedrop_core::ledger::{LockRequest, LockTry};
+
+#[test]
+fn every_slot_is_tried_in_any_order() {
+    let mut firsts = [false; 5];
+    for _ in 0..500 {
+        let mut order = shuffled(5);
+        firsts[order[0] as usize - 1] = true;
+        order.sort_unstable();
+        assert_eq!(order, [1, 2, 3, 4, 5]);
+    }
+    assert_eq!(firsts, [true; 5]);
+    assert!((0..500).all(|_| (PAUSE.0..PAUSE.1).contains(&jittered())));
+}
+
+/// What happens after a call of this name, once for each.
+type Trouble = (&'static str, fn(&MemoryLedger) -> Result<(), LedgerError>);
+
+struct Troubles {
+    ledger: MemoryLedger,
+    left: Mutex<Vec<Trouble>>,
+}
+
+impl Hook<LedgerError> for Troubles {
+    fn after(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        let trouble = {
+            let mut left = self.left.lock().unwrap();
+            let at = left.iter().position(|(name, _)| *name == call.name);
+            at.map(|at| left.remove(at))
+        };
+        trouble.map_or(Ok(()), |(_, happens)| happens(&self.ledger))
+    }
+}
+
+fn answer_lost(_: &MemoryLedger) -> Result<(), LedgerError> {
+    Err(LedgerError::Unavailable("the answer was lost".to_owned()))
+}
+
+fn another_claims_and_the_answer_is_lost(ledger: &MemoryLedger) -> Result<(), LedgerError> {
+    let wish = wish();
+    let request = LockRequest {
+        name: &wish.name,
+        slots: &[1],
+        owner: wish.owner,
+        lease: wish.terms.ttl,
+        holder: &wish.holder,
+    };
+    let taken = ledger.take_lock(&request, Instant::now()).unwrap();
+    assert!(matches!(taken, LockTry::Taken { .. }), "{taken:?}");
+    answer_lost(ledger)
+}
+
+fn wish() -> LockWish {
+    LockWish {
+        name: "n".parse().unwrap(),
+        slots: 1,
+        terms: LockTerms::new(Duration::from_secs(6), Duration::ZERO).unwrap(),
+        wait: Duration::ZERO,
+        owner: RandomValue::default(),
+        holder: LockHolder::default(),
+    }
+}
+
+/// A keeper over a ledger in which `troubles` happen, and a handle without them.
+fn keeper(troubles: &[Trouble]) -> (Keeper, MemoryLedger) {
+    let ledger = MemoryLedger::default();
+    let hook = Troubles { ledger: ledger.clone(), left: Mutex::new(troubles.to_vec()) };
+    let troubled = Arc::new(ledger.with_hook(Arc::new(hook)));
+    (Keeper::start(troubled, wish(), Box::new(NoRecord)).unwrap(), ledger)
+}
+
+fn next(keeper: &mut Keeper) -> LockNews {
+    let timer = BootTimer::new().unwrap();
+    let late = since_boot().unwrap() + Duration::from_secs(60);
+    loop {
+        let rung = timer.wait([keeper.bell().expect("there may be news")], Some(late)).unwrap();
+        assert_eq!(rung, [true], "no news");
+        // A bell may be rung for the end alone, which is kept, a moment before it is closed.
+        if let Some(news) = keeper.news().into_iter().next() {
+            return news;
+        }
+    }
+}
+
+fn stop(gives_back: bool) -> Stop {
+    let command = CommandEnd { ending: LockEnding::Exited(0), output: String::new() };
+    Stop { command, gives_back }
+}
+
+fn held(ledger: &MemoryLedger) -> usize {
+    ledger.lock_rows(None, Instant::now()).unwrap().len()
+}
+
+#[test]
+fn a_claim_without_an_answer_is_made_once_more_and_finds_its_own() {
+    let (mut keeper, ledger) = keeper(&[("take_lock", answer_lost)]);
+    let news = next(&mut keeper);
+    assert!(matches!(&news, LockNews::Taken { claim, .. } if claim.epoch == 1), "{news:?}");
+    assert_eq!(keeper.stop(stop(true), Duration::ZERO).unwrap().was_ours, Some(true));
+    assert_eq!(held(&ledger), 0);
+}
+
+#[test]
+fn a_claim_that_never_had_an_answer_is_given_back() {
+    let (mut keeper, ledger) = keeper(&[("take_lock", answer_lost), ("take_lock", answer_lost)]);
+    let news = next(&mut keeper);
+    assert!(matches!(news, LockNews::Failed(LedgerError::Unavailable(_))), "{news:?}");
+    while keeper.bell().is_some() {
+        next(&mut keeper);
+    }
+    assert_eq!(held(&ledger), 0, "nobody would hold it");
+}
+
+#[test]
+fn a_second_release_that_finds_another_holder_proves_nothing() {
+    let lost = ("release_lock", another_claims_and_the_answer_is_lost as fn(&_) -> _);
+    let (mut keeper, ledger) = keeper(&[lost]);
+    assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+    assert_eq!(keeper.stop(stop(true), Duration::ZERO).unwrap().was_ours, None);
+    assert_eq!(held(&ledger), 1, "the other's");
+}
+
+#[test]
+fn a_release_without_an_answer_is_made_again() {
+    let (mut keeper, _) = keeper(&[("release_lock", answer_lost)]);
+    assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+    assert_eq!(keeper.stop(stop(true), Duration::ZERO).unwrap().was_ours, Some(true));
+}
+
+#[test]
+fn a_lock_that_something_may_still_use_is_not_given_back() {
+    let (mut keeper, ledger) = keeper(&[]);
+    assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+    assert_eq!(keeper.stop(stop(false), Duration::ZERO).unwrap().was_ours, None);
+    assert_eq!(held(&ledger), 1);
+}
+
+#[test]
+fn a_keeper_that_is_gone_is_told_once() {
+    for (call, told) in [("take_lock", 0), ("renew_lock", 1)] {
+        let (mut keeper, _) = keeper(&[(call, |_| panic!("as a test wants"))]);
+        for _ in 0..told {
+            assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+        }
+        let news = next(&mut keeper);
+        assert!(matches!(news, LockNews::Gone), "{call}: {news:?}");
+        assert!(keeper.bell().is_none() && keeper.news().is_empty(), "{call}");
+        assert!(keeper.stop(stop(true), Duration::ZERO).is_none());
+    }
+}

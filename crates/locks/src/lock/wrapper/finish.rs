@@ -1,0 +1,133 @@
+//! The end of a wrapped command: all that is left of it is ended, the lock given back if nothing
+//! is, and what the ledger says of it then counts for the ending. What cannot be ended is named,
+//! and keeps the lock until its lease has run out.
+
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpid};
+
+use super::{OutputWay, Wrapper};
+use crate::lock::descendants::{below, signal_all};
+use crate::lock::guardian::Company;
+use crate::lock::keeper::{Closing, Stop};
+use crate::lock::output::PassingOn;
+use crate::lock::record::{CommandEnd, EndRecord};
+use crate::lock::{MARGIN, since_boot};
+use onedrop_core::exit::{self, LockEnding};
+use onedrop_core::ledger::LedgerError;
+use onedrop_core::lock_name::LockName;
+
+impl Wrapper<'_> {
+    /// Gives the lock back, if nothing of the command is left. What the ledger says of it then
+    /// counts for the ending.
+    pub(super) fn finish(self, ending: LockEnding) -> LockEnding {
+        let Wrapper { keeper, state, guardian, guardian_pid, wrapping, output, trust, .. } = self;
+        // It ends the command now, if it runs.
+        drop(guardian);
+        if state.ended.is_some() || !state.is_ordered {
+            // It ends by itself, unless it is stopped.
+            let _ = kill(guardian_pid, Signal::SIGKILL);
+        }
+        let _ = waitpid(guardian_pid, None);
+        let name = &wrapping.wish.name;
+        // What had a guardian is below this process now. It may be dying at this moment.
+        if has_children() {
+            kill_all_until(since_boot().unwrap_or_default() + MARGIN);
+        }
+        let trust_left = trust.zip(since_boot().ok()).map(|(trust, now)| trust.saturating_sub(now));
+        let survivors = if has_children() { below(getpid()) } else { Vec::new() };
+        let ending = match survivors.is_empty() {
+            true => ending,
+            false => not_ended(name, &survivors, trust_left.unwrap_or_default()),
+        };
+        let (mut tail, mut passing_on, mut held_back) = (None, None, None);
+        match output {
+            OutputWay::Callers => {}
+            OutputWay::PassedOn(output) => (tail, passing_on) = Some(output.end()).unzip(),
+            OutputWay::HeldBack(output) => held_back = Some(output.end()),
+        }
+        // Without a record there is nothing to tell until then.
+        let patience = trust_left.filter(|_| tail.is_some()).unwrap_or_default();
+        let is_waiter = !state.is_ordered && matches!(ending, LockEnding::Killed(_));
+        let command = CommandEnd { ending: ending.clone(), output: tail.unwrap_or_default() };
+        let stop = Stop { command, gives_back: survivors.is_empty() };
+        let closing = match is_waiter {
+            true => keeper.leave(stop),
+            false => keeper.stop(stop, patience),
+        };
+        let (was_ours, recorded) = match closing {
+            Some(Closing { was_ours, recorded }) => (was_ours, recorded),
+            None if wrapping.plan.company == Company::Alone => {
+                (None, Err(LedgerError::TookTooLong("putting it on record".to_owned())))
+            }
+            None => (None, Ok(EndRecord::NoRecord)),
+        };
+        if let Some(left_out) = passing_on.map(PassingOn::finish).filter(|bytes| *bytes > 0) {
+            tracing::warn!("{left_out} bytes of the command's output were read by nobody");
+        }
+        let is_by_command = state.ended.is_some() && !state.is_lost && survivors.is_empty();
+        let why = match recorded {
+            Ok(EndRecord::NoRecord) if is_by_command && was_ours == Some(false) => {
+                tracing::warn!(lock = %name, "the lock was lost before it was given back");
+                "was lost while the command ran".to_owned()
+            }
+            // A record of the end was taken under this lock's epoch: what was lost later is no part
+            // of the run.
+            Ok(EndRecord::NoRecord | EndRecord::Done) => {
+                if matches!(ending, LockEnding::Exited(_)) {
+                    exit::say_for_command(&held_back.unwrap_or_default());
+                }
+                return ending;
+            }
+            Ok(EndRecord::Refused) => "was taken over by another while the command ran; \
+                how this run ended is not on record"
+                .to_owned(),
+            Err(error) => format!(
+                "lasted no longer than the ledger's failure: how this run ended \
+                 ({ending}) is not on record: {error}"
+            ),
+        };
+        LockEnding::Lost(format!("{name} {why}"))
+    }
+}
+
+/// Kills everything below this process, until nothing is left or that time since boot has come.
+pub fn kill_all_until(end: Duration) {
+    let mut pause = Duration::from_millis(5);
+    loop {
+        signal_all(Signal::SIGKILL);
+        if !has_children() || since_boot().is_ok_and(|now| now > end) {
+            return;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// Reaps what has ended; returns whether a child is left.
+fn has_children() -> bool {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Err(Errno::ECHILD) => return false,
+            Ok(WaitStatus::StillAlive) => return true,
+            _ => {}
+        }
+    }
+}
+
+/// Another user's, or one that waits for a disk that hangs. It may go on under a lock of another's,
+/// once the lease has run out.
+fn not_ended(name: &LockName, pids: &[Pid], left: Duration) -> LockEnding {
+    let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    let text = format!(
+        "{name}: the processes {} could not be ended and may go on; the lock is not given back and \
+         runs out in {} s",
+        pids.join(", "),
+        left.as_secs()
+    );
+    tracing::error!("{text}");
+    LockEnding::Lost(text)
+}

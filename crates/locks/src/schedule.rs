@@ -1,0 +1,341 @@
+//! When a job is due: a cron expression in a time zone, or every so often. Values only: what time
+//! it is, the caller knows.
+//!
+//! Promise: the times of a schedule are whole seconds, in order, and each is there once. Where a
+//! clock is put forward or back, an expression whose hour begins with `*` goes by the time that
+//! passes: what falls into the hour that is left out is left out, and the hour that comes twice
+//! counts twice. Any other names times of a day, and each comes once on each of its days: at the
+//! end of what is left out, and the first time of what comes twice (as Debian's cron has it).
+//!
+//! croner matches days and hours without a time zone. What an expression says ([`field`]) and the
+//! steps between two offsets are by hand: croner takes `30 2,14 * * *` for an interval and leaves
+//! 2:30 out.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+
+use field::CronFields;
+use onedrop_core::duration;
+
+mod field;
+
+/// What a schedule may be instead of five fields.
+const NICKNAMES: [(&str, &str); 7] = [
+    ("@hourly", "0 * * * *"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+];
+
+/// The last time of any schedule, a second before the year 4900; croner knows years below 5000.
+const LAST_SECOND: i64 = 92_461_910_399;
+
+/// When a job is due. Shown as it is on record: `17 3 * * * Europe/London`, or `every 15m`; two
+/// that say the same (`17 03 * * *`) are shown alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    text: String,
+    times: Times,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Times {
+    Cron { cron: Box<Cron>, zone: TimeZone, each_hour: bool, last_weekday: bool },
+    Every(Duration),
+}
+
+/// A time zone by its name in the tz database.
+///
+/// # Errors
+/// There is none of that name on this host.
+pub fn zone(name: &str) -> Result<TimeZone, String> {
+    if name.eq_ignore_ascii_case("UTC") {
+        return Ok(TimeZone::UTC);
+    }
+    if name.eq_ignore_ascii_case("localtime") {
+        return Err("the local time of each host is not a time zone: name it".to_owned());
+    }
+    TimeZone::get(name).map_err(|_| "this host knows no such time zone".to_owned())
+}
+
+/// The names of the time zones that this host knows (tzdata, in /usr/share/zoneinfo).
+pub fn zone_names() -> Vec<String> {
+    jiff::tz::db().available().map(|name| name.to_string()).collect()
+}
+
+impl Schedule {
+    /// A cron expression, five fields or a nickname, in a time zone.
+    ///
+    /// # Errors
+    /// What is wrong, in words that do not quote it.
+    pub fn cron(text: &str, zone_name: &str) -> Result<Schedule, String> {
+        let zone = zone(zone_name)?;
+        let mut fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        let written = fields.join(" ");
+        if text.trim_start().starts_with('@') {
+            let names = || NICKNAMES.map(|(name, _)| name).join(", ");
+            let found = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&written));
+            let (_, stands_for) =
+                found.ok_or_else(|| format!("expected five fields or one of {}", names()))?;
+            fields = stands_for.split(' ').collect();
+        }
+        let fields = field::read(&fields)?;
+        let cron = parse(&fields.for_croner).ok_or("expected five fields of cron(5)")?;
+        let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
+        cron.find_next_occurrence(&start, true)
+            .map_err(|_| "this date never comes (day of the month, and month)".to_owned())?;
+        let CronFields { normalised, each_hour, last_weekday, .. } = fields;
+        let zone_name = zone.iana_name().unwrap_or("UTC");
+        let text = format!("{normalised} {zone_name}");
+        let cron = Box::new(cron);
+        Ok(Schedule { text, times: Times::Cron { cron, zone, each_hour, last_weekday } })
+    }
+
+    /// Again so long after the last start.
+    ///
+    /// # Errors
+    /// It is not a time, or less than a second.
+    pub fn every(text: &str) -> Result<Schedule, String> {
+        let time = duration::parse(text)?;
+        if time < Duration::from_secs(1) {
+            return Err("must be a second at least".to_owned());
+        }
+        Ok(Schedule { text: format!("every {}", duration::shown(time)), times: Times::Every(time) })
+    }
+
+    /// The one that is shown like this; `None`: this host cannot know it.
+    pub fn on_record(text: &str) -> Option<Schedule> {
+        if let Some(time) = text.strip_prefix("every ") {
+            return Schedule::every(time).ok();
+        }
+        let (fields, zone) = text.rsplit_once(' ')?;
+        Schedule::cron(fields, zone).ok()
+    }
+
+    /// The time between two starts; `None`: by the clock.
+    pub fn interval(&self) -> Option<Duration> {
+        match self.times {
+            Times::Cron { .. } => None,
+            Times::Every(time) => Some(time),
+        }
+    }
+
+    /// The zone of a cron expression.
+    pub fn zone(&self) -> Option<&TimeZone> {
+        match &self.times {
+            Times::Cron { zone, .. } => Some(zone),
+            Times::Every(_) => None,
+        }
+    }
+
+    /// When a job is due first that is seen at this time.
+    pub fn first_due(&self, seen: SystemTime) -> SystemTime {
+        match self.times {
+            Times::Cron { .. } => self.next_after(seen),
+            Times::Every(_) => seen,
+        }
+    }
+
+    /// The first time after this one; of `every`, so long after it. In the year 4900 there is none,
+    /// and it stays there.
+    pub fn next_after(&self, time: SystemTime) -> SystemTime {
+        let from = timestamp(time);
+        let found = match &self.times {
+            Times::Every(interval) => return time + *interval,
+            Times::Cron { cron, zone, each_hour: true, .. } => next_by_time(cron, zone, from),
+            Times::Cron { cron, zone, .. } => next_by_day(cron, zone, from),
+        };
+        found.map_or(last(), SystemTime::from).min(last())
+    }
+
+    /// The newest time up to and with this one; `None`: none since 1970, or it goes by elapsed
+    /// time.
+    pub fn newest_until(&self, time: SystemTime) -> Option<SystemTime> {
+        let until = timestamp(time);
+        let found = match &self.times {
+            Times::Every(_) => None,
+            Times::Cron { cron, zone, each_hour: true, .. } => newest_by_time(cron, zone, until),
+            Times::Cron { cron, zone, .. } => newest_by_day(cron, zone, until),
+        };
+        let found = found.map(SystemTime::from)?;
+        (SystemTime::UNIX_EPOCH..=time).contains(&found).then_some(found)
+    }
+
+    /// The time that an administrator names: with an offset (`2026-11-01T03:17:00Z`), or by the
+    /// clocks of the schedule's zone (`2026-11-01 03:17`), those of UTC without a zone.
+    ///
+    /// # Errors
+    /// It is not a time, in words that do not quote it.
+    pub fn named_time(&self, text: &str) -> Result<SystemTime, String> {
+        const FORMS: &str = "expected a time such as 2026-11-01T03:17:00Z or \"2026-11-01 03:17\"";
+        let text = text.trim();
+        let by_the_clock = || {
+            let civil = text.parse::<DateTime>().ok().filter(|_| text.contains(':'))?;
+            instant(self.zone().unwrap_or(&TimeZone::UTC), civil)
+        };
+        let time = text.parse::<Timestamp>().ok().or_else(by_the_clock).ok_or(FORMS)?;
+        let last = Timestamp::from_second(LAST_SECOND).unwrap_or(Timestamp::MAX);
+        match (Timestamp::UNIX_EPOCH..=last).contains(&time) {
+            true => Ok(time.into()),
+            false => Err("expected a time of the years 1970 to 4899".to_owned()),
+        }
+    }
+
+    /// In English words.
+    pub fn describe(&self) -> String {
+        match &self.times {
+            Times::Every(time) => format!("{} after the last start", duration::shown(*time)),
+            Times::Cron { cron, zone, last_weekday, .. } => {
+                let mut words = cron.describe();
+                if *last_weekday {
+                    // croner tells it as L.
+                    const LAST: &str = "the last day of the month";
+                    const LAST_WEEKDAY: &str = "the last weekday (Monday to Friday) of the month";
+                    words = words.replace(LAST, LAST_WEEKDAY);
+                }
+                let zone = zone.iana_name().unwrap_or("UTC");
+                format!("{} ({zone})", words.trim_end_matches('.'))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn parse(fields: &str) -> Option<Cron> {
+    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+    parser.parse(fields).ok()
+}
+
+/// Times since 1970 and before the year 4900.
+fn timestamp(time: SystemTime) -> Timestamp {
+    let last = Timestamp::from_second(LAST_SECOND).unwrap_or(Timestamp::MAX);
+    let past_the_end = if time < SystemTime::UNIX_EPOCH { Timestamp::UNIX_EPOCH } else { last };
+    Timestamp::try_from(time).unwrap_or(past_the_end).clamp(Timestamp::UNIX_EPOCH, last)
+}
+
+fn last() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(LAST_SECOND.unsigned_abs())
+}
+
+/// Of times of a day.
+fn next_by_day(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
+    let mut civil = zone.to_datetime(from);
+    loop {
+        civil = cron.find_next_occurrence(&civil, false).ok()?;
+        // In the second of two equal hours the times of the first have gone by; several times may
+        // come down to the end of a gap.
+        let found = instant(zone, civil)?;
+        if found > from {
+            return Some(found);
+        }
+    }
+}
+
+/// As [`next_by_day`].
+fn newest_by_day(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
+    let mut civil = zone.to_datetime(until);
+    if let AmbiguousOffset::Fold { after, .. } = zone.to_ambiguous_timestamp(civil).offset()
+        && zone.to_offset(until) == after
+    {
+        // The second of two equal hours: all times of the first count.
+        let back = zone.preceding(until + NANO).next()?.timestamp();
+        civil = zone.to_offset(back - NANO).to_datetime(back - NANO);
+    }
+    instant(zone, cron.find_previous_occurrence(&civil, true).ok()?)
+}
+
+/// Of times by the hour that passes: between two changes of the offset, civil time is exact.
+fn next_by_time(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
+    let (mut at, mut inclusive) = (from, false);
+    loop {
+        let offset = zone.to_offset(at);
+        let civil = cron.find_next_occurrence(&offset.to_datetime(at), inclusive).ok()?;
+        let found = offset.to_timestamp(civil).ok()?;
+        match zone.following(at).next() {
+            Some(change) if found >= change.timestamp() => {
+                (at, inclusive) = (change.timestamp(), true);
+            }
+            _ => return Some(found),
+        }
+    }
+}
+
+/// As [`next_by_time`].
+fn newest_by_time(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
+    let mut at = until;
+    loop {
+        let offset = zone.to_offset(at);
+        let civil = cron.find_previous_occurrence(&offset.to_datetime(at), true).ok()?;
+        let found = offset.to_timestamp(civil).ok()?;
+        match zone.preceding(at + NANO).next() {
+            Some(change) if found < change.timestamp() => at = change.timestamp() - NANO,
+            _ => return Some(found),
+        }
+    }
+}
+
+const NANO: Duration = Duration::from_nanos(1);
+
+/// When a clock shows this first, or passes over it.
+fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
+    match zone.to_ambiguous_timestamp(civil).offset() {
+        AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(civil).ok(),
+        AmbiguousOffset::Fold { before, .. } => before.to_timestamp(civil).ok(),
+        AmbiguousOffset::Gap { after, .. } => {
+            let earlier = after.to_timestamp(civil).ok()?;
+            Some(zone.following(earlier).next()?.timestamp())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_administrator_names_a_time_with_an_offset_or_by_the_zones_clocks() {
+        let london = Schedule::cron("17 3 * * *", "Europe/London").unwrap();
+        let every = Schedule::every("15m").unwrap();
+        let named = |schedule: &Schedule, text| {
+            schedule.named_time(text).map(|time| Timestamp::try_from(time).unwrap().to_string())
+        };
+        for (text, time) in [
+            ("2026-11-01T03:17:00Z", "2026-11-01T03:17:00Z"),
+            (" 2026-07-01T03:17:00+02:00 ", "2026-07-01T01:17:00Z"),
+            ("2026-07-01 03:17", "2026-07-01T02:17:00Z"),
+            ("2026-07-01T03:17:05.25", "2026-07-01T02:17:05.25Z"),
+            // What is left out ends at 1:00 UTC; what comes twice is meant the first time.
+            ("2026-03-29 01:30", "2026-03-29T01:00:00Z"),
+            ("2026-10-25 01:30", "2026-10-25T00:30:00Z"),
+        ] {
+            assert_eq!(named(&london, text).as_deref(), Ok(time), "{text}");
+        }
+        assert_eq!(named(&every, "2026-07-01 03:17").as_deref(), Ok("2026-07-01T03:17:00Z"));
+        let wrong = [
+            "",
+            "now",
+            "03:17",
+            "2026-07-01",
+            "2026-13-01 03:17",
+            "1969-12-31 23:59",
+            "4900-02-01T00:00Z",
+        ];
+        for text in wrong {
+            assert!(named(&london, text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Messages that a server's search may not show. Some servers answer SEARCH from an index that
+//! another task fills (Stalwart, James, Dovecot with some full-text indexes): a copy that was just
+//! stored is not found, and a second one would follow. FETCH shows what is committed. So where the
+//! server is not known to search the mailbox itself, the messages above a UID that was on record
+//! before the copy's first lease are listed, the newest first, and those that may be the copy are
+//! compared. A server is known by the name that it gives itself (ID, RFC 2971): Dovecot and Cyrus,
+//! unless they announce SEARCH=FUZZY, as with an index. An index that does not announce itself is
+//! unknown to us: `store.trust_search`.
+
+use std::time::Instant;
+
+use super::candidates::is_likely_size;
+use super::error::ImapError;
+use super::fetch::{self, Fetched};
+use super::listing::{ID_BYTES, TOGETHER, TWO_DAYS, id_fields};
+use super::namespace::{Token, tokens};
+use super::search::searchable_id;
+use super::session::ImapSession;
+use onedrop_core::message::{DedupBy, fields};
+use onedrop_core::store::TrustSearch;
+use onedrop_core::store::{CopySearch, Mark, Receipt, Unsearched};
+
+/// Names of servers that search the mailbox itself, in lower case; more words may follow.
+const SEARCH_THEMSELVES: [&str; 2] = ["dovecot", "cyrus"];
+/// Messages in the first list, and without their Message-IDs at most in one: mostly few are new.
+const FIRST: u32 = 100;
+const MOST: u32 = 10_000;
+
+/// A mailbox as it was when it was opened.
+pub struct OpenedMailbox {
+    pub validity: u32,
+    /// How many messages there are.
+    pub count: u32,
+    /// The next message's UID, or a lower one; `None` if the server does not tell.
+    pub next_uid: Option<u32>,
+}
+
+impl OpenedMailbox {
+    /// How far what stands in it now reaches, where the server tells.
+    pub fn mark(&self) -> Option<Mark> {
+        self.next_uid.map(|next| Mark { validity: self.validity, next })
+    }
+}
+
+/// Whether SEARCH shows all that is committed, as far as is known.
+///
+/// # Errors
+/// The server did not answer.
+pub fn is_search_trusted(
+    session: &mut ImapSession,
+    trust: TrustSearch,
+    until: Instant,
+) -> Result<bool, ImapError> {
+    match trust {
+        TrustSearch::Always => return Ok(true),
+        TrustSearch::Never => return Ok(false),
+        TrustSearch::Auto => {}
+    }
+    let can = session.capabilities();
+    if !can.has("ID") || can.has("SEARCH=FUZZY") {
+        return Ok(false);
+    }
+    let name = server_name(session, until)?.to_ascii_lowercase();
+    Ok(SEARCH_THEMSELVES.iter().any(|known| name.split(' ').next() == Some(known)))
+}
+
+/// What the server calls itself; empty where it does not say.
+fn server_name(session: &mut ImapSession, until: Instant) -> Result<String, ImapError> {
+    if let Some(name) = &session.server_name {
+        return Ok(name.clone());
+    }
+    let name = match session.run("ID NIL", until) {
+        Err(ImapError::Refused(_)) => None,
+        answer => answer?
+            .responses
+            .iter()
+            .find_map(|response| name_in(&tokens(&response.after("ID")?, &response.literals)?)),
+    };
+    let name = name.unwrap_or_default();
+    session.server_name = Some(name.clone());
+    Ok(name)
+}
+
+/// Of pairs of a field and its value, that of `name`.
+fn name_in(id: &[Token]) -> Option<String> {
+    let pairs = id.strip_prefix(&[Token::Open])?.chunks_exact(2);
+    pairs.into_iter().find_map(|pair| match pair {
+        [Token::Text(field), Token::Text(value)] if field.eq_ignore_ascii_case("name") => {
+            Some(value.clone())
+        }
+        _ => None,
+    })
+}
+
+/// The UIDs of messages that may be the copy, by their sizes and dates, or by their Message-IDs; of
+/// those whose UID is `next` or higher.
+///
+/// # Errors
+/// The list did not come to its end.
+pub fn uids(
+    session: &mut ImapSession,
+    opened: &OpenedMailbox,
+    sought: &CopySearch<'_>,
+    (by, next): (DedupBy, Option<u32>),
+    until: Instant,
+) -> Result<Vec<u32>, ImapError> {
+    let above = match sought.unsearched {
+        _ if next.is_some() => next.unwrap_or(1).saturating_sub(1),
+        Unsearched::After(Receipt::Uid { validity, uid })
+            if *validity == opened.validity && opened.next_uid.is_none_or(|next| next > *uid) =>
+        {
+            *uid
+        }
+        // Numbered anew, or put back to an older state: what is new cannot be told.
+        _ => 0,
+    };
+    let id = searchable_id(sought);
+    let (items, most) = match id {
+        Some(_) => (id_fields(ID_BYTES), TOGETHER as u32),
+        None => ("RFC822.SIZE".to_owned(), MOST),
+    };
+    // A mail program dates its copy as it likes.
+    let has_any_date = sought.looks_back || sought.by_id;
+    let may_be = |fetched: &Fetched| {
+        let earliest = sought.recorded_at.checked_sub(TWO_DAYS);
+        let is_recent = has_any_date || fetched.date.is_none_or(|date| Some(date) >= earliest);
+        let fits = match (id, &fetched.ids) {
+            (None, _) => fetched.size.is_none_or(|size| is_likely_size(sought, by, size)),
+            (Some(id), Some(ids)) if ids.len() < ID_BYTES => {
+                let mut ids = fields(ids).filter(|field| field.is(b"message-id")).peekable();
+                // A server may see none where the header is damaged.
+                ids.peek().is_none() || ids.any(|field| field.unfolded() == id.as_bytes())
+            }
+            _ => true,
+        };
+        is_recent && fits
+    };
+    let (mut uids, mut last, mut many) = (Vec::new(), opened.count, FIRST);
+    while last > 0 {
+        let first = last.saturating_sub(many - 1).max(1);
+        // Not UID FETCH: then the server may not number messages anew meanwhile (RFC 3501 section
+        // 7.4.1).
+        let command = format!("FETCH {first}:{last} (UID INTERNALDATE {items})");
+        let answer = session.run_large(&command, until)?;
+        let mut lowest = u32::MAX;
+        for (uid, fetched) in fetch::each(answer) {
+            lowest = lowest.min(uid);
+            if uid > above && may_be(&fetched) {
+                uids.push(uid);
+            }
+        }
+        if lowest <= above {
+            break;
+        }
+        (last, many) = (first - 1, (many * 8).min(most));
+    }
+    Ok(uids)
+}
