@@ -122,7 +122,7 @@ fn messages_of_the_corpus_through_mariadb_and_maildir() {
     if std::env::var_os("ONEDROP_FULL").is_none() {
         files = files.into_iter().step_by(6).collect();
     }
-    let (site, mariadb) = (Site::embedded(), Mariadb::start());
+    let (site, mariadb) = (Site::embedded(), Mariadb::shared());
     let password = site.root.write("ledger.password", mariadb.password());
     set_mode(&password, 0o600);
     let url = mariadb.url_socket();

@@ -44,7 +44,7 @@ fn onedrop(config: &Path, args: &[&str]) -> String {
 
 #[test]
 fn a_ledger_on_postgres_that_was_lost_costs_no_second_copy() {
-    let site = Site::with_servers();
+    let site = Site::with_own_postgres();
     let config = site.config("etc", "");
     let mail = from_ann("lost");
     delivered(&config, &TO, mail.as_bytes());
@@ -60,7 +60,7 @@ fn a_ledger_on_postgres_that_was_lost_costs_no_second_copy() {
 
 #[test]
 fn a_ledger_on_postgres_that_is_older_than_the_mailboxes_costs_no_second_copy() {
-    let site = Site::with_servers();
+    let site = Site::with_own_postgres();
     let config = site.config("etc", "");
     delivered(&config, &TO, from_ann("first").as_bytes());
     // What was under way when the backup was made: of the one, Doug's copy came after it; the
@@ -96,7 +96,7 @@ fn a_ledger_on_postgres_that_is_older_than_the_mailboxes_costs_no_second_copy() 
 
 #[test]
 fn mailboxes_on_dovecot_that_are_older_than_the_ledger_get_back_what_it_kept() {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     let config = site.config("etc", "[ledger]\nkeep_raw = true\n");
     delivered(&config, &TO, from_ann("kept").as_bytes());
     let (maildir, backup) = (site.dovecot.maildir("scuba"), site.root.join("backup"));

@@ -115,7 +115,7 @@ fn a_store_that_is_down_defers_and_then_gets_one_copy() {
 
 #[test]
 fn a_ledger_that_is_down_defers_and_then_gets_one_copy() {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, STORY) });
     site.postgres.stop_immediate();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("ledger"));

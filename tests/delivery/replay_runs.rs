@@ -284,7 +284,7 @@ fn an_mbox_is_read_when_no_other_program_has_it_locked() {
 fn a_ledger_that_goes_away_ends_the_run_and_the_next_does_the_rest() {
     const COUNT: usize = 15;
     let (sources, letters) = sources(COUNT);
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     let config = site.config("etc", "");
     let (maildir, state) = (sources.join("Maildir"), sources.join("state"));
     let (maildir, state_name) = (maildir.display().to_string(), state.display().to_string());

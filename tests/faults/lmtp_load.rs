@@ -10,9 +10,10 @@ use crate::support::dovecot::Dovecot;
 use crate::support::letters;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
+use crate::support::postgres::Postgres;
 use crate::support::site::Site;
 use crate::support::trial::LETTERS;
-use crate::support::{onedrop_path, wait_until};
+use crate::support::{TempRoot, onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 /// Doubts are settled soon after a crash: a lease that has run out.
@@ -35,7 +36,8 @@ impl MailHost {
         // For less than an answer takes, as the shipped file says with times that are not
         // shortened: a killed Dovecot leaves locks, and they are believed as long as nobody has
         // buried who held them.
-        let site = Site::with(Dovecot::start_that_waits_for_locks(1));
+        let dovecot = Dovecot::start_that_waits_for_locks(1);
+        let site = Site::of(Postgres::start(), dovecot, TempRoot::new());
         let lmtp = sockets(site.launch(&format!("{LETTERS}{SHORT}"))).start();
         let delivery = Delivery::Lmtp(format!("unix:{}", lmtp.socket().display()));
         let postfix = Postfix::start(&PostfixSpec {

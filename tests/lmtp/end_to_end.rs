@@ -164,7 +164,7 @@ fn a_store_that_is_down_defers_and_then_gets_one_copy(way: Way) {
 }
 
 fn a_ledger_that_is_down_defers_and_then_gets_one_copy(way: Way) {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, Some(1));
     postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("before"));

@@ -165,7 +165,8 @@ fn copies_in_doubt_for_a_mailbox_that_hangs_leave_the_ledger_to_others() {
                 assert_eq!(code, 451);
             });
         }
-        let turns = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+        let turns = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND state = 'idle in transaction'";
         assert!(
             wait_until(Duration::from_secs(10), || site.postgres.psql(turns) == "2"),
             "{}",

@@ -100,7 +100,7 @@ fn a_name_that_looks_like_a_token_is_a_name() {
 /// What was done is told though not all of it could be done.
 #[test]
 fn a_slot_that_cannot_be_stolen_now_keeps_no_other_from_it() {
-    let postgres = Postgres::start();
+    let postgres = Postgres::shared();
     let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
     for slot in [1, 2, 3] {
         postgres.psql(&format!(

@@ -76,7 +76,7 @@ fn with_the_ledger_in_a_file_no_more_run_than_there_are_slots() {
 #[test]
 fn with_postgres_no_more_run_than_there_are_slots() {
     for (workers, slots, kills) in [(8, 5, false), (3, 2, true)] {
-        let postgres = Postgres::start();
+        let postgres = Postgres::shared();
         let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
         tally(&place, workers, slots, kills);
     }
@@ -84,7 +84,7 @@ fn with_postgres_no_more_run_than_there_are_slots() {
 
 #[test]
 fn with_mariadb_no_more_run_than_there_are_slots() {
-    let mariadb = Mariadb::start();
+    let mariadb = Mariadb::shared();
     let place = Place::with(&mariadb.toml());
     tally(&place, 3, 2, true);
 }

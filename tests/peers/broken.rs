@@ -46,7 +46,7 @@ fn deliver_while(site: &Site, letter: &Letter, stage: Stage, meanwhile: impl FnO
 
 #[test]
 fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing() {
-    let site = Site::with_servers();
+    let site = Site::with_own_postgres();
     let stages = [("login", Stage::Login), ("append", Stage::Append), ("answer", Stage::Answer)];
     for (in_doubt, (name, stage)) in
         [false, true].into_iter().flat_map(|doubt| stages.map(|stage| (doubt, stage)))
@@ -118,7 +118,7 @@ fn wait_for(delivered: &AtomicUsize, count: usize) {
 
 #[test]
 fn a_postgres_that_crashes_twice_in_mid_run_loses_and_doubles_nothing() {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     let config = site.config("crash", &terms());
     let letters = letters("crash", 60);
     deliver_all_while(&letters, 4, &config, |delivered| {
@@ -154,7 +154,7 @@ fn a_pgbouncer_that_is_restarted_in_mid_run_loses_and_doubles_nothing() {
 #[test]
 fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
     const MESSAGES: usize = 500;
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     let standby = site.postgres.standby();
     let both = format!(
         "[ledger]\nurl = \"postgres://onedrop@127.0.0.1:{},127.0.0.1:{}/onedrop\"\n\
@@ -212,7 +212,7 @@ fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
 /// room again.
 #[test]
 fn a_full_disk_under_postgres_defers_and_then_gets_one_copy() {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     // Messages that the ledger keeps, of a size that fills the log's current file soon.
     let config = site.config("full", &format!("ledger.keep_raw = true\n{}", terms()));
     site.postgres.stop_immediate();

@@ -43,8 +43,8 @@ fn with_password(url: &str) -> String {
 
 /// A configuration whose way to the ledger goes through `proxy`.
 fn by_ledger_proxy(site: &Site, name: &str, proxy: &Proxy) -> PathBuf {
-    let ledger =
-        format!("ledger.url = \"postgres://onedrop@127.0.0.1:{}/onedrop\"\n", proxy.port());
+    let (port, database) = (proxy.port(), site.postgres.database());
+    let ledger = format!("ledger.url = \"postgres://onedrop@127.0.0.1:{port}/{database}\"\n");
     site.config(name, &format!("{ledger}{}", terms()))
 }
 
@@ -326,7 +326,7 @@ const UNHURRIED: &str =
 #[test]
 fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
     use Stage::{Answer, Append, Greeting, LastBytes, Login, MidLiteral};
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_postgres();
     let stages = [Greeting, Login, Append, MidLiteral, LastBytes, Answer];
     let frozen = freeze_at_each(
         &stages,
@@ -354,7 +354,7 @@ fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
 #[test]
 fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
     for (in_doubt, requests, least) in [(false, 6, 4), (true, 20, 6)] {
-        let mut site = Site::with_servers();
+        let mut site = Site::with_own_postgres();
         let stages: Vec<Stage> = (0..requests).map(Stage::Request).collect();
         let frozen = freeze_at_each(
             &stages,

@@ -108,7 +108,7 @@ fn on_postgres_a_wrong_password_and_a_missing_grant_are_told_with_the_key() {
 
 #[test]
 fn on_mariadb_a_wrong_password_is_told_with_the_key() {
-    let mariadb = Mariadb::start();
+    let mariadb = Mariadb::shared();
     let site = Site::embedded();
     let wrong = password_file(&site, "wrong", "no");
     let url = mariadb.url_tcp();

@@ -17,7 +17,7 @@ use crate::wire::LONG;
 
 #[test]
 fn those_that_nobody_uses_are_closed() {
-    let (site, postgres) = (Site::embedded(), Postgres::start());
+    let (site, postgres) = (Site::embedded(), Postgres::shared());
     let config = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
     assert!(run(&site.config("owner", &config), &["migrate"]).status.success());
     let Ok(LedgerUrl::Postgres { url }) = postgres.url_socket().parse() else { panic!("a URL") };
@@ -28,12 +28,13 @@ fn those_that_nobody_uses_are_closed() {
     let ledger = PostgresLedger::reading(settings, Program::default(), limits).expect("a ledger");
     let ledger: Arc<dyn AnyLedger> = Arc::new(ledger);
     let open = || {
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'onedrop'";
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'onedrop'
+                   AND datname = current_database()";
         postgres.psql(sql).parse::<usize>().expect("a number")
     };
     // As many pages as may ask at a time: each has a session.
     let by = format!("host={} port={}", postgres.socket_dir().display(), postgres.port());
-    let by = format!("{by} user=postgres dbname=onedrop");
+    let by = format!("{by} user=postgres dbname={}", postgres.database());
     let mut holder = postgres::Client::connect(&by, postgres::NoTls).expect("a session");
     let mut ask_at_once = || {
         let mut held = holder.transaction().expect("a transaction");

@@ -174,9 +174,14 @@ impl Site {
         Site::with(Dovecot::start_high_performance())
     }
 
-    /// A migrated ledger beside this store.
+    /// A Postgres of its own, for a test that stops it, makes roles or looks at all sessions.
+    pub fn with_own_postgres() -> Site {
+        Site::of(Postgres::start(), Dovecot::start_high_performance(), TempRoot::new())
+    }
+
+    /// A ledger in the run's Postgres beside this store.
     pub fn with(dovecot: Dovecot) -> Site {
-        Site::of(Postgres::start(), dovecot, TempRoot::new())
+        Site { places: Servers { postgres: Postgres::shared(), dovecot }, root: TempRoot::new() }
     }
 
     /// These two, with the ledger migrated.
