@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -298,8 +299,6 @@ const CONFIGURATION: &str = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n\
 struct CheckSite {
     _site: Site<Files>,
     folder: PathBuf,
-    /// Stands in for the LMTP server.
-    _listener: UnixListener,
 }
 
 impl CheckSite {
@@ -313,12 +312,14 @@ impl CheckSite {
         let folder = config.parent().expect("its folder").to_owned();
         let socket = folder.join("lmtp.sock");
         let listener = UnixListener::bind(&socket).expect("a socket");
+        // It stands in for the LMTP server, and hangs up: `check` waits for what it does not say.
+        thread::spawn(move || listener.incoming().for_each(drop));
         // All of it is for the transport's user, and lmtp(8) connects as Postfix's own.
         set_mode(&socket, 0o666);
         set_mode(&folder, 0o755);
         fs::create_dir(folder.join("postfix")).expect("a folder");
         chown_recursive(&folder, USER);
-        CheckSite { _site: site, folder, _listener: listener }
+        CheckSite { _site: site, folder }
     }
 
     fn of_fixture(name: &str) -> CheckSite {
