@@ -17,16 +17,44 @@ use crate::support::{TempRoot, wait_until};
 /// How long a boot or a command may take on a busy host.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Makes the copy in a mount namespace of its own, takes out what this host would start at boot,
-/// adds what the test has prepared, and becomes the container.
+/// Makes the copy in a mount namespace of its own, takes out what this host would start at boot and
+/// what a mail host has where the pages put theirs (users, files, mail in a queue), adds what the
+/// test has prepared, and becomes the container.
 const BOOT: &str = r#"
 set -eu
+umask 022
 at=$1 name=$2 from=$3
 mount -t tmpfs tmpfs "$at/disk"
-mkdir "$at/disk/upper" "$at/disk/work"
-layers="lowerdir=$from,upperdir=$at/disk/upper,workdir=$at/disk/work"
+upper=$at/disk/upper
+mkdir "$upper" "$at/disk/work"
+if [ "$from" = / ]; then
+    # A device 0/0 hides what is below it, however much it is (overlayfs).
+    for folder in etc/onedrop home/doug home/scuba srv usr/share/onedrop var/lib/onedrop; do
+        mkdir -p "$(dirname "$upper/$folder")"
+        [ ! -e "/$folder" ] || mknod "$upper/$folder" c 0 0
+    done
+fi
+layers="lowerdir=$from,upperdir=$upper,workdir=$at/disk/work"
 mount -t overlay overlay -o "$layers" "$at/root"
-[ "$from" != / ] || rm -rf "$at"/root/etc/systemd/system/*.wants "$at"/root/etc/rc?.d
+if [ "$from" = / ]; then
+    cd "$at/root"
+    rm -rf etc/systemd/system/*.wants etc/rc?.d etc/systemd/system/*onedrop* \
+        etc/systemd/system/postfix* usr/bin/onedrop usr/lib/*.d/onedrop.conf \
+        usr/lib/systemd/system/*onedrop* usr/lib/systemd/system/postfix*.d \
+        etc/postfix/main.cf etc/postfix/master.cf etc/dovecot/local.conf etc/dovecot/conf.d \
+        var/log/mail.log var/lib/dpkg/info/onedrop.*
+    # As Debian has them.
+    cp -r usr/share/dovecot/conf.d usr/share/dovecot/dovecot.conf etc/dovecot/
+    for queue in active bounce defer deferred hold incoming maildrop; do
+        rm -rf var/spool/postfix/$queue/*
+    done
+    sed -i '/^Package: onedrop$/,/^$/d' var/lib/dpkg/status
+    for user in doug onedrop onedrop-web scuba vmail; do
+        sed -i "/^$user:/d" etc/passwd etc/shadow etc/group etc/gshadow
+    done
+    mkdir -p srv
+    cd /
+fi
 ln -sf /lib/systemd/system/multi-user.target "$at/root/etc/systemd/system/default.target"
 : >"$at/root/etc/machine-id"
 cp -a "$at/files/." "$at/root/"
