@@ -73,10 +73,10 @@ const STATEMENTS: [&str; 7] = [
     "UPDATE onedrop_",
 ];
 
-/// With leases to wait for, more fit side by side.
-const AT_ONCE: usize = 16;
+/// Most of their time they wait for a lease's end.
+const AT_ONCE: usize = 32;
 /// Points of a sample, for each setting, beside those that are always killed.
-const SAMPLE: usize = 12;
+const SAMPLE: usize = 8;
 /// Runs that are recorded before one is killed.
 const RECORDINGS: usize = 3;
 
