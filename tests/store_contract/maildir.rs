@@ -254,8 +254,12 @@ fn all_below(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
 fn root_writes_nothing_into_anothers_mailbox() {
     let (rig, outside) = (MaildirRig::new(), TempRoot::new());
     let store = rig.store();
-    append(store.as_ref(), &Destination::inbox("lisa"), &mail("there"));
+    let lisa = Destination::inbox("lisa");
+    let there = append(store.as_ref(), &lisa, &mail("there"));
+    let Receipt::Name(name) = &there else { panic!("a name") };
     let maildir = rig.folder("lisa", "INBOX");
+    fs::write(maildir.join(format!("tmp/{name}.77.double")), "").expect("a file");
+    fs::remove_file(maildir.join(LOCKS)).expect("removal");
     let above = maildir.parent().expect("a folder").to_owned();
     fs::create_dir(outside.join("victim")).expect("a folder");
     let (owner, victim) = (Some(65534), outside.join("victim"));
@@ -279,6 +283,12 @@ fn root_writes_nothing_into_anothers_mailbox() {
             assert!(matches!(refused, StoreError::Setup(_)), "{refused}");
             let told = format!("{} belongs to nobody, and root", of_another.display());
             assert!(refused.to_string().contains(&told), "{refused}");
+        }
+        if account == "lisa" {
+            let double = Receipt::Name(format!("new/{name}"));
+            let refused = store.remove_double(&lisa, &double, &there, soon()).expect_err("root");
+            assert!(matches!(refused, StoreError::Setup(_)), "{refused}");
+            assert_eq!(find(store.as_ref(), &lisa, &mail("there"), None).len(), 1, "it may look");
         }
         assert_eq!(all_below(&place), before);
         if of_another.is_dir() && !of_another.is_symlink() {

@@ -13,6 +13,7 @@ use super::at;
 use super::lock::{CopyLock, LOCKS};
 use onedrop_core::lock_key;
 use onedrop_core::os::durable::sync_folder;
+use onedrop_core::os::owner;
 use onedrop_core::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
 
 /// A change of a folder older than that is on the disk.
@@ -198,6 +199,9 @@ fn take_out(
 
 /// Held while a double is out of the way; `None`: another takes one out.
 fn removal_lock(folder: &Path) -> Result<Option<CopyLock>, StoreError> {
+    if let Some(why) = owner::keeps_root_out(folder) {
+        return Err(StoreError::Setup(why));
+    }
     let key = lock_key::name_hash("onedrop removal");
     CopyLock::try_take(folder, &key).map_err(|error| at(&folder.join(LOCKS), &error))
 }
@@ -215,7 +219,8 @@ pub fn undo_killed_removals(folder: &Path) -> Result<(), StoreError> {
         Some((file, tmp.join(entry)))
     });
     let mut left = left.peekable();
-    if left.peek().is_none() {
+    // Root may look, and leaves them to the next look of the user that delivers.
+    if left.peek().is_none() || owner::keeps_root_out(folder).is_some() {
         return Ok(());
     }
     // Who holds it still needs them.
