@@ -121,17 +121,24 @@ fn what_cyrus_refuses_by_lmtp_is_handed_over_attached() {
 /// taken for the copy.
 #[test]
 fn what_a_stranger_writes_takes_no_mail_out() {
-    let cyrus = Cyrus::start(&["lisa"]);
-    let mail = site(&cyrus, &cyrus.lmtp_socket());
+    let (cyrus, folder) = (Cyrus::start(&["lisa"]), TempRoot::new());
+    let peer = LmtpPeer::start(&folder.join("peer"));
+    peer.pass_on_to(&cyrus.lmtp_socket());
+    let mail = site(&cyrus, peer.socket());
     let real = letters::from_ann("real");
     let args = ["deliver", "-f", letters::ANN, "-d", "lisa@b.example"];
+    // It was deferred once, so a forged one may be of an earlier try.
+    peer.plan("RCPT", Act::say("451 4.3.0 not now"));
+    let refused = mail.run(&args, real.as_bytes());
+    assert!(refused.0 == 75, "{refused:?}");
+    // Cyrus knows no ORCPT.
+    peer.plan("RCPT", Act::say("501 5.5.4 Unrecognized parameters"));
     let first = mail.run(&args, real.as_bytes());
     assert!(first.0 == 0 && first.1.contains("handed over account=lisa"), "{first:?}");
     let stands = String::from_utf8_lossy(&cyrus.messages("lisa", "INBOX")[0]).into_owned();
     let (_, value) = stands.split_once("X-Onedrop-Copy: ").expect(&stands);
     let value = value.lines().next().expect("a value");
-    // As if it had been deferred once.
-    mail.execute("UPDATE onedrop_copy SET epoch = 2");
+    assert!(stands.contains("X-Onedrop-Try: 2\r\n"), "{stands}");
     mail.execute(
         "INSERT OR REPLACE INTO onedrop_unsettled (copy_id, look_at) SELECT id, 0 FROM \
          onedrop_copy",
