@@ -23,6 +23,7 @@ mod retention;
 mod rigs;
 mod schema;
 mod settling;
+mod shared;
 mod sqlite;
 mod standby;
 mod text;

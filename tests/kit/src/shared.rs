@@ -35,16 +35,18 @@ fn run() -> u32 {
 
 /// Where our run's servers are written down.
 static TOLD: LazyLock<PathBuf> = LazyLock::new(|| {
-    let run = run();
-    let started = start_time(run).expect("our run's process");
-    let runs = cache_dir().join("runs");
-    let told = runs.join(format!("{run}-{started}"));
+    let told = told_by(run());
     if !told.exists() {
-        clean(&runs);
+        clean(&cache_dir().join("runs"));
     }
     fs::create_dir_all(&told).expect("folder of the run");
     told
 });
+
+fn told_by(run: u32) -> PathBuf {
+    let started = start_time(run).expect("the run's process");
+    cache_dir().join(format!("runs/{run}-{started}"))
+}
 
 /// Takes away what runs have left whose guards were killed.
 fn clean(runs: &Path) {
@@ -58,9 +60,8 @@ fn clean(runs: &Path) {
             continue;
         }
         for told in fs::read_dir(run.path()).into_iter().flatten().flatten() {
-            let text = fs::read_to_string(told.path()).unwrap_or_default();
-            if let Some((folder, _)) = text.split_once('\n') {
-                let _ = fs::remove_dir_all(folder);
+            if let Some(server) = Shared::written_in(&told.path()) {
+                let _ = fs::remove_dir_all(server.folder);
             }
         }
         let _ = fs::remove_dir_all(run.path());
@@ -72,6 +73,20 @@ fn clean(runs: &Path) {
 pub struct Shared {
     pub folder: PathBuf,
     pub port: u16,
+}
+
+impl Shared {
+    fn written_in(told: &Path) -> Option<Shared> {
+        let text = fs::read_to_string(told).ok()?;
+        let (folder, port) = text.split_once('\n')?;
+        Some(Shared { folder: folder.into(), port: port.parse().ok()? })
+    }
+}
+
+/// Those of the run that this process is.
+pub fn servers_of(run: u32) -> Vec<Shared> {
+    let told = fs::read_dir(told_by(run)).into_iter().flatten().flatten();
+    told.filter_map(|told| Shared::written_in(&told.path())).collect()
 }
 
 /// What starting a server for the run needs.
@@ -97,9 +112,8 @@ pub fn server(name: &str, start: impl FnOnce(&Starting) -> u16) -> Shared {
     let told = TOLD.join(name);
     let lock = File::create(cache_dir().join(format!("{name}.lock"))).expect("lock");
     lock.lock().expect("lock");
-    if let Ok(text) = fs::read_to_string(&told) {
-        let (folder, port) = text.split_once('\n').expect("where the server is");
-        return Shared { folder: folder.into(), port: port.parse().expect("a port") };
+    if let Some(shared) = Shared::written_in(&told) {
+        return shared;
     }
     let starting = Starting { root: TempRoot::for_database(), told: told.clone() };
     let port = start(&starting);
