@@ -295,9 +295,18 @@ const CONFIGURATION: &str = "[ledger]\nurl = \"sqlite://$DIR/ledger.db\"\n\
     [deliver]\ntrial = true\n\
     [lmtp]\nlisten = [\"unix:$DIR/lmtp.sock\"]\n";
 
+/// Hides what a host may have of ours (configuration, sockets, users), and becomes the program.
+const ON_NO_MAIL_HOST: &str = "set -e
+    for folder in /etc/onedrop /run/onedrop; do
+        [ ! -d $folder ] || /bin/mount -t tmpfs tmpfs $folder
+    done
+    /bin/sed /^onedrop/d /etc/passwd >$0
+    /bin/mount --bind $0 /etc/passwd
+    exec \"$@\"";
+
 /// A folder with a configuration, a Postfix and the LMTP server's socket.
 struct CheckSite {
-    _site: Site<Files>,
+    site: Site<Files>,
     folder: PathBuf,
 }
 
@@ -319,7 +328,7 @@ impl CheckSite {
         set_mode(&folder, 0o755);
         fs::create_dir(folder.join("postfix")).expect("a folder");
         chown_recursive(&folder, USER);
-        CheckSite { _site: site, folder }
+        CheckSite { site, folder }
     }
 
     fn of_fixture(name: &str) -> CheckSite {
@@ -374,19 +383,44 @@ impl CheckSite {
         self.path("password")
     }
 
-    fn command(&self) -> Command {
+    /// On this host as it is, which another user than root gets alone.
+    fn plain_command(&self) -> Command {
         let mut command = onedrop();
         command.arg("check").arg("--config").arg(self.path("onedrop.toml"));
         command.arg("--postfix").arg(self.path("postfix")).stdin(Stdio::null());
         command
     }
 
+    fn command(&self) -> Command {
+        self.command_by(&[])
+    }
+
+    /// By another program that becomes it, such as setpriv(1).
+    fn command_by(&self, program: &[&str]) -> Command {
+        let plain = self.plain_command();
+        if !support::is_root() {
+            return plain;
+        }
+        let mut command = Command::new("/usr/bin/unshare");
+        command.args(["--mount", "/bin/sh", "-c", ON_NO_MAIL_HOST]);
+        command.arg(self.site.root.join("passwd")).args(program).arg(plain.get_program());
+        command.args(plain.get_args()).stdin(Stdio::null());
+        for (name, _) in plain.get_envs() {
+            command.env_remove(name);
+        }
+        command
+    }
+
     fn command_with(&self, settings: &[(&str, &str)]) -> Command {
         let mut command = self.command();
+        self.set(&mut command, settings);
+        command
+    }
+
+    fn set(&self, command: &mut Command, settings: &[(&str, &str)]) {
         for (name, value) in settings {
             command.env(format!("ONEDROP__{name}"), self.filled(value));
         }
-        command
     }
 
     /// Exit status and findings, with these settings (`SECTION__KEY`) in the environment.

@@ -205,7 +205,11 @@ fn a_socket_that_postfix_may_not_use_is_an_error() {
     set_mode(&program, 0o755);
     let findings = || {
         let mut as_another = Command::new(&program);
-        as_another.args(site.command().get_args()).stdin(Stdio::null()).uid(other).gid(others);
+        as_another
+            .args(site.plain_command().get_args())
+            .stdin(Stdio::null())
+            .uid(other)
+            .gid(others);
         [site.about("postfix", &mut site.command()), site.about("postfix", &mut as_another)]
     };
     for (user, of_group, mode, may) in [

@@ -2,7 +2,6 @@
 //! deliveries.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 
 use super::{CheckSite, USER};
 use crate::support::mariadb::Mariadb;
@@ -144,13 +143,16 @@ fn on_postgres_another_database_of_the_server_is_known_by_what_it_has() {
         .any(|line| line.starts_with(WARNING) && line.contains(": refuses our login: "));
     assert!(refused, "{told}");
     // Another user's password is not for this one.
-    let mut command = site.command_with(&[
-        ("LEDGER__URL", &postgres.url_socket()),
+    let user = unix_user(USER);
+    let ids = [format!("--reuid={}", user.uid), format!("--regid={}", user.gid)];
+    let by = ["/usr/bin/setpriv", "--clear-groups", &ids[0], &ids[1]];
+    let mut command = site.command_by(&by);
+    let settings = [
+        ("LEDGER__URL", &*postgres.url_socket()),
         ("WEB__LEDGER_URL", &postgres.url_tcp()),
         ("WEB__LEDGER_PASSWORD_FILE", &wrong),
-    ]);
-    let user = unix_user(USER);
-    command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    ];
+    site.set(&mut command, &settings);
     let told = site.about("web", &mut command);
     let denied = format!("$DIR/password: permission denied to the user {USER}\n");
     assert!(told.starts_with("ok      web.ledger_password_file: $DIR/password\n"), "{told}");
