@@ -29,13 +29,14 @@ pub mod lmtp;
 pub use onedrop_admin::{check, replay, status, web};
 pub use onedrop_core::{
     clock, deadline, deliver, directory, duration, envelope, exit, group_commit, hook, lock_key,
-    lock_name, login, message, os, outcome, pool, receipt, retention, sender, text, verify,
+    lock_name, login, mail_root, message, os, outcome, pool, receipt, retention, sender, text,
+    verify, way,
 };
 pub use onedrop_locks::{jobs, lock, schedule};
 pub use onedrop_net as net;
 pub use onedrop_net::http;
 pub use onedrop_site::{
-    command_line, config, filing, mail_root, routing, service, site_names, telemetry, userdb, way,
+    command_line, config, filing, routing, service, site_names, telemetry, userdb,
 };
 
 /// The port and its adapters.

@@ -20,9 +20,9 @@ use onedrop_core::pool::Limits;
 use onedrop_core::store::AnyStore;
 use onedrop_core::text::{shown, shown_output};
 use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
+use onedrop_core::way::WayProof;
 use onedrop_site::config::Loaded;
 use onedrop_site::service::{Adapters, ONE};
-use onedrop_site::way::WayProof;
 
 /// A command that compares ledger and mailboxes.
 pub(super) struct Comparison<'a> {

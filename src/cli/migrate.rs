@@ -12,10 +12,10 @@ use serde_json::json;
 use super::terminal::Screen;
 use onedrop_core::duration;
 use onedrop_core::ledger::{AnyLedger, LedgerError, PlannedStep, SchemaVersion};
+use onedrop_core::mail_root;
 use onedrop_core::os::host_name;
 use onedrop_site::command_line::MigrateArgs;
 use onedrop_site::config::{Loaded, StoreUrl};
-use onedrop_site::mail_root;
 use onedrop_site::service::{Adapters, ONE};
 
 /// Long, because a migration may go through a large table.

@@ -51,7 +51,8 @@ use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
 use onedrop::outcome::Reason;
 use onedrop::pool::Limits;
 use onedrop::store::{Receipt, Way};
-use onedrop_kit::{self as support, next, ports};
+use onedrop_core::testing::ports;
+use onedrop_kit::{self as support, next};
 
 use host::*;
 use ports::{JOIN, LEASE, attempt, delivered, inbox, mail, mail_with_body, message, sent, soon};

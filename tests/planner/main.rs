@@ -10,4 +10,4 @@ mod schedules;
 mod twice;
 mod world;
 
-use onedrop_kit::chance;
+use onedrop_core::testing::chance;

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use onedrop_kit::chance;
+use onedrop_core::testing::chance;
 
 use chance::Chance;
 use judge::Doubles;

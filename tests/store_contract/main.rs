@@ -12,6 +12,7 @@ mod refusals;
 mod removal;
 mod rigs;
 mod slots;
+mod verified;
 
 use std::collections::HashSet;
 use std::sync::{Barrier, Mutex};
@@ -24,7 +25,8 @@ use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{AnyStore, LookBack, LookedBack, Mark, Need, Slot};
 use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError, Unsearched};
-use onedrop_kit::{self as support, ports};
+use onedrop_core::testing::ports;
+use onedrop_kit as support;
 
 use ports::{inbox, mail, mail_with_body, message, sent, soon};
 use rigs::{ImapRig, MaildirRig, MemoryRig};

@@ -82,7 +82,7 @@ fn pages() -> Vec<(String, String)> {
 
 /// Whether a file is the program's, not of what tests it.
 fn is_program(name: &str) -> bool {
-    name.starts_with("src/") || name.starts_with("crates/")
+    name.starts_with("src/") || name.starts_with("crates/") && name.contains("/src/")
 }
 
 fn is_wide(line: &str) -> bool {

@@ -8,6 +8,7 @@
 //! | tools  | `clock`, `deadline`, `os`, `pool`, `group_commit`, `exit`, `hook` (tests)          |
 //! | ports  | `ledger`, `store`; the adapters in memory below them, which tests use              |
 //! | flow   | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not           |
+//! | proof  | `way`: a login leads to the account that it names; `mail_root`: it is the ledger's  |
 //! | repair | `verify`: every copy looked for again; `retention`: what is forgotten, and when    |
 //!
 //! A layer uses the ones above it in this table; the ports do not use each other.
@@ -25,6 +26,7 @@ pub mod ledger;
 pub mod lock_key;
 pub mod lock_name;
 pub mod login;
+pub mod mail_root;
 pub mod message;
 pub mod os;
 pub mod outcome;
@@ -33,5 +35,8 @@ pub mod receipt;
 pub mod retention;
 pub mod sender;
 pub mod store;
+#[cfg(feature = "memory")]
+pub mod testing;
 pub mod text;
 pub mod verify;
+pub mod way;

@@ -2,9 +2,9 @@
 //!
 //! | part          | modules                                                                     |
 //! |---------------|-----------------------------------------------------------------------------|
-//! | set up        | `config`, `command_line` (what clap reads), `site_names`, `mail_root`       |
+//! | set up        | `config`, `command_line` (what clap reads), `site_names`                    |
 //! | whose mail    | `routing`, `filing`, `userdb`                                               |
-//! | delivery      | `service`; `way`: whether a login leads to the account that it names        |
+//! | delivery      | `service`                                                                   |
 //! | what is told  | `telemetry`, `delivery_log`                                                 |
 //!
 //! Adapters are chosen by `main`: here stand their ports alone.
@@ -13,10 +13,8 @@ pub mod command_line;
 pub mod config;
 pub mod delivery_log;
 pub mod filing;
-pub mod mail_root;
 pub mod routing;
 pub mod service;
 pub mod site_names;
 pub mod telemetry;
 pub mod userdb;
-pub mod way;

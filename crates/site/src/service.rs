@@ -12,7 +12,6 @@ use jiff::Zoned;
 use crate::config::{Config, Loaded};
 use crate::routing::Routing;
 use crate::site_names::{self, SiteNames};
-use crate::way::WayProof;
 use onedrop_core::deadline::Deadline;
 use onedrop_core::deliver::{
     self, DeliveryRequest, Ending, Failure, LookBacks, Means, Policy, Watch,
@@ -25,6 +24,7 @@ use onedrop_core::os::host_name;
 use onedrop_core::outcome::UnknownAccount;
 use onedrop_core::pool::{Connections, Limits};
 use onedrop_core::store::{AnyStore, StoreError, WitnessNames};
+use onedrop_core::way::WayProof;
 
 mod look_backs;
 mod proof;

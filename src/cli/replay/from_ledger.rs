@@ -19,10 +19,10 @@ use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::Attempt;
 use onedrop_core::os::host_name;
 use onedrop_core::text::{shown, shown_output};
+use onedrop_core::way::WayProof;
 use onedrop_site::command_line::ReplayArgs;
 use onedrop_site::config::Loaded;
 use onedrop_site::service::{Adapters, ONE};
-use onedrop_site::way::WayProof;
 
 #[derive(Serialize)]
 struct ReplayedLine {

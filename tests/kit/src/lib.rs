@@ -13,7 +13,6 @@
 #![allow(clippy::unused_self, clippy::doc_markdown, clippy::new_without_default)]
 
 pub mod bench;
-pub mod chance;
 pub mod dialog;
 pub mod directory;
 pub mod disk;
@@ -32,7 +31,6 @@ pub mod next;
 pub mod patroni;
 pub mod pgbouncer;
 pub mod place;
-pub mod ports;
 pub mod postfix;
 pub mod postgres;
 pub mod proxy;

@@ -4,11 +4,11 @@ use super::finding::{Finding, Severity};
 use super::{CheckContext, filing, ledger};
 use onedrop_core::deliver::{Failure, guard};
 use onedrop_core::directory::is_account_name;
+use onedrop_core::mail_root::MailRoot;
 use onedrop_core::os::host_name;
 use onedrop_core::store::StoreError;
-use onedrop_site::mail_root::MailRoot;
+use onedrop_core::way;
 use onedrop_site::service::ONE;
-use onedrop_site::way;
 
 /// Findings about the store, for `account`, one of the directory, or one on record.
 pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Finding> {

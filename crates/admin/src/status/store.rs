@@ -11,9 +11,9 @@ use nix::unistd::{AccessFlags, access};
 use onedrop_core::deliver::Failure;
 use onedrop_core::directory::FolderTemplate;
 use onedrop_core::ledger::Proofs;
+use onedrop_core::mail_root::MailRoot;
 use onedrop_net::socket::Socket;
 use onedrop_site::config::{Config, LmtpUrl, StoreUrl};
-use onedrop_site::mail_root::MailRoot;
 
 /// Whether somebody listens there, or the folder may be written; and where `store.lmtp` is set,
 /// whether somebody listens there, too.

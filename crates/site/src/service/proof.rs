@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Service;
-use crate::way::Unproven;
+use onedrop_core::way::Unproven;
 
 /// How long it may take to renew the proof; deliveries wait for it.
 const PROOF: Duration = Duration::from_secs(10);

@@ -1,0 +1,22 @@
+//! The protocol (`crates/core/src/deliver.rs`) and `verify` with ledger and store in memory: fail
+//! at each step, deliver again as Postfix would, and count. Whatever happens, each mailbox has one
+//! copy in the end, and nobody said "delivered" without one.
+
+mod crashes;
+mod endings;
+mod failures;
+mod filed;
+mod forged;
+mod late;
+mod memory;
+mod others;
+mod phases;
+mod script;
+mod sent;
+mod settle;
+mod turns;
+mod verify;
+mod way;
+mod world;
+
+use onedrop_core::testing::ports;

@@ -1,0 +1,216 @@
+//! What the ledger does not remember, the mailbox does: mail that is older than the ledger's memory
+//! or was forgotten, at every step at which a delivery of it may fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onedrop_core::deliver::How;
+use onedrop_core::hook::{Call, Hook};
+use onedrop_core::ledger::memory::MemoryLedger;
+use onedrop_core::ledger::{BatchTerms, ForgetWhat, LedgerError, PurgeWhat, Retention};
+use onedrop_core::message::Message;
+use onedrop_core::retention::{self, Ages};
+use onedrop_core::store::Store;
+
+use crate::ports::{inbox, message, sent, soon};
+use crate::script::{LedgerFault, StoreFault};
+use crate::world::{Impatient, World};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Written a year before the ledgers in memory begin.
+fn old_mail() -> Message {
+    message(
+        "From: lisa@gmail.com\r\nDate: Mon, 14 Nov 2022 22:13:20 +0000\r\n\
+         Message-ID: <last-year@example.org>\r\nSubject: last year\r\n\r\nHello\r\n",
+    )
+}
+
+/// 2020-09-13.
+fn before_it() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_600_000_000)
+}
+
+/// Last year's copies stand in the mailboxes, and the ledger was born long after.
+fn with_a_new_ledger(world: &World) -> World {
+    world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+    let ledger = MemoryLedger::default();
+    ledger.advance(400 * DAY);
+    let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000) + 400 * DAY;
+    ledger.remembers_since(now);
+    World { ledger, store: world.store.clone() }
+}
+
+/// One copy in each mailbox, as it was written.
+fn assert_as_it_was(world: &World, context: &str) {
+    let bytes = |mailbox: &str, account: &str| -> Vec<Vec<u8>> {
+        world.store.copies(account, mailbox).into_iter().map(|copy| copy.bytes).collect()
+    };
+    let mail = old_mail();
+    assert_eq!(bytes("INBOX", "doug"), [mail.own_copy()], "{context}");
+    assert_eq!(bytes("Sent", "lisa"), [mail.shared_copy()], "{context}");
+}
+
+#[test]
+fn an_archive_of_last_year_sent_in_again_leaves_the_copies_that_stand() {
+    for world in World::both() {
+        let world = with_a_new_ledger(&world);
+        let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Found, How::Found]);
+        assert!(again.appended.is_empty());
+        assert_as_it_was(&world, "the first time");
+        let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(again.hows(), [How::AlreadyThere, How::AlreadyThere]);
+        assert_as_it_was(&world, "the second time");
+    }
+}
+
+#[test]
+fn an_archive_of_last_year_leaves_the_copies_that_stand_whatever_fails_in_between() {
+    let sites: [fn() -> World; 2] = [World::like_imap, World::like_maildir];
+    for site in sites {
+        for at in 0..6 {
+            for fault in LedgerFault::ALL {
+                let world = with_a_new_ledger(&site());
+                let delivery = world.delivery().failing_ledger(at, fault);
+                delivery.run(&old_mail(), &[inbox(), sent()]);
+                let context = format!("{fault:?} at call {at} of the ledger");
+                assert_as_it_was(&world, &context);
+                world.expire_leases();
+                world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+                assert_as_it_was(&world, &format!("after {context}"));
+            }
+        }
+        for at in 0..2 {
+            for fault in StoreFault::ALL {
+                let world = with_a_new_ledger(&site());
+                let delivery = world.delivery().failing_store(at, fault);
+                delivery.run(&old_mail(), &[inbox(), sent()]);
+                world.expire_leases();
+                world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+                assert_as_it_was(&world, &format!("{fault:?} at call {at} of the store"));
+            }
+        }
+    }
+}
+
+#[test]
+fn mail_that_is_old_and_stands_nowhere_is_written_once() {
+    for world in World::both() {
+        world.ledger.remembers_since(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let first = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        // A Maildir's look is over soon, and is done in the turn alone.
+        let calls = match Store::append_is_idempotent(&world.store) {
+            true => vec!["look", "append"],
+            false => vec!["look_back", "look", "append"],
+        };
+        assert_eq!((first.hows(), first.store_calls), (vec![How::Stored], calls));
+        let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!(again.hows(), [How::AlreadyThere]);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn what_comes_after_the_look_back_is_found_in_the_turn() {
+    let world = World::like_imap();
+    world.ledger.remembers_since(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    let (store, mail) = (world.store.clone(), old_mail());
+    let comes = move || store.save("doug", "INBOX", mail.own_copy(), UNIX_EPOCH);
+    let found = world.delivery().after("look_back", comes).run(&old_mail(), &[inbox()]);
+    let found = found.expect_delivered();
+    assert_eq!((found.hows(), found.store_calls), (vec![How::Found], vec!["look_back", "look"]));
+    assert_eq!(world.count(&inbox()), 1);
+}
+
+#[test]
+fn a_delivery_whose_record_was_purged_says_so_and_loses_nothing() {
+    for world in World::both() {
+        world.ledger.remembers_since(before_it());
+        let ledger = world.ledger.clone();
+        let purge = move || {
+            ledger.advance(40 * DAY);
+            let how = BatchTerms { limit: 100, dry_run: false };
+            let purged = ledger.purge(PurgeWhat::Messages, 35 * DAY, None, how, soon());
+            assert_eq!(purged.expect("purged").gone, 1);
+        };
+        let late = world.delivery().after("append", purge).run(&old_mail(), &[inbox()]);
+        let late = late.expect_temp_fail();
+        let text = late.outcome.text();
+        assert!(text.contains("purged or forgotten before it ended"), "{text}");
+        assert_eq!(world.count(&inbox()), 1);
+        let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Found]);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+#[test]
+fn a_delivery_that_was_forgotten_confirms_nothing_and_loses_nothing() {
+    for world in World::both() {
+        let ledger = world.ledger.clone();
+        let forget = move || {
+            ledger.advance(Duration::from_secs(2 * 3600));
+            let how = BatchTerms { limit: 100, dry_run: false };
+            let what = ForgetWhat::Message("last-year@example.org");
+            let forgotten = ledger.forget(what, 0, how, soon()).expect("forgotten");
+            assert!(forgotten.copies.iter().all(|copy| copy.passed_by.is_none()));
+        };
+        let late = world.delivery().after("append", forget).run(&old_mail(), &[inbox()]);
+        late.expect_temp_fail();
+        assert!(world.copies(&old_mail()).iter().all(|copy| copy.state != "placed"));
+        let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Found]);
+        assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+/// Its batches meet deliveries, so many times.
+struct Meets(AtomicU32);
+
+impl Hook<LedgerError> for Meets {
+    fn before(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        let left = |left: u32| left.checked_sub(1);
+        let is_batch = matches!(call.name, "purge" | "forget");
+        match is_batch && self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            true => Err(LedgerError::Contended),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_meets_deliveries_comes_again() {
+    let world = World::like_imap();
+    world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+    world.ledger.advance(40 * DAY);
+    let meeting = |times| world.ledger.with_hook(Arc::new(Meets(AtomicU32::new(times))));
+    let ages = Ages { messages: 35 * DAY, facts: 35 * DAY, raw: 7 * DAY };
+    let (clock, mut told) = (Impatient::default(), 0);
+    let since = ForgetWhat::Since(UNIX_EPOCH);
+    let forgotten = retention::forget(since, false, &meeting(3), &clock, &mut |_| told += 1);
+    assert_eq!((forgotten.is_ok(), told), (true, 2));
+    let purged = retention::purge(ages, false, &meeting(3), &clock).expect("purged");
+    assert_eq!(purged.messages, 1);
+    // But not for ever.
+    let for_ever = retention::purge(ages, false, &meeting(u32::MAX), &clock);
+    assert!(matches!(for_ever, Err(LedgerError::Contended)), "{for_ever:?}");
+}
+
+#[test]
+fn mailboxes_that_were_restored_get_what_is_missing_and_nothing_twice() {
+    for world in World::both() {
+        world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        // The backup had the Sent copy, and not the recipient's.
+        world.store.meddle("doug", "INBOX", Vec::clear);
+        let lost = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(lost.hows(), [How::AlreadyThere, How::AlreadyThere]);
+        let how = BatchTerms { limit: 100, dry_run: false };
+        let since = ForgetWhat::Since(UNIX_EPOCH);
+        assert_eq!(world.ledger.forget(since, 0, how, soon()).expect("forgotten").copies.len(), 2);
+        let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(again.hows(), [How::Stored, How::Found]);
+        assert_as_it_was(&world, "restored");
+    }
+}

@@ -1,0 +1,12 @@
+//! Identity, hashes, addresses, clocks and tools.
+
+mod clock;
+mod directory;
+mod group_commit;
+mod keys;
+mod login;
+mod message;
+mod outcome;
+mod sender;
+mod text;
+mod time;

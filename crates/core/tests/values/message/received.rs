@@ -1,0 +1,59 @@
+//! What tells how old a message is that Postfix hands over.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use onedrop_core::message::{self, DedupBy, Message};
+
+/// The seconds since 1970 that a header tells, on a site whose host is `mx.site.example`.
+fn taken_at(header: &str) -> Option<u64> {
+    let message = Message::new(format!("{header}\n\nHello.\n").into_bytes(), DedupBy::Content);
+    let at = message::taken_at(&message, |by| by == "mx.site.example")?;
+    Some(at.duration_since(UNIX_EPOCH).expect("after 1970").as_secs())
+}
+
+const AT: u64 = 1_764_158_400;
+const TIME: &str = "Wed, 26 Nov 2025 12:00:00 +0000";
+
+#[test]
+fn the_top_most_received_counts_if_a_host_of_ours_wrote_it() {
+    let told = |clauses: &str| taken_at(&format!("Received: {clauses}; {TIME}"));
+    for clauses in [
+        "by mx.site.example (Postfix, from userid 0)\n\tid 4Q",
+        "from by (unknown [192.0.2.1])\n\tby MX.site.example (Postfix) with ESMTP\n\tfor <a@b>",
+        "from x (by evil.example \\) (nested) [192.0.2.1]) by mx.site.example",
+    ] {
+        assert_eq!(told(clauses), Some(AT), "{clauses}");
+    }
+    for clauses in [
+        "from mx.site.example (x) by evil.example (by mx.site.example)",
+        "from x with ESMTP by mx.site.example",
+        "from x by mx.site.example.evil.example",
+        "by (mx.site.example)",
+        "from by",
+        "",
+    ] {
+        assert_eq!(told(clauses), None, "{clauses}");
+    }
+}
+
+#[test]
+fn what_a_sender_wrote_tells_nothing() {
+    let ours = format!("Received: from x by mx.site.example; {TIME}");
+    let old = "Mon, 1 Jan 2001 00:00:00 +0000";
+    let senders = format!("Received: by mx.site.example; {old}\nDate: {old}");
+    let added = "Return-Path: <>\nDelivered-To: a@b\nX-Spam-Flag: NO";
+    assert_eq!(taken_at(&format!("{added}\n{ours}\n{senders}")), Some(AT));
+    // Nothing of ours: neither is the sender's word taken for it that it is young.
+    assert_eq!(taken_at(&format!("Received: by y.example; {TIME}\n{ours}")), None);
+    assert_eq!(taken_at(&format!("Date: {TIME}")), None);
+    assert_eq!(taken_at("Received: by mx.site.example"), None);
+    assert_eq!(taken_at("Received: by mx.site.example; no date"), None);
+}
+
+#[test]
+fn a_time_ahead_of_the_ledgers_tells_nothing() {
+    let now = UNIX_EPOCH + Duration::from_secs(AT);
+    let taken = |secs| onedrop_core::ledger::taken_by_us(now + Duration::from_secs(secs), now);
+    assert!(taken(0).is_some() && taken(2).is_some());
+    assert_eq!(taken(3), None);
+}
