@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDENTITY = "crates/core/src/message/identity.rs"
 LOCK_KEY = "crates/core/src/lock_key.rs"
 COPIES, RECORD = "crates/ledger/src/sqlite/copies.rs", "crates/ledger/src/sqlite/record.rs"
+ROWS = "crates/ledger/src/rows.rs"
 SQLITE_CLOCK = "crates/ledger/src/sqlite/clock.rs"
 HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
@@ -127,15 +128,15 @@ CLAIMS = [
     ),
     (
         "a release keeps the lease",
-        COPIES, "SET leased_until = NULL, lease_boot = NULL, in_doubt", "SET in_doubt",
+        ROWS, 'GIVE_BACK: &str = "leased_until = NULL, in_doubt', 'GIVE_BACK: &str = "in_doubt',
     ),
     (
         "a release keeps the doubt",
-        COPIES, "lease_boot = NULL, in_doubt = prior_doubt", "lease_boot = NULL",
+        ROWS, "leased_until = NULL, in_doubt = prior_doubt,", "leased_until = NULL,",
     ),
     (
         "a release takes every doubt away",
-        COPIES, "NULL, in_doubt = prior_doubt", "NULL, in_doubt = 0",
+        ROWS, "NULL, in_doubt = prior_doubt,", "NULL, in_doubt = false,",
     ),
     (
         "a release heeds no epoch",
@@ -233,7 +234,7 @@ HAND_OVERS = [
     (
         "a handed copy: Sent and what is filed are handed over as well",
         LMTP,
-        '!destination.shared && destination.mailbox == "INBOX"',
+        '!destination.shared && destination.place() == "INBOX"',
         "!destination.shared",
     ),
 ]
@@ -244,7 +245,9 @@ LOOKS_EVERYWHERE = [
     ),
     (
         "a look everywhere takes any value",
-        ANYWHERE, "mark.value == value.as_bytes()", "!mark.value.is_empty() || value.is_empty()",
+        ANYWHERE,
+        "marks[*uid].value == value.as_bytes()",
+        "!marks[*uid].value.is_empty() || value.is_empty()",
     ),
     (
         "a look everywhere takes the last value",
