@@ -321,6 +321,29 @@ mod tests {
     }
 
     #[test]
+    fn two_are_looked_for_at_a_time_one_of_an_account_and_no_delivery_waits_for_its_turn() {
+        let ((begins, _begun), (_end, ends)) = (channel(), channel());
+        let store = MemoryStore::default();
+        let store = store.with_hook(Arc::new(HeldLook(Mutex::new((begins, ends)))));
+        let queue = Arc::new(LookBackQueue::new(Arc::new(store)));
+        for (account, message) in [("lisa", 1), ("lisa", 2), ("doug", 3), ("scuba", 4)] {
+            let row = (RandomValue::default(), message);
+            let end = look_back(&queue, account, row, Duration::ZERO);
+            assert!(matches!(end, LookBackEnd::Later(_)), "{end:?}");
+        }
+        assert_eq!(queue.count(), (2, 2));
+        // It has the time, and ends while both are held.
+        let ((told, ended), of_delivery) = (channel(), Arc::clone(&queue));
+        thread::spawn(move || {
+            let row = (RandomValue::default(), 5);
+            told.send(look_back(&of_delivery, "lisa", row, SOON * 100))
+        });
+        let end = ended.recv_timeout(SOON).expect("an end");
+        assert!(matches!(end, LookBackEnd::Later(_)), "{end:?}");
+        assert_eq!(queue.count(), (2, 3));
+    }
+
+    #[test]
     fn one_that_has_failed_is_looked_for_after_all_others() {
         let ((begins, begun), (end, ends)) = (channel(), channel());
         let store = MemoryStore::default();
