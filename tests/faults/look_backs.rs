@@ -135,6 +135,11 @@ fn looking_back_for_many_keeps_nobody_elses_mail_waiting() {
             let old = meanwhile.filter(|line| line.contains("to=<big") && line.contains("=sent"));
             assert!(old.count() <= attacked.many / 2, "{id}\n{log}");
         }
+        // A figure of the run, which no test asserts.
+        let delay = |line: &str| line.split("delay=").nth(1)?.split(',').next()?.parse().ok();
+        let delays: Vec<f64> = to("other").iter().filter_map(|(_, line)| delay(line)).collect();
+        let longest = delays.iter().copied().fold(0.0, f64::max);
+        println!("with an id {with_id}: {} for others, at most {longest} s each", delays.len());
         let waited = to("other").iter().filter(|(_, line)| line.contains("=deferred")).count();
         assert_eq!(waited, 0, "{log}");
     }
