@@ -73,8 +73,8 @@ const STATEMENTS: [&str; 7] = [
     "UPDATE onedrop_",
 ];
 
-/// Most of their time they wait for a lease's end.
-const AT_ONCE: usize = 32;
+/// Most of their time they wait for a lease's end. With twice as many a delivery waits too long.
+const AT_ONCE: usize = 16;
 /// Points of a sample, for each setting, beside those that are always killed.
 const SAMPLE: usize = 8;
 /// Runs that are recorded before one is killed.
