@@ -140,6 +140,29 @@ fn what_a_killed_removal_left_is_put_back_or_taken_out() {
     rig.assert_nothing_outside();
 }
 
+/// What stands may be no reason for the double to go, and what is no double of ours is no affair.
+#[test]
+fn what_a_killed_removal_left_is_put_back_beside_what_its_owner_may_throw_away() {
+    let later = recorded_at() + Duration::from_secs(1);
+    for (stands, date) in [("cur/NAME:2,ST", recorded_at()), ("cur/NAME:2,S", later)] {
+        let rig = MaildirRig::new();
+        let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
+            panic!("a name")
+        };
+        let folder = rig.folder("doug", "INBOX");
+        let new = folder.join("new").join(&name);
+        fs::rename(&new, folder.join(format!("tmp/{name}.77.double"))).expect("a removal");
+        let stands = put(&rig, &stands.replace("NAME", &name), date);
+        for none_of_ours in [".77.double", "x.double", "77.double"] {
+            fs::write(folder.join("tmp").join(none_of_ours), "").expect("a file");
+        }
+        assert_eq!(find(rig.store().as_ref(), &inbox(), &mail("two"), None).len(), 2);
+        assert!(new.is_file() && stands.is_file());
+        let left = fs::read_dir(folder.join("tmp")).expect("a folder").count();
+        assert_eq!(left, 3);
+    }
+}
+
 #[test]
 fn an_account_without_a_maildir_is_refused_where_none_may_be_made() {
     let rig = MaildirRig::new();
@@ -258,7 +281,7 @@ fn root_writes_nothing_into_anothers_mailbox() {
     let there = append(store.as_ref(), &lisa, &mail("there"));
     let Receipt::Name(name) = &there else { panic!("a name") };
     let maildir = rig.folder("lisa", "INBOX");
-    fs::write(maildir.join(format!("tmp/{name}.77.double")), "").expect("a file");
+    let aside = maildir.join(format!("tmp/{name}.77.double"));
     fs::remove_file(maildir.join(LOCKS)).expect("removal");
     let above = maildir.parent().expect("a folder").to_owned();
     fs::create_dir(outside.join("victim")).expect("a folder");
@@ -291,6 +314,15 @@ fn root_writes_nothing_into_anothers_mailbox() {
             assert_eq!(find(store.as_ref(), &lisa, &mail("there"), None).len(), 1, "it may look");
         }
         assert_eq!(all_below(&place), before);
+        if account == "lisa" {
+            // A killed removal may hide a copy.
+            fs::write(&aside, "").expect("a file");
+            let before = all_below(&place);
+            let refused = store.find_all(&lisa, &[], soon()).expect_err("root");
+            assert!(matches!(refused, StoreError::Setup(_)), "{refused}");
+            assert_eq!(all_below(&place), before);
+            fs::remove_file(&aside).expect("removal");
+        }
         if of_another.is_dir() && !of_another.is_symlink() {
             std::os::unix::fs::chown(of_another, Some(0), Some(0)).expect("chown");
         }

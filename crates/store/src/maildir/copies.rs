@@ -159,10 +159,7 @@ fn take_out(
     file: &str,
     (keeper, has_same_date): (&str, bool),
 ) -> Result<(), StoreError> {
-    let Some(_lock) = removal_lock(folder)? else {
-        let text = format!("{}: another takes a double out, try again", folder.display());
-        return Err(StoreError::NotStored(text));
-    };
+    let _lock = removal_lock(folder)?;
     let path = folder.join(sub).join(file);
     let renamed =
         || StoreError::NotStored(format!("{sub}/{file} is gone or renamed by now, try again"));
@@ -197,53 +194,65 @@ fn take_out(
     kept.and(sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error)))
 }
 
-/// Held while a double is out of the way; `None`: another takes one out.
-fn removal_lock(folder: &Path) -> Result<Option<CopyLock>, StoreError> {
+/// Held while a double is out of the way.
+fn removal_lock(folder: &Path) -> Result<CopyLock, StoreError> {
     if let Some(why) = owner::keeps_root_out(folder) {
         return Err(StoreError::Setup(why));
     }
     let key = lock_key::name_hash("onedrop removal");
-    CopyLock::try_take(folder, &key).map_err(|error| at(&folder.join(LOCKS), &error))
+    let lock = CopyLock::try_take(folder, &key).map_err(|error| at(&folder.join(LOCKS), &error))?;
+    lock.ok_or_else(|| {
+        let text = format!("{}: another takes a double out, try again", folder.display());
+        StoreError::NotStored(text)
+    })
 }
 
-/// Puts back what a removal that was killed has left out of the way, unless a file of its name
-/// stands: the copy is as before, and is judged anew.
+/// Puts back what a removal that was killed has left out of the way, unless it may go by the rule
+/// of [`take_out`]: the copy is as before, and is judged anew.
 ///
 /// # Errors
-/// It is left where it is.
+/// It is left where it is, so what stands in the mailbox is not known: another may be at it, and
+/// root takes nothing out of another's mailbox.
 pub fn undo_killed_removals(folder: &Path) -> Result<(), StoreError> {
     let tmp = folder.join("tmp");
     let entries = entries(&tmp)?;
     let left = entries.iter().filter_map(|entry| {
-        let (file, _pid) = entry.strip_suffix(ASIDE)?.rsplit_once('.')?;
-        Some((file, tmp.join(entry)))
+        let (file, pid) = entry.strip_suffix(ASIDE)?.rsplit_once('.')?;
+        (is_number(pid) && !base(file).is_empty()).then(|| (file, tmp.join(entry)))
     });
     let mut left = left.peekable();
-    // Root may look, and leaves them to the next look of the user that delivers.
-    if left.peek().is_none() || owner::keeps_root_out(folder).is_some() {
+    if left.peek().is_none() {
         return Ok(());
     }
-    // Who holds it still needs them.
-    let Some(_lock) = removal_lock(folder)? else { return Ok(()) };
-    for (file, aside) in left {
-        if files(folder, |entry| is_named(entry, base(file)))?.is_empty() {
-            let sub = if file.contains(":2,") { "cur" } else { "new" };
-            let target = folder.join(sub).join(file);
-            match fs::hard_link(&aside, &target) {
-                // It has ended meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                linked => linked.map_err(|error| at(&target, &error))?,
+    let _lock = removal_lock(folder)?;
+    left.try_for_each(|(file, aside)| undo_killed_removal(folder, file, &aside))
+}
+
+fn undo_killed_removal(folder: &Path, file: &str, aside: &Path) -> Result<(), StoreError> {
+    // Where it is gone, who took it out has ended meanwhile.
+    let Some(date) = modified(aside)? else { return Ok(()) };
+    if !stands(folder, base(file), Some(date))? {
+        let sub = if file.contains(":2,") { "cur" } else { "new" };
+        let target = folder.join(sub).join(file);
+        match fs::hard_link(aside, &target) {
+            Ok(()) => {
+                tracing::warn!(file = %target.display(), "put back after a removal was killed");
+                sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error))?;
             }
-            sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error))?;
-        }
-        match fs::remove_file(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(at(&aside, &error));
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let number = |path: &Path| fs::metadata(path).map(|file| file.ino()).ok();
+                // Another file has its name by now: this one may be the only one of its kind.
+                if number(aside) != number(&target) {
+                    return Ok(());
+                }
             }
-            _ => {}
+            Err(error) => return Err(at(&target, &error)),
         }
     }
-    Ok(())
+    match fs::remove_file(aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(aside, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a file called `name` is there, of that date if one is given, and not marked as deleted.
