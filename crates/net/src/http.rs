@@ -8,20 +8,22 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, StatusCode};
 use axum::routing::get;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -41,7 +43,8 @@ pub struct HttpLimits {
     pub places: usize,
     /// For a request's head.
     pub head: Duration,
-    /// For the request and its answer; one request a connection.
+    /// For the request and its answer, a quarter of it for a body that nobody asks for; one request
+    /// a connection.
     pub whole: Duration,
 }
 
@@ -50,8 +53,6 @@ const OF_METRICS: HttpLimits =
     HttpLimits { places: 8, head: Duration::from_secs(2), whole: Duration::from_secs(2) };
 /// Bytes of a request's head, at most.
 const LONGEST_REQUEST: usize = 8192;
-/// Bytes of a request's body that are read, and forgotten.
-const LONGEST_BODY: usize = 64 * 1024;
 /// What requests under way get when the server stops.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 /// Prometheus' text format.
@@ -218,13 +219,19 @@ fn spawn(
         http.max_buf_size(LONGEST_REQUEST).header_read_timeout(limits.head);
         let router = TowerToHyperService::new(router);
         let answer = service_fn(|request: Request<Incoming>| {
-            let (router, silent) = (router.clone(), Arc::clone(&silent));
+            silent.remove(number);
+            let router = router.clone();
             async move {
-                let (head, body) = request.into_parts();
+                let (head, mut body) = request.into_parts();
                 // Nobody asks for a body. One that was left unread would end the connection under
                 // its sender's hands: a proxy then tells that, in place of our answer.
-                let _ = timeout(limits.head, to_bytes(Body::new(body), LONGEST_BODY)).await;
-                silent.remove(number);
+                let read = async {
+                    while let Some(Ok(_)) =
+                        poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+                    {
+                    }
+                };
+                let _ = timeout(limits.whole / 4, read).await;
                 router.call(Request::from_parts(head, Body::empty())).await
             }
         });
