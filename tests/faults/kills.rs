@@ -75,6 +75,8 @@ const STATEMENTS: [&str; 7] = [
 
 /// Most of their time they wait for a lease's end. With twice as many a delivery waits too long.
 const AT_ONCE: usize = 16;
+/// Of what waits for no lease: these keep the processors busy.
+const BUSY_AT_ONCE: usize = 4;
 /// Points of a sample, for each setting, beside those that are always killed.
 const SAMPLE: usize = 8;
 /// Runs that are recorded before one is killed.
@@ -273,10 +275,16 @@ struct Must {
     /// Points of a sample; beside those by name, or of all.
     sample: usize,
     all_by_name: bool,
+    at_once: usize,
 }
 
-const MUST_MEET_BOTH: Must =
-    Must { leave_in_doubt: true, be_found_by_a_look: true, sample: SAMPLE, all_by_name: true };
+const MUST_MEET_BOTH: Must = Must {
+    leave_in_doubt: true,
+    be_found_by_a_look: true,
+    sample: SAMPLE,
+    all_by_name: true,
+    at_once: AT_ONCE,
+};
 const NEED_NOT_MEET: Must =
     Must { leave_in_doubt: false, be_found_by_a_look: false, ..MUST_MEET_BOTH };
 
@@ -295,7 +303,7 @@ fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
         Mutex::new(settings.iter().map(|_| Tally::default()).collect());
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..must.at_once {
             scope.spawn(|| {
                 while let n = next.fetch_add(1, Ordering::SeqCst)
                     && let Some(point) = points.get(n)
@@ -492,7 +500,8 @@ fn kill_what_forgets(site: &Combination) {
     let settings = [What::Purge, What::Since, What::Account].map(|what| Forgetting { site, what });
     let settings: Vec<&dyn Setting> =
         settings.iter().map(|setting| -> &dyn Setting { setting }).collect();
-    kill_at_every_step(&settings, Must { sample: 2, all_by_name: false, ..NEED_NOT_MEET });
+    let must = Must { sample: 2, all_by_name: false, at_once: BUSY_AT_ONCE, ..NEED_NOT_MEET };
+    kill_at_every_step(&settings, must);
 }
 
 #[test]
