@@ -94,8 +94,8 @@ impl Setting for Delivery<'_> {
         if !done || !last.as_ref().is_some_and(|output| output.status.success()) {
             return Err(format!("not delivered again after {tries} tries: {last:?}"));
         }
-        // A delivery of what is delivered changes nothing.
-        let again = deliver(&config, &arguments, &message);
+        // A delivery of what is delivered changes nothing, however busy the machine is.
+        let again = deliver(&self.site.patient_config(id), &arguments, &message);
         let said = String::from_utf8_lossy(&again.stdout).into_owned();
         if again.status.code() != Some(0)
             || !said.contains("already there ")

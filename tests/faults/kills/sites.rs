@@ -178,7 +178,7 @@ impl Combination {
         let session = Some(Mutex::new(session));
         let postgres = Some(postgres);
         let all = Combination { site, postgres, mariadb: None, dovecot, filters, session };
-        let output = run(&all.config("migrate"), &["migrate"]);
+        let output = run(&all.patient_config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
         all
     }
@@ -199,7 +199,7 @@ impl Combination {
         }
         let mariadb = Some(mariadb);
         let all = Combination { site, postgres: None, mariadb, dovecot, filters, session: None };
-        let output = run(&all.config("migrate"), &["migrate"]);
+        let output = run(&all.patient_config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
         all.postgres.iter().for_each(Postgres::remember_for_ever);
         all
