@@ -12,6 +12,7 @@ use crate::message::{Facts, Identity};
 use crate::outcome::Reason;
 use crate::receipt::Receipt;
 
+pub mod claim;
 mod doubts;
 mod durability;
 mod jobs;

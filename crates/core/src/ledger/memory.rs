@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::claim::TurnState;
 use super::durability::{Durability, Lasting};
 use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::units;
@@ -244,15 +245,12 @@ impl Ledger for MemoryLedger {
     ) -> Result<Turn<'a>, LedgerError> {
         self.call("take_turn", || {
             let held = self.lock(lock_key::advisory_key(copy_key))?;
-            let mut rows = self.rows();
-            let row = rows.copy(claim.copy, claim.value)?;
-            Ok(match &row.receipt {
-                Some(receipt) => Turn::Placed(receipt.clone()),
-                None if row.epoch != claim.epoch => Turn::EpochGone,
-                None => Turn::Ours {
-                    in_doubt: row.prior_doubt,
-                    turn: Box::new(MemoryTurn { ledger: self, held }),
-                },
+            Ok(match self.rows().turn(claim)? {
+                TurnState::Placed(receipt) => Turn::Placed(receipt),
+                TurnState::EpochGone => Turn::EpochGone,
+                TurnState::Ours { in_doubt } => {
+                    Turn::Ours { in_doubt, turn: Box::new(MemoryTurn { ledger: self, held }) }
+                }
             })
         })
     }
@@ -262,7 +260,10 @@ impl Ledger for MemoryLedger {
     }
 
     fn release(&self, claims: &[Claim], _until: Instant) -> Result<(), LedgerError> {
-        self.call("release", || self.rows().release(claims))
+        self.call("release", || {
+            self.rows().release(claims);
+            Ok(())
+        })
     }
 
     fn keep(

@@ -7,9 +7,7 @@
 //! given; one that ended in [`LedgerError::Unavailable`] may have taken effect, and may be made
 //! again: it finds its own. All adapters run the ledger's contract suite.
 //!
-//! A copy's row moves like this (`doubt` = a lease that ended without a receipt and without a
-//! release): free --claim--> leased --confirm--> placed; leased --release--> free (doubt as before
-//! the claim); leased --lease runs out--> free, in doubt.
+//! What a claim, a turn, a receipt and a release do to a copy's row: [`claim`](super::claim).
 
 use std::time::{Duration, Instant, SystemTime};
 

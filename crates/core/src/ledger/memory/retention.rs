@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows};
+use crate::ledger::claim;
 use crate::ledger::retention::LATE;
 use crate::ledger::{
     BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PassedBy, PurgeBatch,
@@ -274,8 +275,11 @@ impl Rows {
                 _ if passed_by.is_some() || dry_run => {}
                 ForgetWhat::Account(_) => self.erase(number, message),
                 ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
-                    if let Some(copy) = self.copies.get_mut(&number) {
-                        copy.forget();
+                    if let Some(row) = self.rules(number) {
+                        let change = claim::forget(&row, RandomValue::default());
+                        if let Some(copy) = self.write(number, change) {
+                            copy.by_sender = false;
+                        }
                     }
                 }
             }
@@ -297,22 +301,5 @@ impl Rows {
                 row.kept = None;
             }
         }
-    }
-}
-
-impl CopyRow {
-    /// Free, in doubt, and nobody's who claimed it before.
-    fn forget(&mut self) {
-        self.value = RandomValue::default();
-        // What settle has not written yet stays due.
-        self.due_at = self.due_at.filter(|_| self.receipt.is_none());
-        self.receipt = None;
-        self.placed_epoch = 0;
-        self.settled = false;
-        self.by_sender = false;
-        self.leased_until = None;
-        self.in_doubt = true;
-        self.prior_doubt = true;
-        self.looks_back = true;
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::time::{Time, wall_clock};
 use crate::directory::Destination;
+use crate::ledger::claim::{self, Change, DueIn, Lease, TurnState, Wanted};
 use crate::ledger::doubts::CopyDoubt;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
@@ -212,9 +213,8 @@ impl Rows {
     ) -> Result<Vec<CopyState>, LedgerError> {
         self.message(message)?;
         let mut claim = |(at, destination): (usize, &Destination)| {
-            let is_named_before =
-                destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
-            self.claim(message, destination, owner, is_named_before, terms)
+            let again = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
+            self.claim(message, destination, owner, again, terms)
         };
         Ok(destinations.iter().enumerate().map(&mut claim).collect())
     }
@@ -224,43 +224,71 @@ impl Rows {
         message: i64,
         destination: &Destination,
         owner: &Attempt,
-        is_named_before: bool,
+        again: bool,
         terms: LeaseTerms,
     ) -> CopyState {
-        let now = self.time.of_leases();
-        let until = now + terms.lease;
-        let is_kept = self.message(message).is_ok_and(|row| row.kept.is_some());
-        let (copy, row) = self.copy_of(message, destination);
-        if let Some(receipt) = &row.receipt {
-            return CopyState::Placed(receipt.clone());
+        let (copy, _) = self.copy_of(message, destination);
+        let Some(row) = self.rules(copy) else { return CopyState::Busy };
+        let wanted = Wanted { by: owner.value, again, shared: destination.shared, terms };
+        let (found, change) = claim::claim(&row, &wanted);
+        let row = change.as_ref().map_or(&row, |change| &change.row);
+        let state = found.state(row.claim(copy));
+        if let Some(change) = change
+            && let Some(row) = self.write(copy, change)
+        {
+            row.owner = format!("{}:{}", owner.host, owner.pid);
         }
-        if row.due_at.is_some() && is_kept && !terms.due {
-            return CopyState::Busy;
+        state
+    }
+
+    /// What the rules ask of a copy's row.
+    pub fn rules(&self, copy: i64) -> Option<claim::Row> {
+        let row = self.copies.get(&copy)?;
+        let (now, leases) = (self.time.now(), self.time.of_leases());
+        let lease = row.leased_until.map(|until| Lease {
+            by: Some(row.lease_value),
+            length: row.lease,
+            left: until.saturating_sub(leases),
+        });
+        Some(claim::Row {
+            value: row.value,
+            epoch: row.epoch,
+            shared: row.destination.shared,
+            lease,
+            in_doubt: row.in_doubt,
+            prior_doubt: row.prior_doubt,
+            looks_back: row.looks_back,
+            receipt: row.receipt.clone(),
+            placed_epoch: row.placed_epoch,
+            settled: row.settled,
+            due_in: row.due_at.map(|at| at.saturating_sub(now)),
+            kept: self.messages.get(&row.message).is_some_and(|message| message.kept.is_some()),
+        })
+    }
+
+    /// Writes what the rules say, but for bytes that are kept.
+    pub fn write(&mut self, copy: i64, change: Change) -> Option<&mut CopyRow> {
+        let (now, leases) = (self.time.now(), self.time.of_leases());
+        if let Some(after) = change.look_after {
+            self.look_again(copy, now + after);
         }
-        let is_own = row.lease_value == owner.value && !is_named_before;
-        if row.leased_until.is_some_and(|until| until > now) {
-            if !terms.join && !is_own {
-                return CopyState::Busy;
-            }
-            row.prior_doubt |= !is_own;
-            row.lease = row.lease.max(terms.lease);
-        } else {
-            row.epoch += 1;
-            row.prior_doubt = row.in_doubt;
-            row.lease = terms.lease;
+        let (row, next) = (self.copies.get_mut(&copy)?, change.row);
+        row.value = next.value;
+        row.epoch = next.epoch;
+        row.destination.shared = next.shared;
+        row.leased_until = next.lease.map(|lease| leases + lease.left);
+        if let Some(lease) = next.lease {
+            row.lease = lease.length;
+            row.lease_value = lease.by.unwrap_or_default();
         }
-        row.destination.shared |= destination.shared;
-        row.lease_value = owner.value;
-        row.in_doubt = true;
-        row.owner = format!("{}:{}", owner.host, owner.pid);
-        row.leased_until = row.leased_until.max(Some(until));
-        let (value, in_doubt, looks_back) = (row.value, row.prior_doubt, row.looks_back);
-        let claim = Claim { copy, value, epoch: row.epoch, in_doubt, looks_back };
-        if claim.epoch > 1 || claim.in_doubt {
-            let now = self.time.now();
-            self.look_again(copy, now + terms.lease);
-        }
-        CopyState::Claimed(claim)
+        row.in_doubt = next.in_doubt;
+        row.prior_doubt = next.prior_doubt;
+        row.looks_back = next.looks_back;
+        row.receipt = next.receipt;
+        row.placed_epoch = next.placed_epoch;
+        row.settled = next.settled;
+        row.due_at = next.due_in.map(|after| row.due_at.unwrap_or(now + after));
+        Some(row)
     }
 
     /// The copy's row, which is made if it is not there, and its number.
@@ -271,7 +299,7 @@ impl Rows {
         let number = known.unwrap_or_else(|| self.next_number());
         let looks_back = self.messages.get(&message).is_some_and(|row| row.looks_back);
         let row = self.copies.entry(number);
-        (number, row.or_insert_with(|| CopyRow::free(message, destination, looks_back)))
+        (number, row.or_insert_with(|| CopyRow::new(message, destination, looks_back)))
     }
 
     /// The row that a claim names.
@@ -297,46 +325,33 @@ impl Rows {
             && others.any(|other| other.id_hash == *id_hash && other.digest != *digest)
     }
 
-    /// The first receipt wins, whatever its epoch.
+    pub fn turn(&self, claim: &Claim) -> Result<TurnState, LedgerError> {
+        claim::turn(self.rules(claim.copy).as_ref(), claim)
+    }
+
     pub fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        let ToConfirm { claim, receipt, facts, end } = *one;
         let now = self.time.now();
-        if let Some(row) = self.copies.get_mut(&one.claim.copy)
-            && row.value != one.claim.value
-        {
-            // Forgotten since: what this delivery wrote may stand beside another's.
-            row.epoch += 1;
-            row.settled = false;
-            row.in_doubt |= row.receipt.is_none();
-            self.look_again(one.claim.copy, now);
-        }
-        let row = self.copy(one.claim.copy, one.claim.value)?;
-        if let Some(by) = row.receipt.clone() {
-            // Copies without a name are one only where no other than ours can have been placed.
-            let is_another =
-                by != *one.receipt || by == Receipt::Unnamed && row.placed_epoch != one.claim.epoch;
-            if is_another {
-                row.epoch += 1;
-                row.settled = false;
-                self.look_again(one.claim.copy, now);
-                return Ok(Confirmed::Superseded { by });
-            }
-        } else {
-            row.placed_at = now;
-            row.placed_epoch = one.claim.epoch;
-            row.receipt = Some(one.receipt.clone());
-            row.leased_until = None;
-            row.owner.clear();
-            row.in_doubt = false;
-            row.facts = one.facts;
-            let (message, is_shared) = (row.message, row.destination.shared);
-            if is_shared {
-                self.forget_kept(message)?;
+        let row = self.rules(claim.copy);
+        let (confirmed, change) = claim::confirm(row.as_ref(), &claim, receipt);
+        if let Some(change) = change {
+            let frees_kept = change.frees_kept;
+            if let Some(row) = self.write(claim.copy, change)
+                && confirmed.as_ref().is_ok_and(|confirmed| *confirmed == Confirmed::Recorded)
+            {
+                row.placed_at = now;
+                row.owner.clear();
+                row.facts = facts;
+                let message = row.message;
+                if frees_kept {
+                    self.forget_kept(message)?;
+                }
             }
         }
-        if let Some((attempt, end)) = one.end {
+        if let (Ok(Confirmed::Recorded), Some((attempt, end))) = (&confirmed, end) {
             self.end(attempt, end);
         }
-        Ok(Confirmed::Recorded)
+        confirmed
     }
 
     /// Notes that the copy has to be looked at again at that time, or before where that is on
@@ -355,24 +370,16 @@ impl Rows {
     }
 
     pub fn has_unplaced_shared(&self, message: i64) -> bool {
-        let is_it = |copy: &CopyRow| {
-            copy.message == message && copy.destination.shared && copy.receipt.is_none()
-        };
-        self.copies.values().any(is_it)
+        let mut copies = self.copies.iter().filter(|(_, copy)| copy.message == message);
+        copies.any(|(number, _)| self.rules(*number).is_some_and(|row| row.wants_bytes()))
     }
 
-    pub fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
+    pub fn release(&mut self, claims: &[Claim]) {
         for claim in claims {
-            let Ok(row) = self.copy(claim.copy, claim.value) else { continue };
-            if row.epoch == claim.epoch && row.receipt.is_none() {
-                row.leased_until = None;
-                row.in_doubt = row.prior_doubt;
-                if row.placed_epoch == row.epoch - 1 {
-                    row.placed_epoch = row.epoch;
-                }
+            if let Some(change) = claim::release(self.rules(claim.copy).as_ref(), claim) {
+                self.write(claim.copy, change);
             }
         }
-        Ok(())
     }
 
     pub fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
@@ -397,21 +404,23 @@ impl Rows {
         kept: (&[u8], &str),
         after: Duration,
     ) -> Result<Due, LedgerError> {
-        let now = self.time.now();
         self.message(message)?;
-        let (copy, row) = self.copy_of(message, destination);
-        if let Some(receipt) = &row.receipt {
-            return Ok(Due::Placed(receipt.clone()));
+        let (copy, _) = self.copy_of(message, destination);
+        let row = self.rules(copy).ok_or(LedgerError::Forgotten)?;
+        let (due, change) = claim::keep_until_due(&row, after);
+        if let DueIn::Placed(receipt) = due {
+            return Ok(Due::Placed(receipt));
         }
-        row.destination.shared = true;
-        let at = *row.due_at.get_or_insert(now + after);
-        self.look_again(copy, at);
-        let (bytes, why) = kept;
-        let row = self.message(message)?;
-        if row.kept.is_none() {
-            row.kept = Some((bytes.to_vec(), why.to_owned()));
-            row.kept_at = now;
+        if let Some(change) = change {
+            self.write(copy, change);
+            let (now, (bytes, why)) = (self.time.now(), kept);
+            let row = self.message(message)?;
+            if row.kept.is_none() {
+                row.kept = Some((bytes.to_vec(), why.to_owned()));
+                row.kept_at = now;
+            }
         }
+        let at = self.copies.get(&copy).and_then(|row| row.due_at).unwrap_or_default();
         Ok(Due::At(units::time(units::whole_secs(wall_clock(at)))))
     }
 
@@ -448,24 +457,25 @@ impl CopyRow {
         }
     }
 
-    /// One that nobody has leased yet.
-    fn free(message: i64, destination: &Destination, looks_back: bool) -> CopyRow {
+    fn new(message: i64, destination: &Destination, looks_back: bool) -> CopyRow {
+        let claim::Row { value, epoch, in_doubt, prior_doubt, placed_epoch, .. } =
+            claim::Row::new(looks_back);
         CopyRow {
             message,
             destination: destination.clone(),
-            value: RandomValue::default(),
-            epoch: 0,
+            value,
+            epoch,
             owner: String::new(),
             lease_value: RandomValue::default(),
             lease: Duration::ZERO,
             leased_until: None,
-            in_doubt: looks_back,
-            prior_doubt: looks_back,
+            in_doubt,
+            prior_doubt,
             looks_back,
             receipt: None,
             facts: CopyFacts::default(),
             placed_at: Duration::ZERO,
-            placed_epoch: 0,
+            placed_epoch,
             settled: false,
             due_at: None,
             by_sender: false,
