@@ -1,12 +1,10 @@
-//! The form of the sources: width of lines, length of files and their headers, names of types.
+//! The form of the sources: width of lines, names of types.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 const WIDTH: usize = 100;
-const HEADER_LINES: usize = 12;
-const FILE_LINES: usize = 500;
 
 /// Words that named types once and say nothing to a newcomer.
 const UNCLEAR: [&str; 25] = [
@@ -127,27 +125,6 @@ fn lines_have_at_most_100_columns() {
         wide.extend(wide_prose(&text).iter().map(|at| format!("{name}:{at}")));
     }
     assert!(wide.is_empty(), "{} lines are too wide:\n{}", wide.len(), wide.join("\n"));
-}
-
-#[test]
-fn module_headers_have_at_most_12_lines() {
-    let header = |text: &str| text.lines().take_while(|line| line.starts_with("//!")).count();
-    let long: Vec<_> = rust()
-        .into_iter()
-        .map(|(name, text)| (name, header(&text)))
-        .filter(|(name, lines)| *lines > HEADER_LINES && !name.ends_with("src/lib.rs")) // maps
-        .collect();
-    assert!(long.is_empty(), "{long:#?}");
-}
-
-#[test]
-fn a_source_has_at_most_500_lines() {
-    let long: Vec<_> = rust()
-        .into_iter()
-        .map(|(name, text)| (text.lines().count(), name))
-        .filter(|(lines, name)| *lines > FILE_LINES && is_program(name))
-        .collect();
-    assert!(long.is_empty(), "{long:#?}");
 }
 
 #[test]

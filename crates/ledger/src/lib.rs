@@ -1,6 +1,7 @@
 //! The ledger in SQL: `postgres`, `mariadb` and `sqlite`, each the sessions of one engine behind
-//! `pooled`. All run the ledger's contract suite. `locks`, `overview`, `pages`, `rows` and `trace`
-//! read an engine's rows into the port's values, and hold the SQL that all engines share.
+//! `pooled`. All run the ledger's contract suite. `sql` is what they have alike: statements, and what
+//! is asked by them. `locks`, `overview`, `pages`, `rows` and `trace` read an engine's rows into the
+//! port's values.
 //!
 //! An engine knows the port (`onedrop_core::ledger`), the network and this; no other.
 
@@ -17,6 +18,7 @@ mod pooled;
 pub mod postgres;
 mod rows;
 mod session;
+mod sql;
 pub mod sqlite;
 mod trace;
 

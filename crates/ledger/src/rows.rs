@@ -13,6 +13,11 @@ use onedrop_core::ledger::{
 use onedrop_core::message::Identity;
 use onedrop_core::receipt::Receipt;
 
+/// Bytes of a text in an indexed column: Postgres allows 2704, and `lower()` may lengthen a text.
+pub const INDEXED: usize = 1000;
+/// Bytes of a text in any other column.
+pub const LONGEST: usize = 4000;
+
 /// A row of any engine.
 pub trait SqlRow {
     fn cell<T: Cell>(&self, at: usize) -> Result<T, LedgerError>;

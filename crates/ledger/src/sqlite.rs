@@ -36,6 +36,7 @@ mod account;
 mod attempts;
 mod clock;
 mod copies;
+mod dialect;
 mod durability;
 mod file;
 mod jobs;
@@ -45,7 +46,6 @@ mod overview;
 mod pages;
 #[cfg(test)]
 mod plans;
-mod proof;
 mod reading;
 mod record;
 mod retention;

@@ -10,10 +10,7 @@ use onedrop_core::outcome::Reason;
 use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
 
-/// Bytes of a text in an indexed column.
-pub(super) const INDEXED: usize = 1000;
-/// Bytes of a text in any other column.
-pub(super) const LONGEST: usize = 4000;
+pub(super) use crate::rows::{INDEXED, LONGEST};
 
 /// Puts an attempt on record that has begun now; `message` is SQL.
 pub(super) fn insert(batch: &mut SqlBatch, message: &str, identity: &Identity, by: &Attempt) {

@@ -17,11 +17,12 @@ use super::statement::{SqlBatch, Value, values};
 use super::target::{MariadbTarget, PACKET_BYTES, Purpose};
 use crate::given_up::for_cancelling;
 use crate::rows::SqlRow;
+use crate::sql::Answer;
 use onedrop_core::ledger::QUESTION;
 use onedrop_core::ledger::{LedgerError, Program};
 
-/// The rows of each statement.
-pub type Answers = Vec<Vec<Row>>;
+/// The answer to each statement.
+pub type Answers = Vec<Answer<Row>>;
 
 /// See the module.
 pub struct MariadbSession {
@@ -159,7 +160,8 @@ impl MariadbSession {
 
     /// Runs one query.
     pub fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, LedgerError> {
-        Ok(self.read(SqlBatch::of(sql, values))?.into_iter().next().unwrap_or_default())
+        let answers = self.read(SqlBatch::of(sql, values))?;
+        Ok(answers.into_iter().next().map(|answer| answer.rows).unwrap_or_default())
     }
 
     /// Runs what the schema's file says, or another statement that ends transactions by itself.
@@ -288,14 +290,20 @@ impl MariadbSession {
         answers
     }
 
-    /// Sends all in one packet; the rows of each statement.
+    /// Sends all in one packet; the answer to each statement.
     fn send(&mut self, statements: SqlBatch) -> Result<Answers, LedgerError> {
-        let sql = statements.into_sql();
+        let (all, sql) = (statements.count(), statements.into_sql());
         self.run(async |conn| {
             let mut result = conn.query_iter(sql).await?;
             let (mut answers, mut budget) = (Vec::new(), PACKET_BYTES);
             while !result.is_empty() {
-                answers.push(rows_of(&mut budget, async || result.next().await).await?);
+                // Reading goes on to the next statement's.
+                let count = result.affected_rows();
+                let rows = rows_of(&mut budget, async || result.next().await).await?;
+                answers.push(Answer { rows, count });
+            }
+            if answers.len() < all {
+                answers.push(Answer { rows: Vec::new(), count: result.affected_rows() });
             }
             result.drop_result().await?;
             Ok(answers)
@@ -372,9 +380,9 @@ fn behind(mut answers: Answers, own: usize) -> Answers {
     answers
 }
 
-/// The rows of a statement; statements at the end that have none have no answer either.
+/// The rows of a statement.
 pub(super) fn rows_at(answers: &Answers, at: usize) -> &[Row] {
-    answers.get(at).map_or(&[], Vec::as_slice)
+    answers.get(at).map_or(&[], |answer| answer.rows.as_slice())
 }
 
 /// The first column of the first row.

@@ -2,47 +2,32 @@
 //! none has to be prepared first. A value is a number or hexadecimal digits, never quoted text: no
 //! `sql_mode` and no character set can give a byte of it another meaning.
 
-use std::borrow::Cow;
 use std::fmt::Write;
-use std::time::SystemTime;
 
+pub use crate::sql::Value;
 use onedrop_core::ledger::time_millis;
 
-/// A value, as SQL.
-pub enum Value<'a> {
-    Null,
-    Number(i64),
-    /// Seconds.
-    Seconds(f64),
-    Flag(bool),
-    Bytes(Cow<'a, [u8]>),
-    Text(Cow<'a, str>),
-    /// Column type DATETIME(3), UTC.
-    Time(SystemTime),
-}
-
-impl Value<'_> {
-    fn write(&self, sql: &mut String) {
-        // Writing to a string does not fail.
-        let _ = match self {
-            Value::Null => write!(sql, "NULL"),
-            Value::Number(number) => write!(sql, "{number}"),
-            Value::Seconds(secs) => write!(sql, "{secs:.6}"),
-            Value::Flag(flag) => write!(sql, "{}", u8::from(*flag)),
-            Value::Bytes(bytes) => {
-                hex(sql, "x", bytes);
-                Ok(())
-            }
-            Value::Text(text) => {
-                hex(sql, "_utf8mb4 x", text.as_bytes());
-                Ok(())
-            }
-            Value::Time(time) => {
-                let micros = time_millis(*time).saturating_mul(1000);
-                write!(sql, "TIMESTAMPADD(MICROSECOND, {micros}, '1970-01-01')")
-            }
-        };
-    }
+/// Writes a value as SQL.
+fn write(value: &Value<'_>, sql: &mut String) {
+    // Writing to a string does not fail.
+    let _ = match value {
+        Value::Number(Some(number)) => write!(sql, "{number}"),
+        Value::Seconds(Some(secs)) => write!(sql, "{secs:.6}"),
+        Value::Flag(Some(flag)) => write!(sql, "{}", u8::from(*flag)),
+        Value::Bytes(Some(bytes)) => {
+            hex(sql, "x", bytes);
+            Ok(())
+        }
+        Value::Text(Some(text)) => {
+            hex(sql, "_utf8mb4 x", text.as_bytes());
+            Ok(())
+        }
+        Value::Time(Some(time)) => {
+            let micros = time_millis(*time).saturating_mul(1000);
+            write!(sql, "TIMESTAMPADD(MICROSECOND, {micros}, '1970-01-01')")
+        }
+        _ => write!(sql, "NULL"),
+    };
 }
 
 fn hex(sql: &mut String, prefix: &str, bytes: &[u8]) {
@@ -56,66 +41,6 @@ fn hex(sql: &mut String, prefix: &str, bytes: &[u8]) {
         sql.push(DIGITS[usize::from(byte & 15)]);
     }
     sql.push('\'');
-}
-
-impl From<i64> for Value<'_> {
-    fn from(number: i64) -> Self {
-        Value::Number(number)
-    }
-}
-
-impl From<u32> for Value<'_> {
-    fn from(number: u32) -> Self {
-        Value::Number(number.into())
-    }
-}
-
-impl From<bool> for Value<'_> {
-    fn from(flag: bool) -> Self {
-        Value::Flag(flag)
-    }
-}
-
-impl<'a> From<&'a [u8]> for Value<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Value::Bytes(bytes.into())
-    }
-}
-
-impl<'a, const N: usize> From<&'a [u8; N]> for Value<'a> {
-    fn from(bytes: &'a [u8; N]) -> Self {
-        Value::Bytes(bytes.as_slice().into())
-    }
-}
-
-impl<'a> From<&'a str> for Value<'a> {
-    fn from(text: &'a str) -> Self {
-        Value::Text(text.into())
-    }
-}
-
-impl<'a> From<Cow<'a, str>> for Value<'a> {
-    fn from(text: Cow<'a, str>) -> Self {
-        Value::Text(text)
-    }
-}
-
-impl From<String> for Value<'_> {
-    fn from(text: String) -> Self {
-        Value::Text(text.into())
-    }
-}
-
-impl From<SystemTime> for Value<'_> {
-    fn from(time: SystemTime) -> Self {
-        Value::Time(time)
-    }
-}
-
-impl<'a, T: Into<Value<'a>>> From<Option<T>> for Value<'a> {
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Value::Null, Into::into)
-    }
 }
 
 /// Statements to be sent in one packet, one after the other.
@@ -139,7 +64,7 @@ impl SqlBatch {
             let (number, behind) = part.split_at(digits);
             let value = number.parse::<usize>().ok().and_then(|n| values.get(n.checked_sub(1)?));
             match value {
-                Some(value) => value.write(&mut self.sql),
+                Some(value) => write(value, &mut self.sql),
                 // As it stands: the server refuses it.
                 None => self.sql.extend(["?", number]),
             }
@@ -177,9 +102,7 @@ impl SqlBatch {
 
 /// The values of a statement.
 macro_rules! values {
-    ($($value:expr),* $(,)?) => {
-        &[$($crate::mariadb::statement::Value::from($value)),*]
-    };
+    ($($value:expr),* $(,)?) => { &[$($crate::sql::Value::from($value)),*] };
 }
 pub(super) use values;
 
@@ -189,7 +112,7 @@ pub fn list<'a>(values: impl IntoIterator<Item = Value<'a>>) -> String {
     let mut sql = String::from("(NULL");
     for value in values {
         sql.push_str(", ");
-        value.write(&mut sql);
+        write(&value, &mut sql);
     }
     sql.push(')');
     sql

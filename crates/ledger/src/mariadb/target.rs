@@ -77,6 +77,8 @@ impl MariadbTarget {
             .max_allowed_packet(Some(PACKET_BYTES))
             .wait_timeout(Some(WAIT_TIMEOUT_SECS))
             .stmt_cache_size(0)
+            // A row that an UPDATE finds counts, also where nothing in it changes.
+            .client_found_rows(true)
             .tcp_keepalive(Some(KEEPALIVE))
             .ssl_opts(tls)
             .into();

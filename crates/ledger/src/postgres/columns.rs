@@ -19,10 +19,7 @@ use onedrop_core::lock_key::advisory_key;
 use onedrop_core::outcome::Reason;
 use onedrop_core::text;
 
-/// Bytes of a text in an indexed column; Postgres allows 2704, and `lower()` may lengthen a text.
-pub(super) const INDEXED: usize = 1000;
-/// Bytes of a text in any other column.
-pub(super) const LONGEST: usize = 4000;
+pub(super) use crate::rows::{INDEXED, LONGEST};
 
 /// How many parameters `onedrop_record` has, with [`Connection::patience_ms`], and
 /// `onedrop_confirm`.

@@ -8,11 +8,12 @@
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::TryStreamExt;
 use postgres::error::{DbError, Severity};
 use postgres::types::{ToSql, Type};
 use postgres::{Error, Row};
@@ -23,6 +24,7 @@ use super::link::Link;
 use super::target::Target;
 use crate::given_up::for_cancelling;
 use crate::rows;
+use crate::sql::Answer;
 use onedrop_core::ledger::QUESTION;
 use onedrop_core::ledger::{LedgerError, Program};
 
@@ -121,12 +123,38 @@ impl Connection {
         if answered.is_err() {
             self.rollback_or_lose();
         }
-        only(answered?)
+        only(rows_of(answered?))
+    }
+
+    /// As [`begin`](Connection::begin), with several statements.
+    pub(super) fn begin_all(
+        &mut self,
+        statements: &[Statement<'_>],
+    ) -> Result<Vec<Answer<Row>>, LedgerError> {
+        self.rollback()?;
+        let begin = self.begin_sql(TransactionMode::Write);
+        let answered = self.send(Some(&begin), statements, None);
+        if answered.is_err() {
+            self.rollback_or_lose();
+        }
+        answered
+    }
+
+    /// Runs `statements` in the open transaction, which stays open unless one fails.
+    pub(super) fn go_on_all(
+        &mut self,
+        statements: &[Statement<'_>],
+    ) -> Result<Vec<Answer<Row>>, LedgerError> {
+        let answered = self.send(None, statements, None);
+        if answered.is_err() {
+            self.rollback_or_lose();
+        }
+        answered
     }
 
     /// Runs `statement` in the open transaction, which stays open.
     pub fn go_on(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        only(self.send(None, std::slice::from_ref(statement), None)?)
+        only(rows_of(self.send(None, std::slice::from_ref(statement), None)?))
     }
 
     /// Calls a function of the schema that does a whole step: in the open transaction, which it
@@ -137,7 +165,7 @@ impl Connection {
             self.prepare(std::slice::from_ref(statement))?;
             let answered = self.run(async |link| Ok(sent(link, statement).await))?;
             match answered {
-                Ok(rows) => return Ok(rows),
+                Ok(answer) => return Ok(answer.rows),
                 Err(error) if error.code().is_some_and(|code| code.code() == WRONG_ISOLATION) => {
                     self.calls_begin = true;
                 }
@@ -211,7 +239,7 @@ impl Connection {
     /// round trip; returns each one's rows. An error rolls all of them back and ends the
     /// transaction; if the session was lost, they may be committed.
     pub fn commit(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
-        self.send_and_end(TransactionMode::Write, statements)
+        self.send_and_end(TransactionMode::Write, statements).map(rows_of)
     }
 
     /// As [`commit`](Connection::commit), in a transaction of their own.
@@ -223,7 +251,7 @@ impl Connection {
     /// Runs `statements` in a read-only transaction.
     pub fn read(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
         self.rollback()?;
-        self.send_and_end(TransactionMode::Read, statements)
+        self.send_and_end(TransactionMode::Read, statements).map(rows_of)
     }
 
     /// Runs one query in a read-only transaction.
@@ -247,27 +275,30 @@ impl Connection {
         }
     }
 
-    fn send_and_end(
+    pub(super) fn send_and_end(
         &mut self,
         mode: TransactionMode,
         statements: &[Statement<'_>],
-    ) -> Result<Vec<Vec<Row>>, LedgerError> {
+    ) -> Result<Vec<Answer<Row>>, LedgerError> {
         let begin = (!self.in_transaction).then(|| self.begin_sql(mode));
         self.send(begin.as_deref(), statements, Some("COMMIT"))
     }
 
-    /// Sends everything in one go; returns the rows of each of `statements`.
+    /// Sends everything in one go; returns the answer to each of `statements`.
     fn send(
         &mut self,
         begin: Option<&str>,
         statements: &[Statement<'_>],
         end: Option<&str>,
-    ) -> Result<Vec<Vec<Row>>, LedgerError> {
+    ) -> Result<Vec<Answer<Row>>, LedgerError> {
         self.prepare(statements)?;
         self.in_transaction = end.is_none();
         let answered = self.run(async |link| {
             let plain = |sql| -> Sent<'_> {
-                Box::pin(async move { link.client.batch_execute(sql).await.map(|()| Vec::new()) })
+                Box::pin(async move {
+                    link.client.batch_execute(sql).await?;
+                    Ok(Answer { rows: Vec::new(), count: 0 })
+                })
             };
             let own = statements.iter().map(|one| sent(link, one));
             Ok(in_one_go(begin.map(plain).into_iter().chain(own).chain(end.map(plain))).await)
@@ -275,8 +306,8 @@ impl Connection {
         let first = usize::from(begin.is_some());
         let count = first + statements.len() + usize::from(end.is_some());
         match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
-            Ok(rows) if rows.len() == count => {
-                Ok(rows.into_iter().skip(first).take(statements.len()).collect())
+            Ok(answers) if answers.len() == count => {
+                Ok(answers.into_iter().skip(first).take(statements.len()).collect())
             }
             Ok(_) => Err(no_answer_to_a_statement()),
             Err(error) => Err(self.explain(&error)),
@@ -400,24 +431,36 @@ fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
     Box::pin(async move {
         let params: Vec<(&(dyn ToSql + Sync), Type)> =
             statement.params.iter().map(|(value, kind)| (&**value as _, kind.clone())).collect();
-        match prepared {
+        let stream = match prepared {
             Some(prepared) => {
-                let params: Vec<_> = params.iter().map(|(value, _)| *value).collect();
-                link.client.query(prepared, &params).await
+                link.client.query_raw(prepared, params.iter().map(|(value, _)| *value)).await?
             }
-            None => link.client.query_typed(&statement.sql, &params).await,
+            None => link.client.query_typed_raw(&statement.sql, params).await?,
+        };
+        let mut stream = pin!(stream);
+        let mut rows = Vec::new();
+        while let Some(row) = stream.as_mut().try_next().await? {
+            rows.push(row);
         }
+        let count = stream.rows_affected().unwrap_or_default();
+        Ok(Answer { rows, count })
     })
 }
 
-type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + 'a>>;
+fn rows_of(answers: Vec<Answer<Row>>) -> Vec<Vec<Row>> {
+    answers.into_iter().map(|answer| answer.rows).collect()
+}
+
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<Answer<Row>, Error>> + 'a>>;
 
 /// Sends all `requests` in order before it reads the first answer (tokio-postgres queues a request
 /// when its future is first polled), then waits for all answers. After a request that cannot be
 /// sent, the rest and with it COMMIT is not sent either; then that error is the last answer.
-async fn in_one_go<'a>(requests: impl Iterator<Item = Sent<'a>>) -> Vec<Result<Vec<Row>, Error>> {
+async fn in_one_go<'a>(
+    requests: impl Iterator<Item = Sent<'a>>,
+) -> Vec<Result<Answer<Row>, Error>> {
     let mut waiting: Vec<Sent<'a>> = Vec::new();
-    let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();
+    let mut answers: Vec<Option<Result<Answer<Row>, Error>>> = Vec::new();
     for mut request in requests {
         let at_once = poll_fn(|context| match request.as_mut().poll(context) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
@@ -464,9 +507,9 @@ mod tests {
         let requests: [Sent<'_>; 3] = [
             Box::pin(async {
                 tokio::task::yield_now().await;
-                Ok(Vec::new())
+                Ok(Answer { rows: Vec::new(), count: 0 })
             }),
-            Box::pin(async { refused.map_or(Ok(Vec::new()), Err) }),
+            Box::pin(async { refused.map_or(Ok(Answer { rows: Vec::new(), count: 0 }), Err) }),
             Box::pin(async { panic!("COMMIT was sent") }),
         ];
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,0 +1,74 @@
+//! How Postgres spells the ledger's SQL, and what its session does with statements.
+
+use postgres::Row;
+use postgres::types::Type;
+
+use super::connection::{Connection, Statement, TransactionMode};
+use crate::sql::{Answer, Dialect, Sql, SqlSession, Value};
+use onedrop_core::ledger::LedgerError;
+
+const DIALECT: Dialect = Dialect(&[
+    ("now", "clock_timestamp()"),
+    ("secs", "extract(epoch FROM @)::float8"),
+    ("whole", "extract(epoch FROM @)::bigint"),
+    ("ago", "extract(epoch FROM clock_timestamp() - @)::float8"),
+    ("at", "to_timestamp(@)"),
+    ("before", "(clock_timestamp() - @ * interval '1 second')"),
+    ("later", "(clock_timestamp() + @ * interval '1 second')"),
+    ("int", "(@)::bigint"),
+    ("true", "true"),
+    ("false", "false"),
+    ("has", "position(lower(@2) IN lower(@)) > 0"),
+    ("upsert", "ON CONFLICT (@) DO UPDATE SET"),
+    ("new", "excluded.@"),
+]);
+
+impl SqlSession for Connection {
+    type Row = Row;
+
+    fn dialect() -> &'static Dialect {
+        &DIALECT
+    }
+
+    fn read(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
+        Connection::rollback(self)?;
+        self.send_and_end(TransactionMode::Read, &spelt(statements))
+    }
+
+    fn write(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
+        Connection::rollback(self)?;
+        self.send_and_end(TransactionMode::Write, &spelt(statements))
+    }
+
+    fn begin(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
+        self.begin_all(&spelt(statements))
+    }
+
+    fn go_on(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
+        self.go_on_all(&spelt(statements))
+    }
+
+    fn commit(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
+        self.send_and_end(TransactionMode::Write, &spelt(statements))
+    }
+
+    fn rollback(&mut self) -> Result<(), LedgerError> {
+        Connection::rollback(self)
+    }
+}
+
+fn spelt<'a>(statements: &'a [Sql<'_>]) -> Vec<Statement<'a>> {
+    statements.iter().map(statement).collect()
+}
+
+fn statement<'a>(sql: &'a Sql<'_>) -> Statement<'a> {
+    let text = DIALECT.spell(&sql.text).replace('?', "$");
+    sql.values.iter().fold(Statement::new(text), |statement, value| match value {
+        Value::Number(number) => statement.with(*number, Type::INT8),
+        Value::Seconds(secs) => statement.with(*secs, Type::FLOAT8),
+        Value::Flag(flag) => statement.with(*flag, Type::BOOL),
+        Value::Bytes(bytes) => statement.with(bytes.as_deref(), Type::BYTEA),
+        Value::Text(text) => statement.with(text.as_deref(), Type::TEXT),
+        Value::Time(time) => statement.with(*time, Type::TIMESTAMPTZ),
+    })
+}

@@ -1,0 +1,95 @@
+//! How an engine spells what engines spell differently: a table of names and their spelling, in
+//! which `@` stands for what the name is given in a statement.
+
+use std::borrow::Cow;
+
+/// Names with their spelling. All engines have the same names; `sql.rs`' users know them:
+/// - `{now}`: the time, as columns hold it;
+/// - `{secs(t)}`, `{whole(t)}`: a time as seconds since 1970, with fractions or as a whole number;
+/// - `{ago(t)}`: how many seconds ago it was, with fractions;
+/// - `{at(s)}`: the time that is so many seconds after 1970;
+/// - `{before(s)}`, `{later(s)}`: the time so many seconds before or after now;
+/// - `{int(x)}`: a whole number of any width, to be read as `i64`;
+/// - `{true}`, `{false}`;
+/// - `{has(text, part)}`: whether a text holds a part, in any case;
+/// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow, in
+///   which `{new(column)}` is what was to be inserted.
+#[derive(Debug)]
+pub struct Dialect(pub &'static [(&'static str, &'static str)]);
+
+impl Dialect {
+    /// The statement in this engine's words. A name that the dialect lacks stays as it stands: the
+    /// engine refuses it.
+    pub fn spell<'a>(&self, statement: &'a str) -> Cow<'a, str> {
+        let Some((before, mut rest)) = statement.split_once('{') else {
+            return Cow::Borrowed(statement);
+        };
+        let mut spelt = before.to_owned();
+        loop {
+            match self.word(rest) {
+                Some((word, behind)) => {
+                    spelt.push_str(&word);
+                    rest = behind;
+                }
+                None => spelt.push('{'),
+            }
+            match rest.split_once('{') {
+                Some((before, behind)) => {
+                    spelt.push_str(before);
+                    rest = behind;
+                }
+                None => {
+                    spelt.push_str(rest);
+                    return Cow::Owned(spelt);
+                }
+            }
+        }
+    }
+
+    /// Spells the name that `text` begins with; what follows its brace.
+    fn word<'t>(&self, text: &'t str) -> Option<(String, &'t str)> {
+        let end = text.find(|c: char| !c.is_ascii_lowercase() && c != '_')?;
+        let (name, rest) = text.split_at(end);
+        let (_, spelling) = self.0.iter().find(|(known, _)| *known == name)?;
+        if let Some(behind) = rest.strip_prefix('}') {
+            return Some(((*spelling).to_owned(), behind));
+        }
+        let (given, behind) = rest.strip_prefix('(')?.split_once(")}")?;
+        let given = self.spell(given);
+        let spelt = match given.split_once(", ") {
+            Some((first, second)) if spelling.contains("@2") => {
+                spelling.replace("@2", second).replace('@', first)
+            }
+            _ => spelling.replace('@', &given),
+        };
+        Some((spelt, behind))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIALECT: Dialect = Dialect(&[
+        ("now", "clock()"),
+        ("ago", "clock() - @"),
+        ("has", "position(lower(@2) IN lower(@)) > 0"),
+    ]);
+
+    #[test]
+    fn names_are_spelt_and_the_rest_stays() {
+        let spell = |text: &'static str| DIALECT.spell(text).into_owned();
+        assert_eq!(spell("SELECT 1"), "SELECT 1");
+        assert_eq!(spell("{now}, {now}"), "clock(), clock()");
+        assert_eq!(spell("a {ago(m.at)} b"), "a clock() - m.at b");
+        assert_eq!(spell("{ago(coalesce(x, 1))}"), "clock() - coalesce(x, 1)");
+        assert_eq!(spell("{has(m.x, ?1)}"), "position(lower(?1) IN lower(m.x)) > 0");
+    }
+
+    #[test]
+    fn what_is_no_name_is_left_to_the_server_to_refuse() {
+        for text in ["{", "{}", "{nosuch}", "{now", "{ago(x}", "{ now}"] {
+            assert_eq!(DIALECT.spell(text), text);
+        }
+    }
+}
