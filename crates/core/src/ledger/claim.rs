@@ -27,7 +27,7 @@
 //! | leased by another | [`claim`] that joins | leased, in doubt | stays |
 //! | leased by another, or due | any other [`claim`] | as it was: busy | stays |
 //! | leased | its time runs out | free, in doubt | stays |
-//! | leased in this epoch, or free since | [`release`] | free, as much in doubt as before the lease | stays |
+//! | leased in this epoch | [`release`] | free, as much in doubt as before | stays |
 //! | not placed | [`confirm`], in whatever epoch | placed | stays |
 //! | not placed | [`keep_until_due`] | as it was, and due | stays |
 //! | placed | [`confirm`] of another receipt | placed, and a second copy may stand | + 1 |
