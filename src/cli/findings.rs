@@ -14,7 +14,7 @@ use super::{CommandOutcome, counted};
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{AnyLedger, Attempt, LedgerError, Window};
+use onedrop_core::ledger::{Attempt, LedgerError, VerifyLedger, Window};
 use onedrop_core::os::host_name;
 use onedrop_core::pool::Limits;
 use onedrop_core::store::AnyStore;
@@ -37,7 +37,7 @@ pub(super) struct Comparison<'a> {
     /// What it does with a copy.
     pub done: &'static str,
     /// An account that it may write for; `None`: it will write nothing.
-    pub account: fn(&dyn AnyLedger, Instant) -> Result<Option<String>, LedgerError>,
+    pub account: fn(&dyn VerifyLedger, Instant) -> Result<Option<String>, LedgerError>,
     pub work: Compare,
     /// Where it notes how far it has come.
     pub resume: Option<Resume>,
@@ -45,7 +45,7 @@ pub(super) struct Comparison<'a> {
 
 type Compare = fn(
     &Plan<'_>,
-    &dyn AnyLedger,
+    &dyn VerifyLedger,
     &dyn AnyStore,
     &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError>;
@@ -96,7 +96,7 @@ impl Comparison<'_> {
 
     /// Nothing is looked at that is not mounted, nor written or taken out where the store may show
     /// another's mailboxes than those that we name.
-    fn pass_the_gate(&self, ledger: &dyn AnyLedger, store: &dyn AnyStore) -> Result<(), String> {
+    fn pass_the_gate(&self, ledger: &dyn VerifyLedger, store: &dyn AnyStore) -> Result<(), String> {
         let of_the_ledger = |error| format!("ledger: {error}");
         let until = Instant::now() + LEDGER_TIME;
         let gate = Arc::<WayProof>::default();

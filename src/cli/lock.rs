@@ -10,7 +10,7 @@ use jiff::{Timestamp, Unit};
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{AnyLedger, LedgerError, LockClaim, LockRow, LockTheft, RandomValue};
+use onedrop_core::ledger::{LedgerError, LockClaim, LockRow, LockTheft, Locks, RandomValue};
 use onedrop_core::lock_key::hex;
 use onedrop_core::lock_name::{LockName, LockToken};
 use onedrop_core::os::host_name;
@@ -52,7 +52,7 @@ fn told(error: LedgerError) -> String {
 }
 
 fn list(
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Locks,
     name: Option<&LockName>,
     (stale, json): (bool, bool),
     until: Instant,
@@ -160,7 +160,7 @@ fn meant(name: Option<&str>) -> Result<Holding, String> {
 }
 
 fn assert(
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Locks,
     name: Option<&str>,
     min: Duration,
     until: Instant,
@@ -188,7 +188,7 @@ fn no(err: String) -> CommandOutcome {
 }
 
 fn release(
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Locks,
     token: &LockToken,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
@@ -206,7 +206,7 @@ fn release(
 }
 
 fn steal(
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Locks,
     name: &LockName,
     slot: Option<u32>,
     force: bool,

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::terminal::Screen;
 use onedrop_core::duration;
-use onedrop_core::ledger::{AnyLedger, LedgerError, PlannedStep, SchemaVersion};
+use onedrop_core::ledger::{LedgerError, MigrateLedger, PlannedStep, SchemaVersion};
 use onedrop_core::mail_root;
 use onedrop_core::os::host_name;
 use onedrop_site::command_line::MigrateArgs;
@@ -48,7 +48,7 @@ fn root_of_store(loaded: &Loaded, adapters: Adapters) -> Result<Option<PathBuf>,
 }
 
 fn migrate(
-    ledger: &dyn AnyLedger,
+    ledger: &dyn MigrateLedger,
     root: Option<&Path>,
     accept_config: bool,
 ) -> Result<String, String> {
@@ -72,7 +72,7 @@ pub fn say_that_migrate_waits(for_whom: &str) {
     let _ = writeln!(std::io::stderr(), "{for_whom}: waiting for its end");
 }
 
-fn plan(ledger: &dyn AnyLedger, root: Option<&Path>, json: bool) -> Result<String, String> {
+fn plan(ledger: &dyn MigrateLedger, root: Option<&Path>, json: bool) -> Result<String, String> {
     let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
     let until = Instant::now() + TIME;
     let planned = ledger.planned_migration(until).map_err(of_the_ledger)?;

@@ -5,7 +5,7 @@ use std::time::{Instant, UNIX_EPOCH};
 use super::CommandOutcome;
 use super::findings::Comparison;
 use super::terminal::Screen;
-use onedrop_core::ledger::{AnyLedger, LedgerError, Window};
+use onedrop_core::ledger::{LedgerError, VerifyLedger, Window};
 use onedrop_core::verify;
 use onedrop_site::command_line::SettleArgs;
 use onedrop_site::config::Loaded;
@@ -31,7 +31,7 @@ pub(super) fn run(
     comparison.run(loaded, adapters, screen)
 }
 
-fn first(ledger: &dyn AnyLedger, until: Instant) -> Result<Option<String>, LedgerError> {
+fn first(ledger: &dyn VerifyLedger, until: Instant) -> Result<Option<String>, LedgerError> {
     let copies = match ledger.copies_to_settle(false, None, 1, until)? {
         due if due.is_empty() => ledger.copies_to_settle(true, None, 1, until)?,
         due => due,

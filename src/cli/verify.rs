@@ -6,7 +6,7 @@ use super::findings::Comparison;
 use super::resume::{Resume, ResumedPlan};
 use super::terminal::Screen;
 use super::{CommandOutcome, since};
-use onedrop_core::ledger::{AnyLedger, LedgerError, Window};
+use onedrop_core::ledger::{LedgerError, VerifyLedger, Window};
 use onedrop_core::verify;
 use onedrop_site::command_line::VerifyArgs;
 use onedrop_site::config::Loaded;
@@ -41,7 +41,7 @@ pub(super) fn run(
 }
 
 /// Without a copy on record there is nothing to repair.
-fn latest(ledger: &dyn AnyLedger, until: Instant) -> Result<Option<String>, LedgerError> {
+fn latest(ledger: &dyn VerifyLedger, until: Instant) -> Result<Option<String>, LedgerError> {
     let copies = ledger.latest_copies(1, until)?;
     Ok(copies.into_iter().next().map(|(destination, _)| destination.account))
 }

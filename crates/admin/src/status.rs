@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use onedrop_core::duration::brief;
 use onedrop_core::ledger::{
-    AnyLedger, HOSTS_FOR, HostRow, LedgerError, Numbered, OpenCopies, RecentAttempts, Remembered,
-    SchemaVersion,
+    HOSTS_FOR, HostRow, LedgerError, Numbered, OpenCopies, RecentAttempts, Remembered,
+    SchemaVersion, StatusLedger,
 };
 use onedrop_core::text;
 use onedrop_locks::jobs::standing::JobsSeen;
@@ -121,7 +121,7 @@ impl LedgerFacts {
     ///
     /// # Errors
     /// The ledger cannot be asked, or its schema is not this program's to read.
-    pub fn read(ledger: &dyn AnyLedger, until: Instant) -> Result<LedgerFacts, LedgerError> {
+    pub fn read(ledger: &dyn StatusLedger, until: Instant) -> Result<LedgerFacts, LedgerError> {
         let facts = LedgerFacts::without_attempts(ledger, until)?;
         let hosts = ledger.hosts(HOSTS_FOR, until)?;
         Ok(LedgerFacts { hosts, attempts: ledger.recent_attempts(HOUR, until)?, ..facts })
@@ -132,7 +132,7 @@ impl LedgerFacts {
     /// # Errors
     /// As [`read`](LedgerFacts::read).
     pub fn without_attempts(
-        ledger: &dyn AnyLedger,
+        ledger: &dyn StatusLedger,
         until: Instant,
     ) -> Result<LedgerFacts, LedgerError> {
         let schema = ledger.schema_version(until)?;

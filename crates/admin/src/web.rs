@@ -28,7 +28,7 @@ use configured::KeptJobs;
 use findings::KeptFindings;
 use guard::PageGuard;
 use health::KeptHealth;
-use onedrop_core::ledger::{AnyLedger, LedgerError, SchemaVersion};
+use onedrop_core::ledger::{LedgerError, PagesLedger, SchemaVersion};
 use onedrop_net::http::HttpLimits;
 use onedrop_site::config::{Config, OWN_ROLE};
 use page::{Head, Html, NotShown};
@@ -79,7 +79,7 @@ const STYLE: &str = include_str!("web/style.css");
 pub struct Site {
     /// By its whole path: what was put off by it is in the journal.
     config_file: Option<String>,
-    ledger: Arc<dyn AnyLedger>,
+    ledger: Arc<dyn PagesLedger>,
     guard: PageGuard,
     shows_subjects: bool,
     jobs: KeptJobs,
@@ -95,7 +95,7 @@ pub struct Site {
 impl Site {
     pub fn new(
         config: &Config,
-        ledger: Arc<dyn AnyLedger>,
+        ledger: Arc<dyn PagesLedger>,
         password: Option<SecretString>,
         host: String,
     ) -> Site {

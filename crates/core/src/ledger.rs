@@ -51,8 +51,9 @@ pub use pages::{
     SLOWER_MS, first_since,
 };
 pub use port::{
-    AccountServer, Accounts, AnyLedger, Audit, Ledger, OpenTurn, Proofs, Records, Schema,
-    ToConfirm, Turn,
+    AccountServer, Accounts, AnyLedger, Audit, JobLedger, Ledger, MigrateLedger, OpenTurn,
+    PagesLedger, Proofs, Records, ReplayLedger, RoutingLedger, Schema, StatusLedger, ToConfirm,
+    Turn, VerifyLedger,
 };
 pub use retention::{
     BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, LATE, PassedBy, PurgeBatch, PurgeCursor,

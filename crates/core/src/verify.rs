@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
 
 use crate::clock::Clock;
-use crate::ledger::{AnyLedger, Attempt, CopyOnRecord, LedgerError, Standing, Window};
+use crate::ledger::{Attempt, CopyOnRecord, LedgerError, Standing, VerifyLedger, Window};
 use crate::lock_key::Hash;
 use crate::message::SoughtVariant;
 use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError, Unsearched};
@@ -102,7 +102,7 @@ pub fn since(text: &str, now: SystemTime) -> Option<SystemTime> {
 /// One worker's part of a run.
 struct Verification<'a, 'p> {
     plan: &'a Plan<'p>,
-    ledger: &'a dyn AnyLedger,
+    ledger: &'a dyn VerifyLedger,
     store: &'a dyn AnyStore,
     /// An account whose mailboxes cannot be used.
     out_of_reach: Option<String>,
@@ -127,7 +127,7 @@ enum Unverified {
 impl<'a, 'p> Verification<'a, 'p> {
     fn new(
         plan: &'a Plan<'p>,
-        ledger: &'a dyn AnyLedger,
+        ledger: &'a dyn VerifyLedger,
         store: &'a dyn AnyStore,
         tell: &'a mut dyn FnMut(News),
     ) -> Verification<'a, 'p> {

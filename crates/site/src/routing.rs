@@ -14,7 +14,7 @@ use onedrop_core::directory::{
     Asked, Destination, Directory, Home, Known, is_account_name, mailbox_name,
 };
 use onedrop_core::envelope::Envelope;
-use onedrop_core::ledger::{AccountServer, AnyLedger, LedgerError};
+use onedrop_core::ledger::{AccountServer, LedgerError, RoutingLedger};
 use onedrop_core::message::Message;
 use onedrop_core::sender;
 
@@ -59,7 +59,7 @@ impl Routing {
     pub fn account_of(
         &self,
         address: &str,
-        ledger: &dyn AnyLedger,
+        ledger: &dyn RoutingLedger,
         until: Instant,
     ) -> Result<Option<Home>, Failure> {
         let known = self.known(address);
@@ -72,7 +72,7 @@ impl Routing {
     fn home_of(
         &self,
         known: Known,
-        ledger: &dyn AnyLedger,
+        ledger: &dyn RoutingLedger,
         until: Instant,
     ) -> Result<Option<Home>, Failure> {
         let asked = match known {
@@ -92,7 +92,7 @@ impl Routing {
         &self,
         address: &str,
         known: &Known,
-        ledger: &dyn AnyLedger,
+        ledger: &dyn RoutingLedger,
         until: Instant,
     ) -> Result<(), Failure> {
         let asked = self.directory.asked(address);
@@ -124,7 +124,7 @@ impl Routing {
     fn account_by_query(
         &self,
         asked: &Asked,
-        ledger: &dyn AnyLedger,
+        ledger: &dyn RoutingLedger,
         until: Instant,
     ) -> Result<Option<Home>, Failure> {
         let Some(query) = &self.directory.query else { return Ok(None) };
@@ -183,7 +183,7 @@ impl Routing {
         own: &[Option<Destination>],
         message: &Message,
         envelope: &Envelope,
-        ledger: &dyn AnyLedger,
+        ledger: &dyn RoutingLedger,
         until: Instant,
     ) -> Result<Vec<Destination>, Failure> {
         let mut destinations = Routing::mailboxes(own);
@@ -226,7 +226,7 @@ impl Routing {
     fn author_account(
         &self,
         address: &str,
-        ledger: &dyn AnyLedger,
+        ledger: &dyn RoutingLedger,
         until: Instant,
     ) -> Result<Option<String>, Failure> {
         match self.home_of(self.known(address), ledger, until) {

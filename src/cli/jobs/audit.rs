@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{CommandOutcome, ended, told};
 use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::duration::brief;
-use onedrop_core::ledger::{AnyLedger, JobRow, LockHolder, LockRequest, LockTry, RandomValue};
+use onedrop_core::ledger::{JobLedger, JobRow, LockHolder, LockRequest, LockTry, RandomValue};
 use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::jobs;
@@ -31,7 +31,7 @@ struct JobFinding {
 
 pub(super) fn run(
     jobs: &[JobSettings],
-    ledger: &dyn AnyLedger,
+    ledger: &dyn JobLedger,
     remove_ghosts: bool,
     json: bool,
     until: Instant,
@@ -111,7 +111,7 @@ fn of_job(standing: &JobStanding<'_>, seen: &JobsSeen) -> Vec<JobFinding> {
 fn of_ghost(
     row: &JobRow,
     seen: &JobsSeen,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn JobLedger,
     remove: bool,
     until: Instant,
 ) -> Result<JobFinding, String> {
@@ -137,7 +137,7 @@ fn of_ghost(
 /// Removes a job while nobody else can have its lock; or why not.
 fn removed(
     row: &JobRow,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn JobLedger,
     until: Instant,
 ) -> Result<Result<(), String>, String> {
     let Ok(name) = jobs::lock_name(&row.name) else {
@@ -167,7 +167,7 @@ fn removed(
 
 fn remove(
     row: &JobRow,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn JobLedger,
     until: Instant,
 ) -> Result<Result<(), String>, String> {
     Ok(match ledger.remove_job(&row.name, row.revision, until).map_err(told)? {

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::{CommandOutcome, configured, ended, local, told};
 use onedrop_core::ledger::{
-    AnyLedger, JobChange, JobRow, JobRun, JobTrigger, JobsOnRecord, RandomValue,
+    JobChange, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, RandomValue,
 };
 use onedrop_core::text;
 use onedrop_locks::jobs::plan;
@@ -37,7 +37,7 @@ pub(super) fn pause(
     name: &str,
     note: &str,
     jobs: &[JobSettings],
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Jobs,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
     let job = configured(name, jobs)?;
@@ -57,7 +57,7 @@ pub(super) fn pause(
 pub(super) fn resume(
     name: &str,
     jobs: &[JobSettings],
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Jobs,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
     configured(name, jobs)?;
@@ -72,7 +72,7 @@ pub(super) fn resume(
 pub(super) fn reset(
     name: &str,
     jobs: &[JobSettings],
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Jobs,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
     let job = configured(name, jobs)?;
@@ -90,7 +90,7 @@ pub(super) fn mark_done(
     name: &str,
     until_due: Option<&str>,
     jobs: &[JobSettings],
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Jobs,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
     let job = configured(name, jobs)?;
@@ -125,7 +125,7 @@ fn due(row: &JobRow, now: SystemTime) -> String {
 /// Reads, plans and writes, again where the row has changed between.
 fn change(
     name: &str,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Jobs,
     until: Instant,
     plan: impl Fn(&[JobRow], SystemTime) -> Result<RowChange, String>,
 ) -> Result<CommandOutcome, String> {

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::{CommandOutcome, ended, paint, rfc_3339, told};
 use crate::cli::terminal::Screen;
 use onedrop_core::duration::brief;
-use onedrop_core::ledger::{AnyLedger, JobRow, LockRow};
+use onedrop_core::ledger::{JobLedger, JobRow, LockRow};
 use onedrop_core::text;
 use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen, since};
 use onedrop_site::config::JobSettings;
 
 pub(super) fn run(
     jobs: &[JobSettings],
-    ledger: &dyn AnyLedger,
+    ledger: &dyn JobLedger,
     json: bool,
     until: Instant,
     screen: Screen,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CommandOutcome, configured, ended, list, local, paint, rfc_3339, told};
 use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::duration::brief;
-use onedrop_core::ledger::{AnyLedger, JobOutcome, JobRun};
+use onedrop_core::ledger::{JobLedger, JobOutcome, JobRun};
 use onedrop_core::text;
 use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen, since};
 use onedrop_site::config::JobSettings;
@@ -21,7 +21,7 @@ const TIMES: usize = 5;
 pub(super) fn run(
     name: &str,
     jobs: &[JobSettings],
-    ledger: &dyn AnyLedger,
+    ledger: &dyn JobLedger,
     json: bool,
     until: Instant,
     screen: Screen,

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use onedrop_admin::status::{self, LedgerFacts, SeenByHost, StatusFigures, StatusGauges};
-use onedrop_core::ledger::{AnyLedger, LedgerError};
+use onedrop_core::ledger::{LedgerError, StatusLedger};
 use onedrop_core::os::host_name;
 use onedrop_site::config::{Config, Loaded, Opens};
 use onedrop_site::service::{Adapters, ONE};
@@ -84,7 +84,7 @@ fn look(
 
 /// Says that this host is there, and asks how things are.
 fn figures(
-    ledger: &dyn AnyLedger,
+    ledger: &dyn StatusLedger,
     loaded: &Loaded,
     until: Instant,
 ) -> Result<StatusFigures, LedgerError> {

@@ -14,7 +14,7 @@ use nix::unistd::User;
 use super::CheckContext;
 use super::finding::{Finding, Severity};
 use onedrop_core::duration;
-use onedrop_core::ledger::{AnyLedger, LedgerError, Numbered, SchemaVersion};
+use onedrop_core::ledger::{LedgerError, Numbered, SchemaVersion, StatusLedger};
 use onedrop_site::config::{Config, LedgerUrl, Opens, password_fault};
 use onedrop_site::service::ONE;
 
@@ -193,14 +193,14 @@ enum LedgersCompared {
 /// # Errors
 /// Those of `theirs`.
 fn compare(
-    theirs: &dyn AnyLedger,
-    ours: &dyn AnyLedger,
+    theirs: &dyn StatusLedger,
+    ours: &dyn StatusLedger,
     until: Instant,
 ) -> Result<LedgersCompared, LedgerError> {
     theirs.schema_version(until).and_then(SchemaVersion::check)?;
     let their_since = theirs.remembered(until)?.since;
     let their_last = theirs.last_row(Numbered::Message, until)?;
-    let digest = |ledger: &dyn AnyLedger, number| -> Result<_, LedgerError> {
+    let digest = |ledger: &dyn StatusLedger, number| -> Result<_, LedgerError> {
         Ok(ledger.story(number, until)?.map(|message| (message.digest, message.recorded_at)))
     };
     let their_digest = their_last.map(|(number, _)| digest(theirs, number)).transpose()?;

@@ -14,7 +14,7 @@ use onedrop_core::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, P
 use onedrop_core::directory::Destination;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::{
-    AnyLedger, Attempt, CopyState, LeaseTerms, LedgerError, RandomValue, RawMessage, Recorded,
+    Attempt, CopyState, LeaseTerms, LedgerError, RandomValue, RawMessage, Recorded, ReplayLedger,
 };
 use onedrop_core::message::{DedupBy, Identity, Message};
 use onedrop_core::receipt::Receipt;
@@ -59,7 +59,7 @@ pub enum ReplayedEnd {
 /// told.
 pub fn from_ledger(
     plan: &ReplayPlan<'_>,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn ReplayLedger,
     store: &dyn Store,
     tell: &mut dyn FnMut(&Replayed<'_>),
 ) -> Result<Option<&'static str>, LedgerError> {
@@ -109,7 +109,7 @@ fn is_to_be_placed((one, receipt): &(Destination, Option<Receipt>), raw: &RawMes
 
 fn place(
     plan: &ReplayPlan<'_>,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn ReplayLedger,
     store: &dyn Store,
     raw: &RawMessage,
     destination: &Destination,

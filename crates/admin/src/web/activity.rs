@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use onedrop_core::ledger::{
-    ActivityRow, AnyLedger, LedgerError, Numbered, Pages, SLOWER_MS, first_since,
+    ActivityRow, LedgerError, Numbered, PagesLedger, SLOWER_MS, first_since,
 };
 
 /// Minutes in which an attempt that has begun may still end, and more: a delivery gives up before.
@@ -79,7 +79,7 @@ pub struct Day {
 
 impl Activity {
     /// The last day, with what came in the meantime; while another counts that, as it was.
-    pub fn day(&self, ledger: &dyn AnyLedger) -> Result<Day, LedgerError> {
+    pub fn day(&self, ledger: &dyn PagesLedger) -> Result<Day, LedgerError> {
         let now = minute_of(ledger.time());
         let is_old = self.counted().at.is_none_or(|at| at.elapsed() >= FRESH);
         let turn = is_old.then(|| self.catching_up.try_lock());
@@ -95,7 +95,7 @@ impl Activity {
     }
 
     /// Counts what came; only by the one that holds `catching_up`.
-    fn catch_up(&self, ledger: &dyn AnyLedger, now: i64) -> Result<(), LedgerError> {
+    fn catch_up(&self, ledger: &dyn PagesLedger, now: i64) -> Result<(), LedgerError> {
         let known = self.counted().to;
         // Of a day that nobody has looked at the hours are counted by `fill`.
         let is_new = known == 0 || known > now + OPEN || known < now - HOUR;
@@ -110,7 +110,7 @@ impl Activity {
     }
 
     /// Counts what is missing of the last day, an hour at a time, the newest first.
-    pub fn fill(&self, ledger: &dyn AnyLedger) -> Result<(), LedgerError> {
+    pub fn fill(&self, ledger: &dyn PagesLedger) -> Result<(), LedgerError> {
         loop {
             let now = minute_of(ledger.time());
             let turn = self.catching_up.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,12 +237,12 @@ fn first_minute(now: i64) -> i64 {
 }
 
 fn counted_between(
-    ledger: &dyn AnyLedger,
+    ledger: &dyn PagesLedger,
     from: i64,
     to: Option<i64>,
 ) -> Result<Vec<ActivityRow>, LedgerError> {
     let until = Instant::now() + TIME;
-    let pages: &dyn Pages = ledger;
+    let pages: &dyn PagesLedger = ledger;
     let first = first_since(pages, Numbered::Attempt, time_of(from), until)?;
     // Rows behind may be a little older than those before them.
     let end = match to {

@@ -324,39 +324,32 @@ pub trait Schema: Send + Sync {
     fn prove_exclusion(&self, name: &str, until: Instant) -> Result<(), String>;
 }
 
-/// All that an adapter is.
-pub trait AnyLedger:
-    Ledger
-    + Accounts
-    + Proofs
-    + Records
-    + Audit
-    + Settling
-    + Retention
-    + Schema
-    + Overview
-    + Durability
-    + Locks
-    + Jobs
-    + Pages
-    + Connections
-{
+/// Defines what several callers need of a ledger together.
+macro_rules! needs {
+    ($($(#[$doc:meta])* $name:ident: $first:ident $(+ $more:ident)*;)*) => {$(
+        $(#[$doc])*
+        pub trait $name: $first $(+ $more)* {}
+
+        impl<L: $first $(+ $more)*> $name for L {}
+    )*};
 }
 
-impl<L> AnyLedger for L where
-    L: Ledger
-        + Accounts
-        + Proofs
-        + Records
-        + Audit
-        + Settling
-        + Retention
-        + Schema
-        + Overview
-        + Durability
-        + Locks
-        + Jobs
-        + Pages
-        + Connections
-{
+needs! {
+    /// Finding mailboxes: the site's query, and what had mail before.
+    RoutingLedger: Accounts + Ledger;
+    /// `migrate`: the schema, and what the ledger knows of the mail root.
+    MigrateLedger: Schema + Proofs;
+    /// `verify` and `settle`.
+    VerifyLedger: Ledger + Audit + Settling + Schema;
+    /// Placing again what the ledger keeps.
+    ReplayLedger: Ledger + Retention + Schema;
+    /// Running jobs: their rows, their locks, and the row of the host.
+    JobLedger: Jobs + Locks + Overview;
+    /// Telling how things are.
+    StatusLedger: JobLedger + Pages + Retention + Schema;
+    /// The web pages.
+    PagesLedger: StatusLedger + Ledger + Connections;
+    /// All that an adapter is; `main` chooses one.
+    AnyLedger: PagesLedger + RoutingLedger + MigrateLedger + VerifyLedger + ReplayLedger
+        + Records + Durability;
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::difference::{News, Tally};
 use super::in_order::InOrder;
 use super::{Plan, Verification};
-use crate::ledger::{AnyLedger, LedgerError};
+use crate::ledger::{LedgerError, VerifyLedger};
 use crate::store::AnyStore;
 
 /// Accounts that are read from the ledger at a time.
@@ -20,7 +20,7 @@ const ACCOUNTS: u32 = 500;
 /// The ledger cannot be read or written. What the store refuses is told and counted.
 pub fn verify(
     plan: &Plan<'_>,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn VerifyLedger,
     store: &dyn AnyStore,
     tell: &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError> {
@@ -42,7 +42,7 @@ pub fn verify(
 /// What the workers of a verification share.
 struct Run<'a> {
     plan: &'a Plan<'a>,
-    ledger: &'a dyn AnyLedger,
+    ledger: &'a dyn VerifyLedger,
     store: &'a dyn AnyStore,
     accounts: Mutex<AccountQueue>,
     told: &'a InOrder<'a>,

@@ -15,8 +15,8 @@ use super::difference::{Level, News, Tally, Topic};
 use super::{DAY, Plan, Unverified, Verification};
 use crate::clock;
 use crate::ledger::{
-    AnyLedger, Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms,
-    LedgerError, OVERDUE, RandomValue, Standing, ToConfirm, WATCH,
+    Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError,
+    OVERDUE, RandomValue, Standing, ToConfirm, VerifyLedger, WATCH,
 };
 use crate::message::{Message, sent_at};
 use crate::store::{AnyStore, FoundCopy, Proof, Receipt};
@@ -31,7 +31,7 @@ const PAGE: u32 = 500;
 /// The ledger cannot be read or written. What the store refuses is told and counted.
 pub fn settle(
     plan: &Plan<'_>,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn VerifyLedger,
     store: &dyn AnyStore,
     tell: &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError> {

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use super::plan::{self, JobPlan, JobStep};
 use super::rfc_3339;
 use crate::jobs::JobSettings;
-use onedrop_core::ledger::{AnyLedger, JobOutcome, JobRun, JobTrigger, LedgerError};
+use onedrop_core::ledger::{JobOutcome, JobRun, JobTrigger, Jobs, LedgerError};
 
 /// How many runs are looked through.
 const NEWEST: u32 = 1000;
@@ -21,7 +21,7 @@ const OLDER: usize = 200;
 pub fn passed_over(
     job: &JobSettings,
     plan: &JobPlan,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn Jobs,
     until: Instant,
 ) -> Result<JobPlan, LedgerError> {
     let mut on_record = ledger.job_runs(&job.name, NEWEST, until)?;

@@ -22,7 +22,7 @@ use crate::lock::{
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::exit::{self, LockEnding};
 use onedrop_core::ledger::{
-    AnyLedger, JobChange, JobOutcome, JobRow, JobRun, JobsOnRecord, LedgerError, LockClaim,
+    JobChange, JobLedger, JobOutcome, JobRow, JobRun, JobsOnRecord, LedgerError, LockClaim,
     LockHolder, Locks, RandomValue,
 };
 
@@ -61,7 +61,7 @@ pub enum RunWhy {
 ///
 /// # Errors
 /// What keeps it from being tried.
-pub fn run(request: JobRequest, ledger: Arc<dyn AnyLedger>) -> Result<LockEnding, String> {
+pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding, String> {
     let terms = LockTerms::new(TTL, GRACE)?;
     let name = lock_name(&request.job.name)?;
     let mut words = request.job.command.iter().map(OsString::from);
@@ -153,7 +153,7 @@ enum Decision {
 /// The record of one run.
 struct JobRecord {
     request: JobRequest,
-    ledger: Arc<dyn AnyLedger>,
+    ledger: Arc<dyn JobLedger>,
     /// It is made again as it was, until the ledger has said what became of it.
     pending: Option<Box<PendingChange>>,
     begun: Option<BegunRun>,

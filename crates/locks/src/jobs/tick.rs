@@ -23,7 +23,7 @@ use super::plan::{self, JobPlan, JobStep, LockSight};
 use super::{held_job, refused};
 use crate::jobs::{JobSettings, JobsSettings};
 use onedrop_core::exit::RunStatus;
-use onedrop_core::ledger::{AnyLedger, JobChange, JobRow, JobsOnRecord, LedgerError, RandomValue};
+use onedrop_core::ledger::{JobChange, JobLedger, JobRow, JobsOnRecord, LedgerError, RandomValue};
 use onedrop_core::os::host_name;
 
 /// How many runs of this process may go on at a time.
@@ -60,7 +60,7 @@ pub enum TickEnd {
 pub fn tick(
     settings: JobsSettings,
     read: ReadJobs<'_>,
-    ledger: &dyn AnyLedger,
+    ledger: &dyn JobLedger,
     program: OwnProgram,
 ) -> Result<TickEnd, String> {
     let signals = Signals::catch().map_err(|error| format!("cannot start: {error}"))?;
@@ -161,7 +161,7 @@ struct JobProcess {
 
 struct Tick<'a> {
     settings: JobsSettings,
-    ledger: &'a dyn AnyLedger,
+    ledger: &'a dyn JobLedger,
     program: OwnProgram,
     runs: Vec<JobProcess>,
     /// The revision of each job as it was last started here, and when: it is not started again for
