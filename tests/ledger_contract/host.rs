@@ -1,5 +1,7 @@
 //! A ledger for one test ([`Rig`]), and what the tests want of a handle on it ([`Host`]).
 
+pub use onedrop::ledger::claim::TurnState;
+
 use super::*;
 
 /// A ledger of its own for one test, with its schema at [`SCHEMA_VERSION`].
@@ -353,14 +355,6 @@ pub struct Taken<'a> {
     turn: Option<Box<dyn OpenTurn + 'a>>,
 }
 
-/// What a row said when its copy's lock was held.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TurnState {
-    Ours { in_doubt: bool },
-    Placed(Receipt),
-    EpochGone,
-}
-
 pub const OURS: TurnState = TurnState::Ours { in_doubt: false };
 pub const OURS_IN_DOUBT: TurnState = TurnState::Ours { in_doubt: true };
 
@@ -377,6 +371,10 @@ impl<'a> From<Turn<'a>> for Taken<'a> {
 }
 
 impl Taken<'_> {
+    pub fn state(&self) -> &TurnState {
+        &self.state
+    }
+
     pub fn try_confirm(self, claim: &Claim, receipt: &Receipt) -> Result<Confirmed, LedgerError> {
         self.try_confirm_until(claim, receipt, soon())
     }

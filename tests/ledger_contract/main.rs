@@ -4,6 +4,7 @@
 
 mod attempts;
 mod claims;
+mod claims_table;
 mod clocks;
 mod company;
 mod growth;

@@ -20,6 +20,12 @@ pub struct MemoryRig {
     handles: Mutex<Vec<Arc<MemoryLedger>>>,
 }
 
+impl MemoryRig {
+    pub fn ledger(&self) -> &MemoryLedger {
+        &self.ledger
+    }
+}
+
 impl Rig for MemoryRig {
     fn ledger(&self) -> Arc<dyn AnyLedger> {
         let handle = Arc::new(self.ledger.clone());
@@ -121,6 +127,10 @@ impl SqliteRig {
 
     pub fn clocks(&self) -> &SteppedClocks {
         &self.clocks
+    }
+
+    pub fn now(&self) -> BootTime {
+        Clocks::boot(&*self.clocks).expect("a boot")
     }
 
     fn path(&self) -> PathBuf {

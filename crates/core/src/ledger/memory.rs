@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::claim::TurnState;
+use super::claim::{Change, TurnState};
 use super::durability::{Durability, Lasting};
 use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::units;
@@ -23,6 +23,7 @@ use crate::message::Identity;
 use crate::pool::Connections;
 use crate::receipt::Receipt;
 
+pub use rows::MemoryCopy;
 use rows::Rows;
 
 mod jobs;
@@ -114,6 +115,22 @@ impl MemoryLedger {
     /// The bytes that are kept are lost, or an administrator has deleted them.
     pub fn give_up_kept(&self) {
         self.rows().messages.values_mut().for_each(|message| message.kept = None);
+    }
+
+    /// Puts a message on record that has no copies: its number, what names it, and whether its
+    /// copies look back.
+    pub fn put_message(&self, (number, identity, looks_back): (i64, &Identity, bool)) {
+        self.rows().put_message(number, identity, looks_back);
+    }
+
+    /// Puts a copy of a message on record as it is after this change.
+    pub fn put_copy(&self, copy: i64, message: i64, to: &Destination, change: Change) {
+        self.rows().put_copy(copy, message, to, change);
+    }
+
+    /// All copies on record.
+    pub fn copies(&self) -> Vec<MemoryCopy> {
+        self.rows().ruled()
     }
 
     /// What was recorded before `at` is forgotten, as far as the ledger knows: it began then.

@@ -7,8 +7,9 @@ use super::rows::{CopyRow, Rows};
 use crate::ledger::claim;
 use crate::ledger::retention::LATE;
 use crate::ledger::{
-    BatchTerms, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PassedBy, PurgeBatch,
-    PurgeCursor, PurgeWhat, RandomValue, RawMessage, Remembered, Retention, units, wanted_hashes,
+    BatchTerms, CopyFacts, ForgetBatch, ForgetWhat, ForgottenCopy, LedgerError, PassedBy,
+    PurgeBatch, PurgeCursor, PurgeWhat, RandomValue, RawMessage, Remembered, Retention, units,
+    wanted_hashes,
 };
 use crate::message::Facts;
 
@@ -279,6 +280,7 @@ impl Rows {
                         let change = claim::forget(&row, RandomValue::default());
                         if let Some(copy) = self.write(number, change) {
                             copy.by_sender = false;
+                            copy.facts = CopyFacts::default();
                         }
                     }
                 }

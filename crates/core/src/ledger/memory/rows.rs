@@ -89,6 +89,18 @@ pub struct CopyRow {
     pub by_sender: bool,
 }
 
+/// A copy on record, as the rules see it.
+#[derive(Debug, Clone)]
+pub struct MemoryCopy {
+    /// The numbers of the message's row and of its own.
+    pub message: i64,
+    pub copy: i64,
+    pub row: claim::Row,
+    /// In what time it is to be looked at again.
+    pub look_in: Option<Duration>,
+    pub facts: CopyFacts,
+}
+
 /// A slot of a named lock, as long as the ledger lives.
 pub struct SlotRow {
     pub name: LockName,
@@ -264,6 +276,39 @@ impl Rows {
             due_in: row.due_at.map(|at| at.saturating_sub(now)),
             kept: self.messages.get(&row.message).is_some_and(|message| message.kept.is_some()),
         })
+    }
+
+    pub fn put_message(&mut self, number: i64, identity: &Identity, looks_back: bool) {
+        let row = MessageRow {
+            identity: identity.clone(),
+            facts: Facts::default(),
+            has_facts: true,
+            size_bytes: 1,
+            raw: None,
+            recorded_at: self.time.wall_clock(),
+            looks_back,
+            kept: None,
+            kept_at: self.time.now(),
+        };
+        self.messages.insert(number, row);
+    }
+
+    pub fn put_copy(&mut self, copy: i64, message: i64, to: &Destination, change: Change) {
+        if let Some(message) = self.messages.get_mut(&message).filter(|_| change.row.kept) {
+            message.kept = Some((Vec::new(), String::new()));
+        }
+        self.copies.insert(copy, CopyRow::new(message, to, false));
+        self.write(copy, change);
+    }
+
+    pub fn ruled(&self) -> Vec<MemoryCopy> {
+        let now = self.time.now();
+        let ruled = |(copy, one): (&i64, &CopyRow)| {
+            let look_in = self.unsettled.get(copy).map(|at| at.saturating_sub(now));
+            let (message, copy, facts) = (one.message, *copy, one.facts);
+            Some(MemoryCopy { message, copy, row: self.rules(copy)?, look_in, facts })
+        };
+        self.copies.iter().filter_map(ruled).collect()
     }
 
     /// Writes what the rules say, but for bytes that are kept.
