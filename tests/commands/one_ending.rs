@@ -35,7 +35,7 @@ fn end_by(number: usize) {
     let text = ENDINGS[number].0.trim_end();
     let after_status = || text.split_once(' ').map_or("", |(_, text)| text).to_owned();
     match number {
-        0 => exit::end(&Outcome::Delivered(text.to_owned())),
+        0 => exit::end(&Outcome::delivered(text)),
         1 => exit::end(&Outcome::TempFail(Status::TEMPORARY, after_status())),
         2 => exit::end(&Outcome::PermFail(Status::UNKNOWN_MAILBOX, after_status())),
         3 => exit::end_command(text, "", Verdict::No),

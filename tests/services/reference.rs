@@ -300,7 +300,7 @@ fn the_exits_page_has_every_ending() {
         let line = String::from_utf8(reply(&outcome)).expect("ASCII");
         replies.insert(line.split(' ').take(2).collect::<Vec<_>>().join(" "));
     }
-    exits.insert(("0".to_owned(), Outcome::Delivered(String::new()).status().to_string()));
+    exits.insert(("0".to_owned(), Outcome::delivered("").status().to_string()));
     let rows = page.rows("onedrop deliver");
     let shown: BTreeSet<_> = rows
         .iter()
@@ -324,7 +324,7 @@ fn the_exits_page_has_every_ending() {
 
 #[test]
 fn the_reasons_page_has_every_reason_with_its_statuses() {
-    let delivered = (Reason::Delivered, Outcome::Delivered(String::new()));
+    let delivered = (Reason::Delivered, Outcome::delivered(""));
     let failed = failures()
         .into_iter()
         .map(|(failure, over_quota)| (failure.reason(), failure.outcome(over_quota)));

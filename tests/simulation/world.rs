@@ -288,7 +288,8 @@ impl World {
             let outcome = endings.as_ref().map(|endings| &endings[at].outcome);
             self.tell(|| format!("{name}: {recipient} {outcome:?}"));
             match outcome {
-                Some(Outcome::Delivered(text)) => {
+                Some(outcome @ Outcome::Delivered(_)) => {
+                    let text = outcome.text();
                     if text.contains("instead_of=") {
                         self.see("a copy goes to INBOX");
                     }

@@ -318,7 +318,7 @@ fn what_does_not_fit_on_a_line_is_not_said() {
 #[test]
 fn each_outcome_has_its_digits() {
     let cases = [
-        (Outcome::Delivered("stored".into()), "250 2.0.0 stored\r\n"),
+        (Outcome::delivered("stored"), "250 2.0.0 stored\r\n"),
         (Outcome::TempFail(Status::TEMPORARY, "later".into()), "451 4.3.0 later\r\n"),
         (Outcome::TempFail(Status::MAILBOX_FULL, "full".into()), "452 4.2.2 full\r\n"),
         (Outcome::PermFail(Status::UNKNOWN_MAILBOX, "nobody".into()), "550 5.1.1 nobody\r\n"),
@@ -331,9 +331,9 @@ fn each_outcome_has_its_digits() {
 
 #[test]
 fn a_text_can_neither_end_the_line_nor_outgrow_it() {
-    let text = Outcome::Delivered("a\r\n250 2.0.0 b\0\x1b\u{9b}é\u{2028}".into());
+    let text = Outcome::delivered("a\r\n250 2.0.0 b\0\x1b\u{9b}é\u{2028}");
     assert_eq!(reply(&text), b"250 2.0.0 a  250 2.0.0 b   ? \r\n");
-    let long = reply(&Outcome::Delivered("é".repeat(2000)));
+    let long = reply(&Outcome::delivered("é".repeat(2000)));
     assert_eq!(long.len(), reply::LONGEST);
     assert!(long.ends_with(b"?\r\n"));
 }

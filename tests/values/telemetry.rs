@@ -131,7 +131,7 @@ fn records_go_on_after_the_journal_has_started_again() {
 fn a_record_names_its_priority_and_a_line_has_a_time() {
     let failed = |status| Outcome::TempFail(status, "why".to_owned());
     let cases = [
-        (Outcome::Delivered("stored".to_owned()), "6", "INFO"),
+        (Outcome::delivered("stored"), "6", "INFO"),
         (failed(Status::TEMPORARY), "5", "NOTICE"),
         (failed(Status::MAILBOX_FULL), "5", "NOTICE"),
         (failed(Status::OUR_SETUP), "3", "ERROR"),

@@ -49,7 +49,7 @@ pub fn status(outcome: &Outcome) -> ExitCode {
 /// The one line about `outcome`, with its line end.
 pub fn line(outcome: &Outcome) -> String {
     let text = match outcome {
-        Outcome::Delivered(text) => text.clone(),
+        Outcome::Delivered(_) => outcome.text().into_owned(),
         Outcome::TempFail(..) | Outcome::PermFail(..) => {
             format!("{} {}", outcome.status(), outcome.text())
         }

@@ -2,6 +2,7 @@
 //! text; and its [`Reason`]. Which of them a failure is, `deliver/verdict.rs` decides. A peer's
 //! reply is permanent only where its code and its status both say so.
 
+use std::borrow::Cow;
 use std::fmt;
 
 mod reason;
@@ -80,19 +81,30 @@ pub enum UnknownAccount {
 /// The end of a delivery for one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    Delivered(String),
+    /// What became of each copy, in its order; at least one text.
+    Delivered(Vec<String>),
     TempFail(Status, String),
     PermFail(Status, String),
 }
 
+/// Stands between the texts of several copies, or recipients.
+const BETWEEN: &str = "; ";
+
 impl Outcome {
+    /// With one text.
+    pub fn delivered(text: impl Into<String>) -> Outcome {
+        Outcome::Delivered(vec![text.into()])
+    }
+
     /// How a server of ours says that a delivery ended: its reply's code and the text after it,
     /// which begins with the status (RFC 2034). Permanent is only what is so by code and status,
     /// and concerns the mail.
     pub fn of_reply(code: u16, reply: &str) -> Outcome {
         let (first, rest) = reply.split_once(' ').unwrap_or((reply, ""));
         match (code / 100, Status::parse(first)) {
-            (2, Some(status)) if status.class == 2 => Outcome::Delivered(rest.to_owned()),
+            (2, Some(status)) if status.class == 2 => {
+                Outcome::Delivered(rest.split(BETWEEN).map(str::to_owned).collect())
+            }
             (4, Some(status)) if status.class == 4 => Outcome::TempFail(status, rest.to_owned()),
             (5, Some(status)) if status.class == 5 && !status.is_about_the_protocol() => {
                 Outcome::PermFail(status, rest.to_owned())
@@ -121,12 +133,11 @@ impl Outcome {
         }
     }
 
-    /// What happened, in words.
-    pub fn text(&self) -> &str {
+    /// What happened; of several copies in one text.
+    pub fn text(&self) -> Cow<'_, str> {
         match self {
-            Outcome::Delivered(text) | Outcome::TempFail(_, text) | Outcome::PermFail(_, text) => {
-                text
-            }
+            Outcome::Delivered(copies) => Cow::Owned(copies.join(BETWEEN)),
+            Outcome::TempFail(_, text) | Outcome::PermFail(_, text) => Cow::Borrowed(text),
         }
     }
 
@@ -149,17 +160,17 @@ impl Outcome {
             }
             outcome => format!("<{recipient}>: {}", outcome.text()),
         };
-        let text = || first.iter().chain(&others).map(told).collect::<Vec<_>>().join("; ");
+        let text = || first.iter().chain(&others).map(told).collect::<Vec<_>>().join(BETWEEN);
         match &worst {
             // A copy that several recipients share is named once.
-            Outcome::Delivered(text) => {
-                let mut copies: Vec<&str> = Vec::new();
-                for copy in text.split("; ") {
-                    if !copies.contains(&copy) {
-                        copies.push(copy);
+            Outcome::Delivered(all) => {
+                let mut copies: Vec<String> = Vec::new();
+                for copy in all {
+                    if !copies.contains(copy) {
+                        copies.push(copy.clone());
                     }
                 }
-                Outcome::Delivered(copies.join("; "))
+                Outcome::Delivered(copies)
             }
             _ if ends.iter().all(|(_, outcome)| *outcome == worst) => worst,
             Outcome::TempFail(status, _) => Outcome::TempFail(*status, text()),
@@ -169,15 +180,15 @@ impl Outcome {
 
     /// One ending for several copies: one that can be tried again wins, then one that cannot.
     pub fn worst(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
-        let worst = outcomes.into_iter().reduce(|one, other| match (&one, &other) {
-            (Outcome::TempFail(..), _) => one,
-            (_, Outcome::TempFail(..)) => other,
-            (Outcome::PermFail(..), _) => one,
-            (_, Outcome::PermFail(..)) => other,
-            (Outcome::Delivered(a), Outcome::Delivered(b)) => {
-                Outcome::Delivered(format!("{a}; {b}"))
+        let worst = outcomes.into_iter().reduce(|one, other| match (one, other) {
+            (one @ Outcome::TempFail(..), _) => one,
+            (_, other @ Outcome::TempFail(..)) => other,
+            (one @ Outcome::PermFail(..), _) => one,
+            (_, other @ Outcome::PermFail(..)) => other,
+            (Outcome::Delivered(one), Outcome::Delivered(other)) => {
+                Outcome::Delivered(one.into_iter().chain(other).collect())
             }
         });
-        worst.unwrap_or_else(|| Outcome::Delivered("nothing to do".to_owned()))
+        worst.unwrap_or_else(|| Outcome::delivered("nothing to do"))
     }
 }

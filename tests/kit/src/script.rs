@@ -265,7 +265,7 @@ fn outcome(recipient: &str) -> Outcome {
     if recipient.starts_with("full") {
         return Outcome::TempFail(Status::MAILBOX_FULL, format!("no room for {recipient}"));
     }
-    Outcome::Delivered(format!("stored for {recipient}"))
+    Outcome::delivered(format!("stored for {recipient}"))
 }
 
 /// What is set in `transaction`, one word each; control characters as in Rust.

@@ -33,7 +33,7 @@ fn seeds() -> Vec<Vec<u8>> {
 pub fn check(input: &[u8]) {
     let text = String::from_utf8_lossy(input).into_owned();
     for outcome in [
-        Outcome::Delivered(text.clone()),
+        Outcome::delivered(text.clone()),
         Outcome::TempFail(Status::TEMPORARY, text.clone()),
         Outcome::TempFail(Status::MAILBOX_FULL, text.clone()),
         Outcome::PermFail(Status::UNKNOWN_MAILBOX, text.clone()),

@@ -131,7 +131,7 @@ pub fn ended(
 /// With the status where it failed.
 pub fn told(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Delivered(text) => text.clone(),
+        Outcome::Delivered(_) => outcome.text().into_owned(),
         Outcome::TempFail(status, text) | Outcome::PermFail(status, text) => {
             format!("{status} {text}")
         }

@@ -63,7 +63,7 @@ impl Placing<'_> {
                 let (end, took) = self.ended(copy)?;
                 let placed = end.as_ref().map(|placed| self.as_meant(copy, placed));
                 outcomes.push(match &placed {
-                    Ok(placed) => (Outcome::Delivered(placed.to_string()), Reason::Delivered),
+                    Ok(placed) => (Outcome::delivered(placed.to_string()), Reason::Delivered),
                     Err(failure) => (failure.outcome(over_quota), failure.reason()),
                 });
                 if is_own {
@@ -93,7 +93,7 @@ impl Placing<'_> {
         let mut ends = Vec::new();
         for (other, end) in self.ends.iter().enumerate() {
             let end = if other == index { placed } else { end.get()?.0.as_ref().ok()? };
-            ends.push(Outcome::Delivered(end.to_string()));
+            ends.push(Outcome::delivered(end.to_string()));
         }
         let outcome = Outcome::worst(ends);
         Some(self.job.attempt_end(&outcome, Some(Reason::Delivered), self.means.deadline))
@@ -231,7 +231,7 @@ fn attempt_end(outcome: &Outcome, reason: Option<Reason>, duration: Duration) ->
         outcome: outcome.name(),
         reason,
         status: outcome.status().to_string(),
-        text: outcome.text().to_owned(),
+        text: outcome.text().into_owned(),
         duration,
     }
 }

@@ -88,7 +88,7 @@ impl Failure {
     pub fn outcome(&self, over_quota: OverQuota) -> Outcome {
         let text = self.to_string();
         match self {
-            Failure::KeptForLater { .. } | Failure::Due { .. } => Outcome::Delivered(text),
+            Failure::KeptForLater { .. } | Failure::Due { .. } => Outcome::delivered(text),
             Failure::UnknownRecipient(_) | Failure::NoSuchAccount { .. } => {
                 Outcome::PermFail(Status::UNKNOWN_MAILBOX, text)
             }

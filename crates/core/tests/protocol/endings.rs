@@ -24,7 +24,7 @@ fn addresses_that_nobody_has_end_by_themselves_and_are_on_record() {
         .iter()
         .map(|one| (one.account.as_deref(), one.outcome.status().to_string(), one.outcome.text()))
         .collect();
-    assert_eq!(said[0], (None, "5.1.1".to_owned(), "unknown recipient Nobody@x"));
+    assert_eq!(said[0], (None, "5.1.1".to_owned(), "unknown recipient Nobody@x".into()));
     assert_eq!((said[1].0, said[1].1.as_str()), (None, "4.3.5"), "{said:?}");
     assert!(said[1].2.starts_with("no recipient"), "{said:?}");
     assert_eq!((said[2].0, said[2].1.as_str()), (Some("doug"), "2.0.0"), "{said:?}");

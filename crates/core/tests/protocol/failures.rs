@@ -213,7 +213,7 @@ fn the_end_on_record_is_the_end_that_postfix_hears() {
     for world in World::both() {
         let ended = world.deliver(&mail("m"), &[inbox(), sent()]).expect_delivered();
         let attempt = &world.trace(&mail("m")).attempts[0];
-        assert_eq!(attempt.text.as_deref(), Some(ended.outcome.text()));
+        assert_eq!(attempt.text.as_deref(), Some(&*ended.outcome.text()));
         assert_eq!(attempt.status.as_deref(), Some(Status::OK.to_string().as_str()));
         let calls: &[&str] = match world.calls() == TURN_TAKEN {
             true => &["record", "take_turn", "confirm", "take_turn", "confirm"],

@@ -87,7 +87,7 @@ fn two_mailboxes_that_are_there_have_a_copy_each() {
         let ended = world.deliver(&mail("m"), &[inbox(), lists()]).expect_delivered();
         assert_eq!(ended.hows(), [How::Stored, How::Stored]);
         assert_eq!(counts(&world), (1, 1));
-        let texts: Vec<&str> = ended.endings.iter().map(|one| one.outcome.text()).collect();
+        let texts: Vec<_> = ended.endings.iter().map(|one| one.outcome.text()).collect();
         assert!(texts[0].contains("mailbox=INBOX") && !texts[0].contains("lists"), "{texts:?}");
         assert!(texts[1].contains("mailbox=lists") && !texts[1].contains("INBOX"), "{texts:?}");
     }

@@ -33,7 +33,7 @@ fn a_sent_that_cannot_take_its_copy_defers_no_recipient_and_its_bytes_are_kept()
             assert_eq!(trace.attempts[0].reason.as_deref(), Some("kept"), "{fault:?}");
             assert_eq!(
                 trace.attempts[0].text.as_deref(),
-                Some(text),
+                Some(&*text),
                 "what Postfix heard is on record"
             );
             assert!(

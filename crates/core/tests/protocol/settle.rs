@@ -62,7 +62,7 @@ fn a_due_copy_is_no_condition_of_a_delivery_and_nothing_is_written_before_its_ti
         assert!(text.contains("; due account=lisa mailbox=Sent at=20"), "{text}");
         assert_eq!(first.store_calls, ["append"], "the store hears of the INBOX alone");
         let trace = world.trace(&mail("m"));
-        assert_eq!(trace.attempts[0].text.as_deref(), Some(text), "what Postfix heard");
+        assert_eq!(trace.attempts[0].text.as_deref(), Some(&*text), "what Postfix heard");
         let copy = &trace.copies[1];
         assert_eq!((copy.state.as_str(), copy.epoch), ("due", 0));
         // Other recipients, with whatever the configuration says by then.
