@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, umask};
 use onedrop_core::deliver::Failure;
 use onedrop_core::exit::{self, Verdict};
 use onedrop_core::ledger::{CANNOT_BE_REACHED, REFUSES_OUR_LOGIN};
-use onedrop_core::outcome::{Outcome, OverQuota};
+use onedrop_core::outcome::Outcome;
 use onedrop_core::text::one_line;
 use onedrop_site::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
 use onedrop_site::config::{Config, Loaded, Opens};
@@ -234,7 +234,7 @@ fn words_of(argv: &[OsString]) -> impl Iterator<Item = &OsString> {
 }
 
 fn setup_failure(text: String) -> Outcome {
-    Failure::Setup(text).outcome(OverQuota::Defer)
+    Failure::Setup(text).outcome()
 }
 
 /// Whether Postfix started this process and standard input is a pipe: then the pipe holds a

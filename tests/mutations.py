@@ -295,7 +295,7 @@ LOOKS_UNSEARCHED = [
 FALLBACKS = [
     (
         "elsewhere: a row that says so is as good as placed",
-        "crates/core/src/deliver/place.rs",
+        "crates/core/src/deliver/endings.rs",
         "                && !matches!(receipt, Receipt::Elsewhere(_))\n", "",
     ),
     (
@@ -320,9 +320,9 @@ FALLBACKS = [
     ),
     (
         "elsewhere: INBOX, which this delivery means as well, is claimed twice",
-        STAND_IN,
-        "self.job.destinations.iter().position(same)",
-        "self.job.destinations.iter().position(|_| false)",
+        "crates/core/src/deliver/copy.rs",
+        "job.destinations.iter().position(same)",
+        "job.destinations.iter().position(|_| false)",
     ),
 ]
 

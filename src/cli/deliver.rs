@@ -15,7 +15,7 @@ use onedrop_core::envelope::Envelope;
 use onedrop_core::exit;
 use onedrop_core::message::{DedupBy, Message};
 use onedrop_core::os::host_name;
-use onedrop_core::outcome::{Outcome, OverQuota};
+use onedrop_core::outcome::Outcome;
 use onedrop_site::command_line::DeliverArgs;
 use onedrop_site::config::{Config, Loaded, Opens, shown_file};
 use onedrop_site::delivery_log::DeliveryLogRecord;
@@ -131,7 +131,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         Ok(watchdog) => watchdog,
         Err(error) => {
             let failure = Failure::Internal(format!("no thread for the watchdog: {error}"));
-            return failure.outcome(OverQuota::Defer);
+            return failure.outcome();
         }
     };
     onedrop_site::telemetry::start();
@@ -140,7 +140,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
         let deadline = Deadline::new(TIME_FOR_THE_SERVER, Duration::ZERO);
         watchdog.watch(&deadline, TIME_FOR_THE_SERVER.as_secs());
         let result = request.hand_over(&socket, &writer, &deadline);
-        let result = result.map_err(|failure| failure.ending(OverQuota::Defer));
+        let result = result.map_err(|failure| failure.ending());
         return log(result, &request.envelope, started, config);
     }
     let result = match Config::load_despite_jobs(config, Opens::Everything) {
@@ -151,13 +151,12 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
                 Duration::from_secs(limits.answer_secs),
             );
             watchdog.watch(&deadline, limits.deadline_secs);
-            let over_quota = loaded.config.store.over_quota;
             let request = &mut request;
             DeliverCommand { request, loaded: Arc::new(loaded), adapters, deadline, started }
                 .run(&writer)
-                .map_err(|failure| failure.ending(over_quota))
+                .map_err(|failure| failure.ending())
         }
-        Err(errors) => Err(Failure::Setup(errors.first_line()).ending(OverQuota::Defer)),
+        Err(errors) => Err(Failure::Setup(errors.first_line()).ending()),
     };
     log(result, &request.envelope, started, config)
 }

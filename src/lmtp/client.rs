@@ -16,7 +16,7 @@ use onedrop_core::deadline::Deadline;
 use onedrop_core::deliver::Failure;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::message::Message;
-use onedrop_core::outcome::{Outcome, OverQuota, Status};
+use onedrop_core::outcome::{Outcome, Status};
 use onedrop_net::input::Input;
 use onedrop_net::lmtp::read::{self, DialogError};
 use onedrop_net::lmtp::reply::Reply;
@@ -165,7 +165,7 @@ impl ServerConnection {
             match self.reply() {
                 Ok(reply) => outcomes.push(reply.outcome()),
                 Err(error) => {
-                    outcomes.resize(accepted, self.failure(error).outcome(OverQuota::Defer));
+                    outcomes.resize(accepted, self.failure(error).outcome());
                 }
             }
         }

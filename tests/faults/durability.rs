@@ -1,5 +1,5 @@
 //! "Delivered" survives a power failure: files, folders, links, records and receipts reach the disk
-//! in the order that `deliver.rs` and the Maildir store promise. SIGKILL cannot show that, since
+//! in the order that `deliver` and the Maildir store promise. SIGKILL cannot show that, since
 //! the kernel keeps what was written; here the real binary runs under strace(1), and what its calls
 //! would leave after a power failure is worked out.
 

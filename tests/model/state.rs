@@ -156,7 +156,7 @@ pub struct Process {
     pub receipt: Option<u8>,
 }
 
-/// The next step of a process, named as in `crates/core/src/deliver.rs`.
+/// The next step of a process, named as in `crates/core/src/deliver/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum At {
     /// Not running: not yet, or ended with 75.

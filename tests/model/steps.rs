@@ -1,4 +1,4 @@
-//! A delivery's steps, one function each, as in `crates/core/src/deliver.rs` and the ledger's port,
+//! A delivery's steps, one function each, as in `crates/core/src/deliver/` and the ledger's port,
 //! and the steps of everything else: time, mail server, reader, crashes. A change of a step there
 //! needs the same change here.
 

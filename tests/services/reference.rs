@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use onedrop::config::{Config, job_keys};
-use onedrop::deliver::Failure;
-use onedrop::directory::UserdbError;
+use onedrop::deliver::{CopyEnd, Failure, Left};
+use onedrop::directory::{Destination, UserdbError};
 use onedrop::exit;
 use onedrop::ledger::{LedgerError, SCHEMA_VERSION, SchemaVersion};
 use onedrop::net::lmtp::reply;
-use onedrop::outcome::{Outcome, OverQuota, Reason};
+use onedrop::outcome::{Outcome, Reason};
 use onedrop::store::StoreError;
 
 use crate::page::{PROJECT, Page, code};
@@ -181,8 +181,8 @@ fn options_on_the_pages_are_the_commands_own() {
     assert!(count > 20, "only {count} options found");
 }
 
-/// One failure of each kind, with `store.over_quota`.
-fn failures() -> Vec<(Failure, OverQuota)> {
+/// One failure of each kind.
+fn failures() -> Vec<Failure> {
     let text = || "...".to_owned();
     let ledgers = [
         LedgerError::Contended,
@@ -220,23 +220,27 @@ fn failures() -> Vec<(Failure, OverQuota)> {
         Failure::Userdb(UserdbError::Away(text())),
         Failure::Userdb(UserdbError::Setup(text())),
         Failure::Userdb(UserdbError::NotNow(text())),
+        Failure::MailboxFull(text()),
         Failure::NoSuchAccount { account: text(), why: text() },
         Failure::AccountGone { account: text(), why: text() },
         Failure::AddressGone { address: text(), account: text(), why: text() },
         Failure::Contended(text()),
         Failure::LooksBack(text()),
         Failure::Deadline { secs: 60, doing: text() },
-        Failure::KeptForLater { destination: text(), why: text() },
-        Failure::Due { destination: text(), at: SystemTime::UNIX_EPOCH },
         Failure::NotOnRecord(LedgerError::Unavailable(text())),
         Failure::Server(text()),
         Failure::Setup(text()),
         Failure::Internal(text()),
     ];
     let all = ledgers.map(Failure::from).into_iter().chain(stores.map(Failure::from)).chain(others);
-    let mut all: Vec<_> = all.map(|failure| (failure, OverQuota::Defer)).collect();
-    all.push((StoreError::OverQuota(text()).into(), OverQuota::Bounce));
-    all
+    all.collect()
+}
+
+/// One of each kind of a copy that is left for later.
+fn left() -> [Left; 2] {
+    let destination = Destination::sent("lisa", "Sent");
+    let (why, at) = ("...".to_owned(), SystemTime::UNIX_EPOCH);
+    [Left::Kept { destination: destination.clone(), why }, Left::Due { destination, at }]
 }
 
 /// A kind that is new does not compile here: add it above.
@@ -269,6 +273,7 @@ fn is_known(failure: &Failure) {
         )
         | Failure::Directory(_)
         | Failure::Userdb(UserdbError::Away(_) | UserdbError::Setup(_) | UserdbError::NotNow(_))
+        | Failure::MailboxFull(_)
         | Failure::NoSuchAccount { .. }
         | Failure::AccountGone { .. }
         | Failure::AddressGone { .. }
@@ -280,8 +285,6 @@ fn is_known(failure: &Failure) {
         | Failure::Contended(_)
         | Failure::LooksBack(_)
         | Failure::Deadline { .. }
-        | Failure::KeptForLater { .. }
-        | Failure::Due { .. }
         | Failure::NotOnRecord(_)
         | Failure::Server(_)
         | Failure::Setup(_)
@@ -293,9 +296,9 @@ fn is_known(failure: &Failure) {
 fn the_exits_page_has_every_ending() {
     let page = Page::read("docs/exits.md");
     let (mut exits, mut replies) = (BTreeSet::new(), BTreeSet::new());
-    for (failure, over_quota) in failures() {
+    for failure in failures() {
         is_known(&failure);
-        let outcome = failure.outcome(over_quota);
+        let outcome = failure.outcome();
         exits.insert((format!("{}", exit::status(&outcome) as i32), outcome.status().to_string()));
         let line = String::from_utf8(reply(&outcome)).expect("ASCII");
         replies.insert(line.split(' ').take(2).collect::<Vec<_>>().join(" "));
@@ -324,12 +327,11 @@ fn the_exits_page_has_every_ending() {
 
 #[test]
 fn the_reasons_page_has_every_reason_with_its_statuses() {
+    let left = left().map(CopyEnd::Left).map(|end| (end.reason(), end.outcome()));
     let delivered = (Reason::Delivered, Outcome::delivered(""));
-    let failed = failures()
-        .into_iter()
-        .map(|(failure, over_quota)| (failure.reason(), failure.outcome(over_quota)));
+    let failed = failures().into_iter().map(|failure| (failure.reason(), failure.outcome()));
     let mut reasons: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (reason, outcome) in failed.chain([delivered]) {
+    for (reason, outcome) in failed.chain(left).chain([delivered]) {
         reasons.entry(reason.to_string()).or_default().insert(outcome.status().to_string());
     }
     let words: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.to_string()).collect();
@@ -513,8 +515,8 @@ fn every_kind_of_failure_is_on_a_trouble_page() {
     let pages: String = TROUBLE.map(|name| Page::read(name).text).join("\n");
     let pages = pages.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut wrong = Vec::new();
-    for (failure, _) in failures() {
-        let text = failure.to_string();
+    let failures = failures().into_iter().map(|failure| failure.to_string());
+    for text in failures.chain(left().map(|left| left.to_string())) {
         let text = text.trim_start_matches("ledger: ").trim_start_matches("store: ");
         // What it begins with is how an operator finds it.
         let begin = pieces(text).next().and_then(|piece| piece.split([':', ',', ';']).next());

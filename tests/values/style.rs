@@ -1,10 +1,33 @@
-//! The form of the sources: width of lines, names of types.
+//! The form of the sources: width of lines, headers, where a type's methods stand, names of types.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 const WIDTH: usize = 100;
+
+/// Types whose methods stand in several files still. One that is brought together goes from here,
+/// and none is added.
+const SCATTERED: [&str; 18] = [
+    "AttemptRow",
+    "Config",
+    "CopyRow",
+    "LmtpSession",
+    "MariadbLedger",
+    "MemoryStore",
+    "Planner",
+    "PostgresLedger",
+    "Reading",
+    "Rows",
+    "Service",
+    "Shared",
+    "Site",
+    "SqliteLedger",
+    "SqliteSession",
+    "Verification",
+    "Work",
+    "Wrapper",
+];
 
 /// Words that named types once and say nothing to a newcomer.
 const UNCLEAR: [&str; 25] = [
@@ -125,6 +148,58 @@ fn lines_have_at_most_100_columns() {
         wide.extend(wide_prose(&text).iter().map(|at| format!("{name}:{at}")));
     }
     assert!(wide.is_empty(), "{} lines are too wide:\n{}", wide.len(), wide.join("\n"));
+}
+
+#[test]
+fn a_module_opens_with_what_it_promises() {
+    let bare: Vec<_> = rust()
+        .into_iter()
+        .filter(|(name, text)| is_program(name) && !text.starts_with("//! "))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(bare.is_empty(), "{bare:#?}");
+}
+
+/// The name of the type whose own methods begin on this line.
+fn methods_of(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("impl")?;
+    let rest = match rest.strip_prefix('<') {
+        Some(rest) => {
+            // Behind the parameters, whose bounds may have angles of their own.
+            let mut open = 1;
+            let closes = |c: char| {
+                open += i32::from(c == '<') - i32::from(c == '>');
+                open == 0
+            };
+            &rest[rest.find(closes)? + 1..]
+        }
+        None => rest,
+    };
+    let name = rest.trim_start().split([' ', '<', '{']).next()?;
+    let is_of_a_trait = rest.contains(" for ");
+    (!is_of_a_trait && !name.is_empty()).then(|| name.rsplit(':').next().unwrap_or(name))
+}
+
+#[test]
+fn the_methods_of_a_type_stand_in_one_file() {
+    assert_eq!(methods_of("impl<T: Into<u8>> crate::deliver::Ring<'_, T> {"), Some("Ring"));
+    assert_eq!(methods_of("impl<T> From<T> for Ring {"), None);
+    assert_eq!(methods_of("    impl Local {"), None);
+    let mut files: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+    for (name, text) in rust().into_iter().filter(|(name, _)| is_program(name)) {
+        let its_crate = name.split("src/").next().unwrap_or_default().to_owned();
+        for owner in text.lines().filter_map(methods_of) {
+            let key = (its_crate.clone(), owner.to_owned());
+            files.entry(key).or_default().insert(name.clone());
+        }
+    }
+    files.retain(|_, files| files.len() > 1);
+    let mut scattered: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for ((_, owner), files) in files {
+        scattered.entry(owner).or_default().extend(files);
+    }
+    let found: Vec<&str> = scattered.keys().map(String::as_str).collect();
+    assert_eq!(found, SCATTERED, "{scattered:#?}");
 }
 
 #[test]

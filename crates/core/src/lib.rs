@@ -7,7 +7,7 @@
 //! |        | `lock_key`, `lock_name`, `duration`                                                |
 //! | tools  | `clock`, `deadline`, `os`, `pool`, `group_commit`, `exit`, `hook` (tests)          |
 //! | ports  | `ledger`, `store`; the adapters in memory below them, which tests use              |
-//! | flow   | `deliver`: record, place, finish; `deliver/verdict.rs`: temporary or not           |
+//! | flow   | `deliver`: record, place, finish; its header has the map of its files              |
 //! | proof  | `way`: a login leads to the account that it names; `mail_root`: it is the ledger's  |
 //! | repair | `verify`: every copy looked for again; `retention`: what is forgotten, and when    |
 //!

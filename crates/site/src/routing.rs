@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::config::{Config, SentSettings};
 use crate::filing::{FileRule, mailbox_by_rule};
 use crate::userdb::Userdb;
-use onedrop_core::deliver::Failure;
+use onedrop_core::deliver::{Failure, PastMail};
 use onedrop_core::directory::UserdbError;
 use onedrop_core::directory::{
     Asked, Destination, Directory, Home, Known, is_account_name, mailbox_name,
@@ -107,18 +107,10 @@ impl Routing {
                 why = format!("directory.userdb has no user {name}");
                 accounts.insert(0, name);
             }
-            for account in accounts {
-                if ledger.has_placed_copy(&account, until)? {
-                    return Err(Failure::AccountGone { account, why });
-                }
-            }
+            let past = PastMail { ledger, why: &why, until };
+            accounts.iter().try_for_each(|account| past.none_for(account))?;
         }
-        match ledger.account_reached(&addresses, until)? {
-            None => Ok(()),
-            Some(account) => {
-                Err(Failure::AddressGone { address: address.to_owned(), account, why })
-            }
-        }
+        PastMail { ledger, why: &why, until }.none_to(&addresses, address)
     }
 
     fn account_by_query(

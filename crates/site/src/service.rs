@@ -14,7 +14,7 @@ use crate::routing::Routing;
 use crate::site_names::{self, SiteNames};
 use onedrop_core::deadline::Deadline;
 use onedrop_core::deliver::{
-    self, DeliveryRequest, Ending, Failure, LookBacks, Means, Policy, Watch,
+    self, DeliveryRequest, Ending, Failure, LookBacks, Means, PastMail, Policy, Watch,
 };
 use onedrop_core::directory::{Destination, Home, Known};
 use onedrop_core::envelope::Envelope;
@@ -244,17 +244,13 @@ impl Service {
              folder",
             place.display()
         );
-        if ledger.has_placed_copy(account, until)? {
-            return Err(Failure::AccountGone { account: account.to_owned(), why });
-        }
-        match self.config().directory.unknown_account {
-            // Looked at once more: the root may have been mounted after the first look.
-            UnknownAccount::Reject
-                if self.gate.root_is_marked() && self.missing_place(account)?.is_some() =>
-            {
-                Ok(())
-            }
-            _ => Err(StoreError::NoAccount(format!("no account={account}: {why}")).into()),
+        PastMail { ledger, why: &why, until }.none_for(account)?;
+        // Looked at once more: the root may have been mounted after the first look.
+        let is_certain =
+            || Ok(self.gate.root_is_marked() && self.missing_place(account)?.is_some());
+        match self.policy.refuses_unknown(is_certain)? {
+            true => Ok(()),
+            false => Err(StoreError::NoAccount(format!("no account={account}: {why}")).into()),
         }
     }
 
@@ -324,10 +320,10 @@ impl Service {
             match self.account_of(recipient, until) {
                 Ok(home) => homes.push(home),
                 Err(failure) if failure.is_of_one_recipient() => {
-                    failed.push((at, failure.ending(self.policy.over_quota)));
+                    failed.push((at, failure.ending()));
                 }
                 Err(failure) => {
-                    let ending = failure.ending(self.policy.over_quota);
+                    let ending = failure.ending();
                     let all = 0..envelope.recipients.len();
                     let all: Vec<_> = all.map(|at| (at, ending.clone())).collect();
                     if !failure.is_unrecorded() {

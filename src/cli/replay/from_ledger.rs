@@ -13,7 +13,7 @@ use onedrop_admin::replay::failures::LEFT;
 use onedrop_admin::replay::from_ledger::{self, ReplayPlan, Replayed, ReplayedEnd};
 use onedrop_admin::replay::report::FileState;
 use onedrop_core::clock::{Clock, SystemClock};
-use onedrop_core::deliver::Policy;
+use onedrop_core::deliver::{CopyEnd, Policy};
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::Attempt;
@@ -155,8 +155,11 @@ fn line(one: &Replayed<'_>) -> ReplayedLine {
     let failed = FileState::Failed.name();
     let (state, text) = match &one.end {
         ReplayedEnd::WouldBeDelivered => (FileState::WouldBeDelivered.name(), String::new()),
-        ReplayedEnd::Tried(Ok(placed)) => (placed.how.name(), placed.receipt.to_string()),
-        ReplayedEnd::Tried(Err(failure)) => (failed, failure.to_string()),
+        ReplayedEnd::Tried(CopyEnd::Placed(placed)) => {
+            (placed.how.name(), placed.receipt.to_string())
+        }
+        ReplayedEnd::Tried(CopyEnd::Left(left)) => (failed, left.to_string()),
+        ReplayedEnd::Tried(CopyEnd::Failed(failure)) => (failed, failure.to_string()),
         ReplayedEnd::Left => (failed, LEFT.to_owned()),
     };
     ReplayedLine {

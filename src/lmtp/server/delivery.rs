@@ -17,7 +17,7 @@ use jiff::Zoned;
 
 use super::metrics::Metrics;
 use onedrop_core::deadline::Deadline;
-use onedrop_core::deliver::{CopyResult, Ending, Failure, LookBackEnd, Phases, Watch};
+use onedrop_core::deliver::{CopyEnd, Ending, Failure, LookBackEnd, Phases, Watch};
 use onedrop_core::directory::Home;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::Recorded;
@@ -104,7 +104,7 @@ impl MessageDelivery {
 
     /// Ends it for all recipients for whom it has not ended: the first ending counts.
     fn fail(&self, failure: &Failure, endings: &Sender<(usize, Ending)>) {
-        let ending = failure.ending(self.service.policy.over_quota);
+        let ending = failure.ending();
         for recipient in 0..self.envelope.recipients.len() {
             let _ = endings.send((recipient, ending.clone()));
         }
@@ -114,7 +114,7 @@ impl MessageDelivery {
     pub fn overdue(&self) -> Ending {
         let secs = self.service.config().limits.deadline_secs;
         let failure = Failure::Deadline { secs, doing: "delivering".to_owned() };
-        failure.ending(self.service.policy.over_quota)
+        failure.ending()
     }
 }
 
@@ -161,7 +161,7 @@ impl Watch for CountingWatch {
         self.metrics.count_look_back(end);
     }
 
-    fn copy_ended(&self, end: &CopyResult, phases: &Phases) {
+    fn copy_ended(&self, end: &CopyEnd, phases: &Phases) {
         self.metrics.count_copy(end, phases);
     }
 

@@ -11,7 +11,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use onedrop_admin::status::StatusGauges;
-use onedrop_core::deliver::{CopyResult, Ending, Failure, How, LookBackEnd, Phases};
+use onedrop_core::deliver::{CopyEnd, Ending, Failure, How, LookBackEnd, Phases};
 use onedrop_core::outcome::Reason;
 use onedrop_core::store::StoreError;
 
@@ -146,10 +146,10 @@ impl Metrics {
     }
 
     /// The placing of a copy ended.
-    pub fn count_copy(&self, end: &CopyResult, phases: &Phases) {
+    pub fn count_copy(&self, end: &CopyEnd, phases: &Phases) {
         self.contention_waits.inc_by(phases.waits.into());
         match end {
-            Ok(placed) => {
+            CopyEnd::Placed(placed) => {
                 let how = match placed.how {
                     How::Stored => "stored",
                     How::AlreadyThere => "already_there",
@@ -157,7 +157,8 @@ impl Metrics {
                 };
                 self.copies.get_or_create(&[("how", how)]).inc();
             }
-            Err(failure) => {
+            CopyEnd::Left(_) => return,
+            CopyEnd::Failed(failure) => {
                 self.count_failure(failure);
                 if !matches!(failure, Failure::Store(StoreError::InDoubt(_))) {
                     return;

@@ -124,7 +124,7 @@ impl Peer for SocketClient<'_> {
         match message {
             Ok(bytes) => self.deliver_message(transaction, bytes),
             Err(failure) => {
-                let ending = failure.ending(self.service.policy.over_quota);
+                let ending = failure.ending();
                 for recipient in &transaction.recipients {
                     self.refuse(&transaction, recipient, &ending);
                 }
@@ -139,8 +139,7 @@ impl SocketClient<'_> {
     fn home_of(&mut self, recipient: &str) -> Result<Home, Box<Ending>> {
         // Temporary, also where nobody has the address: to Postfix it is this user's, so that is a
         // fault of the set-up; and what others have no user needs to hear.
-        let over_quota = self.service.policy.over_quota;
-        let refused = |why: String| Box::new(Failure::Setup(why).ending(over_quota));
+        let refused = |why: String| Box::new(Failure::Setup(why).ending());
         let deferred = |ending: Box<Ending>| match ending.outcome {
             Outcome::PermFail(_, why) => refused(why),
             Outcome::Delivered(_) | Outcome::TempFail(..) => ending,
@@ -173,14 +172,11 @@ impl SocketClient<'_> {
     }
 
     fn account_of(&mut self, recipient: &str) -> Result<Home, Box<Ending>> {
-        let over_quota = self.service.policy.over_quota;
         match self.service.account_of(recipient, Instant::now() + LOOK_UP) {
             Ok(Some(home)) => Ok(home),
-            Ok(None) => {
-                Err(Failure::UnknownRecipient(recipient.to_owned()).ending(over_quota).into())
-            }
+            Ok(None) => Err(Failure::UnknownRecipient(recipient.to_owned()).ending().into()),
             Err(failure) => {
-                let ending = Box::new(failure.ending(over_quota));
+                let ending = Box::new(failure.ending());
                 self.server.metrics.count_failure(&failure);
                 if !failure.is_of_one_recipient() {
                     self.cannot_ask = Some(ending.clone());

@@ -12,7 +12,7 @@ use onedrop::lmtp::server::connection::{ClientConnection, ConnectionSettings, Pe
 use onedrop::lmtp::server::protocol::Transaction;
 use onedrop::message::Bytes;
 use onedrop::net::lmtp::reply;
-use onedrop::outcome::{Outcome, OverQuota, Status};
+use onedrop::outcome::{Outcome, Status};
 
 /// The recipients that the directory knows.
 #[derive(Debug, Clone, Default)]
@@ -236,7 +236,7 @@ impl<S: Script> Peer for &mut World<S> {
             }
             nobody => Failure::UnknownRecipient(nobody.to_owned()),
         };
-        Err(failure.outcome(OverQuota::Defer))
+        Err(failure.outcome())
     }
 
     fn deliver(
@@ -252,7 +252,7 @@ impl<S: Script> Peer for &mut World<S> {
         self.transcript.extend([format!("E: {}", envelope(&transaction)), line]);
         for recipient in &transaction.recipients {
             self.hear(&reply(&match &failure {
-                Some(failure) => failure.outcome(OverQuota::Defer),
+                Some(failure) => failure.outcome(),
                 None => outcome(recipient),
             }));
         }

@@ -371,7 +371,7 @@ impl Replayer<'_> {
                     (FileReport { state, text: places, ..report }, EndMeaning::Delivered)
                 }
                 Err(failure) => {
-                    let ending = failure.ending(self.service.policy.over_quota);
+                    let ending = failure.ending();
                     let text = told(&ending.outcome);
                     (FileReport { text, ..report }, EndMeaning::of(&ending))
                 }
@@ -382,9 +382,8 @@ impl Replayer<'_> {
         // A panic is a failure of this message and of no other.
         let delivered = catch_unwind(AssertUnwindSafe(deliver))
             .unwrap_or_else(|panic| Err(Failure::Internal(text::of_panic(panic))));
-        let over_quota = self.service.policy.over_quota;
-        let endings = delivered
-            .unwrap_or_else(|failure| vec![failure.ending(over_quota); envelope.recipients.len()]);
+        let endings =
+            delivered.unwrap_or_else(|failure| vec![failure.ending(); envelope.recipients.len()]);
         for (recipient, ending) in envelope.recipients.iter().zip(&endings) {
             let record = DeliveryLogRecord {
                 sender: &envelope.sender,

@@ -10,7 +10,7 @@ use super::failures::FailedForNow;
 use super::report::EndMeaning;
 use onedrop_core::clock::Clock;
 use onedrop_core::deadline::Deadline;
-use onedrop_core::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, Policy};
+use onedrop_core::deliver::{self, CopyEnd, DeliveryRequest, Failure, Means, Policy};
 use onedrop_core::directory::Destination;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::{
@@ -46,7 +46,7 @@ pub struct Replayed<'a> {
 /// What came of a copy.
 pub enum ReplayedEnd {
     WouldBeDelivered,
-    Tried(CopyResult),
+    Tried(CopyEnd),
     /// Ten that were tried for its account before have failed.
     Left,
 }
@@ -72,13 +72,14 @@ pub fn from_ledger(
             let end = match plan.dry_run {
                 true => ReplayedEnd::WouldBeDelivered,
                 false if failed.is_left(account) => ReplayedEnd::Left,
-                false => ReplayedEnd::Tried(place(plan, ledger, store, &raw, destination)),
+                false => {
+                    let end = place(plan, ledger, store, &raw, destination);
+                    ReplayedEnd::Tried(end.unwrap_or_else(CopyEnd::Failed))
+                }
             };
             let why = match &end {
-                ReplayedEnd::Tried(Ok(_)) => EndMeaning::Delivered,
-                ReplayedEnd::Tried(Err(failure)) => {
-                    EndMeaning::of(&failure.ending(plan.policy.over_quota))
-                }
+                ReplayedEnd::Tried(CopyEnd::Placed(_) | CopyEnd::Left(_)) => EndMeaning::Delivered,
+                ReplayedEnd::Tried(CopyEnd::Failed(failure)) => EndMeaning::of(&failure.ending()),
                 ReplayedEnd::WouldBeDelivered | ReplayedEnd::Left => EndMeaning::OfIts,
             };
             tell(&Replayed { message: &raw, destination, end });
@@ -113,7 +114,7 @@ fn place(
     store: &dyn Store,
     raw: &RawMessage,
     destination: &Destination,
-) -> CopyResult {
+) -> Result<CopyEnd, Failure> {
     let message = message(raw)?;
     let (total, answer) = plan.time;
     let deadline = Deadline::by(Arc::clone(plan.clock), total, answer);
@@ -152,7 +153,7 @@ fn place(
         watch: &(),
         look_backs: &(),
     };
-    deliver::place(&job, means, &by, &recorded)
+    Ok(deliver::place(&job, means, &by, &recorded))
 }
 
 /// The message as it is to stand in mailboxes. Where several have a copy, the bytes on record are

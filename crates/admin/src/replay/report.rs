@@ -149,17 +149,16 @@ mod tests {
     use super::*;
     use onedrop_core::deliver::Failure;
     use onedrop_core::directory::UserdbError;
-    use onedrop_core::outcome::OverQuota;
     use onedrop_core::store::StoreError;
 
     fn ending(error: fn(String) -> StoreError) -> Ending {
-        Failure::Store(error("why".to_owned())).ending(OverQuota::Defer)
+        Failure::Store(error("why".to_owned())).ending()
     }
 
     #[test]
     fn a_user_database_that_says_not_now_may_say_so_of_all() {
         for error in [UserdbError::NotNow, UserdbError::Away] {
-            let ending = Failure::Userdb(error("why".to_owned())).ending(OverQuota::Defer);
+            let ending = Failure::Userdb(error("why".to_owned())).ending();
             assert_eq!(EndMeaning::of(&ending), EndMeaning::ForNow);
         }
     }

@@ -1,159 +1,216 @@
-//! How a delivery ended for each recipient: reported as soon as all copies that concern it have
-//! ended, and put on record as the end of its attempt. See the parent for the protocol.
+//! How a delivery ends for each recipient: known, and reported, as soon as all copies that concern
+//! it have ended. It is given how each copy ended, from any thread, and knows nothing of how a copy
+//! is placed. And what the ledger is to keep as the end of an attempt.
 
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::place::Placing;
-use super::{CopyResult, DeliveryRequest, Ending, Failure, Means, Phases, Placed, Policy, note};
+use super::request::{DeliveryRequest, Ending, Phases, Watch};
+use super::{CopyEnd, Failure, How, Placed};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::envelope::Envelope;
 use crate::exit;
-use crate::ledger::{AnyLedger, Attempt, AttemptEnd, RandomValue};
-use crate::message::Message;
+use crate::ledger::{AttemptEnd, CopyState, LedgerError, Recorded};
 use crate::outcome::{Outcome, Reason};
+use crate::store::Receipt;
 
-impl Placing<'_> {
-    /// A copy's end, and with it perhaps that of recipients.
-    pub(super) fn end(&self, copy: usize, end: CopyResult, phases: Phases) {
-        self.means.watch.copy_ended(&end, &phases);
-        // One thread has each copy.
-        let _ = self.ends[copy].set((end, phases));
-        let is_its = |at: usize, own: &Option<Destination>| {
-            own.as_ref().is_some_and(|own| own.is_same_mailbox(&self.job.destinations[at]))
+/// The endings of one delivery, while they come.
+pub(super) struct Endings<'a> {
+    job: &'a DeliveryRequest<'a>,
+    watch: &'a dyn Watch,
+    deadline: &'a Deadline,
+    /// Another message with the same Message-ID is on record.
+    collision: bool,
+    /// What recording took.
+    recording: Phases,
+    /// How each copy ended.
+    copies: Vec<OnceLock<(CopyEnd, Phases)>>,
+    /// Of a copy whose mailbox is not there: the number of the copy of this delivery that has it
+    /// instead.
+    stand_ins: Vec<OnceLock<usize>>,
+    /// How it ended for each recipient.
+    recipients: Vec<OnceLock<Ending>>,
+    /// A receipt put the attempt's end on record as well.
+    is_recorded: AtomicBool,
+}
+
+impl<'a> Endings<'a> {
+    /// Copies that earlier deliveries have placed have ended already, and recipients without any.
+    pub fn new(
+        job: &'a DeliveryRequest<'a>,
+        (watch, deadline): (&'a dyn Watch, &'a Deadline),
+        recorded: &Recorded,
+        recording: Phases,
+    ) -> Endings<'a> {
+        fn unknown<T>(count: usize) -> Vec<OnceLock<T>> {
+            (0..count).map(|_| OnceLock::new()).collect()
+        }
+        let copies = job.destinations.len();
+        let endings = Endings {
+            job,
+            watch,
+            deadline,
+            collision: recorded.collision,
+            recording,
+            copies: unknown(copies),
+            stand_ins: unknown(copies),
+            recipients: unknown(job.envelope.recipients.len()),
+            is_recorded: AtomicBool::new(false),
         };
+        for (copy, state) in recorded.copies.iter().enumerate() {
+            if let CopyState::Placed(receipt) = state
+                && !matches!(receipt, Receipt::Elsewhere(_))
+            {
+                let (destination, receipt) = (job.destinations[copy].clone(), receipt.clone());
+                let how = How::AlreadyThere;
+                let placed = Placed { destination, receipt, how, instead_of: None };
+                endings.copy_ended(copy, CopyEnd::Placed(placed), Phases::default());
+            }
+        }
+        endings.report(|own| own.is_none() || copies == 0);
+        endings
+    }
+
+    /// A copy's end, and with it perhaps that of recipients.
+    pub fn copy_ended(&self, copy: usize, end: CopyEnd, phases: Phases) {
+        self.watch.copy_ended(&end, &phases);
+        // One thread has each copy.
+        let _ = self.copies[copy].set((end, phases));
         let is_shared = self.job.destinations[copy].shared;
-        let standing_in = self.stood_in_by(copy);
-        self.end_recipients(|own| {
-            is_shared || is_its(copy, own) || standing_in.iter().any(|at| is_its(*at, own))
+        let stands_in = |other: &usize| self.stand_ins[*other].get() == Some(&copy);
+        let others: Vec<usize> = (0..self.stand_ins.len()).filter(stands_in).collect();
+        self.report(|own| {
+            is_shared || self.is_its(copy, own) || others.iter().any(|at| self.is_its(*at, own))
         });
     }
 
-    /// Reports those recipients, by their mailbox, for which all is decided.
-    pub(super) fn end_recipients(&self, concerns: impl Fn(&Option<Destination>) -> bool) {
-        for (recipient, known) in self.endings.iter().enumerate() {
-            if known.get().is_none()
-                && concerns(&self.job.own[recipient])
-                && let Some(ending) = self.ending(recipient)
-                && known.set(ending.clone()).is_ok()
-                && !self.is_recorded_first()
-            {
-                self.means.watch.ended(recipient, &ending);
-            }
+    /// A copy ends as another one of this delivery does, which stands in for it.
+    pub fn ends_as(&self, copy: usize, other: usize) {
+        let _ = self.stand_ins[copy].set(other);
+        self.report(|own| self.is_its(copy, own));
+    }
+
+    pub fn has_ended(&self, copy: usize) -> bool {
+        self.copies[copy].get().is_some()
+    }
+
+    /// The attempt's end, when `placed` is the last copy that was missing and there is one
+    /// recipient: it goes with the receipt, and one transaction less is needed.
+    pub fn last_end(&self, copy: usize, placed: &Placed) -> Option<AttemptEnd> {
+        if self.job.envelope.recipients.len() != 1 {
+            return None;
         }
+        let mut ends = Vec::new();
+        for (other, end) in self.copies.iter().enumerate() {
+            let placed = if other == copy { placed } else { end.get()?.0.placed()? };
+            ends.push(Outcome::delivered(placed.to_string()));
+        }
+        Some(attempt_end(&Outcome::worst(ends), Some(Reason::Delivered), self.took()))
+    }
+
+    /// What [`last_end`](Endings::last_end) gave is on record.
+    pub fn set_recorded(&self) {
+        self.is_recorded.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded.load(Ordering::SeqCst)
+    }
+
+    /// Whether the ledger has just kept a copy from its end.
+    pub fn lack_the_ledger(&self) -> bool {
+        let failed = |(end, _): &(CopyEnd, Phases)| {
+            matches!(end, CopyEnd::Failed(Failure::Ledger(_) | Failure::Contended(_)))
+        };
+        self.copies.iter().any(|end| end.get().is_some_and(failed))
+    }
+
+    /// How it ended for each recipient. No copy ends any more.
+    pub fn all(&self) -> Vec<Ending> {
+        // A copy and the one that stands in for it may have ended in the same moment.
+        self.report(|_| true);
+        let left = || not_ended().ending();
+        self.recipients.iter().map(|one| one.get().cloned().unwrap_or_else(left)).collect()
+    }
+
+    /// The end of the only copy.
+    pub fn only_end(self) -> CopyEnd {
+        let end = self.copies.into_iter().next().and_then(OnceLock::into_inner);
+        end.map_or_else(|| CopyEnd::Failed(not_ended()), |(end, _)| end)
     }
 
     /// Whether the end is told once it is on record. Of several recipients each hears how it ended
     /// for it as soon as that is decided, before the record.
-    fn is_recorded_first(&self) -> bool {
-        self.job.one_ending || self.endings.len() == 1
+    pub fn are_recorded_first(&self) -> bool {
+        self.job.one_ending || self.recipients.len() == 1
+    }
+
+    /// Reports those recipients, by their mailbox, for which all is decided.
+    fn report(&self, concerns: impl Fn(&Option<Destination>) -> bool) {
+        for (recipient, known) in self.recipients.iter().enumerate() {
+            if known.get().is_none()
+                && concerns(&self.job.own[recipient])
+                && let Some(ending) = self.ending(recipient)
+                && known.set(ending.clone()).is_ok()
+                && !self.are_recorded_first()
+            {
+                self.watch.ended(recipient, &ending);
+            }
+        }
     }
 
     /// How the delivery to a recipient ended; `None` as long as one of its copies has not.
     fn ending(&self, recipient: usize) -> Option<Ending> {
-        let over_quota = self.means.policy.over_quota;
         let Some(mailbox) = &self.job.own[recipient] else {
-            return Some(self.job.unknown(recipient, self.means.policy));
+            return Some(unknown(self.job, recipient));
         };
-        let (mut outcomes, mut own, mut phases) = (Vec::new(), None, self.recording);
+        let (mut ends, mut own, mut phases) = (Vec::new(), None, self.recording);
         for (copy, destination) in self.job.destinations.iter().enumerate() {
             let is_own = destination.is_same_mailbox(mailbox);
             if destination.shared || is_own {
-                let (end, took) = self.ended(copy)?;
-                let placed = end.as_ref().map(|placed| self.as_meant(copy, placed));
-                outcomes.push(match &placed {
-                    Ok(placed) => (Outcome::delivered(placed.to_string()), Reason::Delivered),
-                    Err(failure) => (failure.outcome(over_quota), failure.reason()),
-                });
+                let (outcome, reason, placed, took) = self.end_of(copy)?;
+                ends.push((outcome, reason));
                 if is_own {
-                    own = placed.ok();
+                    own = placed;
                 }
-                phases += *took;
+                phases += took;
             }
         }
-        let outcome = Outcome::worst(outcomes.iter().map(|(outcome, _)| outcome.clone()));
+        let outcome = Outcome::worst(ends.iter().map(|(outcome, _)| outcome.clone()));
         Some(Ending {
-            reason: Some(reason_of(&outcome, &outcomes)),
+            reason: Some(reason_of(&outcome, &ends)),
             outcome,
             account: Some(mailbox.account.clone()),
             own,
-            collision: self.recorded.collision,
+            collision: self.collision,
             unrecorded: false,
             phases,
         })
     }
 
-    /// The attempt's end, when `placed` is the last copy that was missing and there is one
-    /// recipient: one transaction less.
-    pub(super) fn last_end(&self, index: usize, placed: &Placed) -> Option<AttemptEnd> {
-        if self.job.envelope.recipients.len() != 1 {
-            return None;
-        }
-        let mut ends = Vec::new();
-        for (other, end) in self.ends.iter().enumerate() {
-            let end = if other == index { placed } else { end.get()?.0.as_ref().ok()? };
-            ends.push(Outcome::delivered(end.to_string()));
-        }
-        let outcome = Outcome::worst(ends);
-        Some(self.job.attempt_end(&outcome, Some(Reason::Delivered), self.means.deadline))
-    }
-
-    /// Puts on record how it ended for each recipient. Nobody is told "delivered" of whom that is
-    /// not on record, if all have one ending: Postfix comes again, and finds the copies placed.
-    pub(super) fn finish(self) -> Vec<Ending> {
-        let Means { policy, ledger, deadline, watch, .. } = self.means;
-        // A copy and the one that stands in for it may have ended in the same moment.
-        self.end_recipients(|_| true);
-        let left = || not_ended().ending(policy.over_quota);
-        let mut endings: Vec<Ending> =
-            self.endings.iter().map(|ending| ending.get().cloned().unwrap_or_else(left)).collect();
-        let first = self.job.first();
-        let end = |at: usize| self.job.attempt_end_of(at, &endings, deadline);
-        let others: Vec<_> = (0..endings.len())
-            .filter(|at| *at != first)
-            .map(|at| (self.job.attempt(at), end(at)))
-            .collect();
-        let own = (!self.end_recorded.load(Ordering::SeqCst)).then(|| end(first));
-        if own.is_some() || !others.is_empty() {
-            let own = own.as_ref().map(|end| (self.recorded.attempt, end));
-            let identity = self.job.message.identity();
-            let finish = |until| ledger.finish(identity, own, &others, until);
-            let recorded = match (self.lacks_the_ledger(), others.is_empty()) {
-                (true, _) => finish(deadline.end()),
-                // A second call would put the others on record twice.
-                (false, false) => finish(self.insist_until()),
-                (false, true) => self.insisting(finish),
-            };
-            if let (Err(error), true) = (&recorded, self.is_recorded_first()) {
-                let delivered = endings
-                    .iter_mut()
-                    .filter(|ending| matches!(ending.outcome, Outcome::Delivered(_)));
-                for ending in delivered {
-                    let failed = Failure::NotOnRecord(error.clone()).ending(policy.over_quota);
-                    (ending.outcome, ending.reason) = (failed.outcome, failed.reason);
-                }
+    /// How the copy ended, or the one that stands in for it.
+    fn end_of(&self, copy: usize) -> Option<(Outcome, Reason, Option<Placed>, Phases)> {
+        let other = self.stand_ins[copy].get();
+        let (end, took) = self.copies[other.copied().unwrap_or(copy)].get()?;
+        let meant = other.map(|_| self.job.destinations[copy].place().to_owned());
+        match (end, meant) {
+            (CopyEnd::Placed(placed), Some(meant)) => {
+                let placed = Placed { instead_of: Some(meant), ..placed.clone() };
+                let outcome = Outcome::delivered(placed.to_string());
+                Some((outcome, end.reason(), Some(placed), *took))
             }
-            note(recorded);
+            (end, _) => Some((end.outcome(), end.reason(), end.placed().cloned(), *took)),
         }
-        if self.is_recorded_first() {
-            endings.iter().enumerate().for_each(|(at, ending)| watch.ended(at, ending));
-        }
-        endings
     }
 
-    /// The ledger has just kept a copy from its end. It is not asked once more after the deadline:
-    /// the process ends then, and nobody would be left to cancel the call.
-    fn lacks_the_ledger(&self) -> bool {
-        let failed =
-            |end: &CopyResult| matches!(end, Err(Failure::Ledger(_) | Failure::Contended(_)));
-        self.ends.iter().any(|end| end.get().is_some_and(|(end, _)| failed(end)))
+    /// Whether the copy is the one in the recipient's own mailbox.
+    fn is_its(&self, copy: usize, own: &Option<Destination>) -> bool {
+        own.as_ref().is_some_and(|own| own.is_same_mailbox(&self.job.destinations[copy]))
     }
 
-    /// The end of the only copy.
-    pub(super) fn only_end(self) -> CopyResult {
-        let end = self.ends.into_iter().next().and_then(|end| end.into_inner());
-        end.map_or_else(|| Err(not_ended()), |(end, _)| end)
+    fn took(&self) -> Duration {
+        self.deadline.now() - self.job.started
     }
 }
 
@@ -170,63 +227,41 @@ fn not_ended() -> Failure {
     Failure::Internal("a copy was left".to_owned())
 }
 
-/// The endings where nothing could be recorded, or nothing may be written. They go on record if the
-/// ledger is there.
-pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> Vec<Ending> {
-    let Means { policy, ledger, deadline, watch, .. } = means;
+/// The endings where nothing could be recorded, or nothing may be written.
+pub(super) fn of_failure(job: &DeliveryRequest<'_>, failure: &Failure) -> Vec<Ending> {
     let ending = |(recipient, own): (usize, &Option<Destination>)| match own {
-        Some(own) => {
-            Ending { account: Some(own.account.clone()), ..failure.ending(policy.over_quota) }
-        }
-        None => job.unknown(recipient, policy),
+        Some(own) => Ending { account: Some(own.account.clone()), ..failure.ending() },
+        None => unknown(job, recipient),
     };
-    let endings: Vec<Ending> = job.own.iter().enumerate().map(ending).collect();
-    for (recipient, ending) in endings.iter().enumerate() {
-        watch.ended(recipient, ending);
-    }
-    if !failure.is_unrecorded() {
-        let ended: Vec<_> = (0..endings.len())
-            .map(|at| (job.attempt(at), job.attempt_end_of(at, &endings, deadline)))
-            .collect();
-        note(ledger.finish(job.message.identity(), None, &ended, deadline.end()));
-    }
-    endings
+    job.own.iter().enumerate().map(ending).collect()
 }
 
-/// Puts on record how it ended for those recipients, by their places in the envelope, of whom
-/// nobody can tell now where their mail goes.
-pub fn note_unrouted(
-    message: &Message,
-    envelope: &Envelope,
-    host: &str,
-    ended: &[(usize, Ending)],
-    took: Duration,
-    ledger: &dyn AnyLedger,
-    until: Instant,
-) {
-    let ends: Vec<_> = ended
-        .iter()
-        .map(|(at, ending)| {
-            let attempt = attempt_for(envelope, *at, host);
-            (attempt, attempt_end(&ending.outcome, ending.reason, took))
-        })
-        .collect();
-    note(ledger.finish(message.identity(), None, &ends, until));
-}
-
-/// The try to deliver to one of the envelope's recipients.
-fn attempt_for(envelope: &Envelope, recipient: usize, host: &str) -> Attempt {
-    Attempt {
-        value: RandomValue::default(),
-        recipient: envelope.recipients.get(recipient).map_or("", String::as_str).to_lowercase(),
-        sender: envelope.sender.clone(),
-        queue_id: envelope.queue_id.clone(),
-        host: host.to_owned(),
-        pid: std::process::id(),
+/// All copies are placed, and only the end of the attempt is not on record: none of whom that is
+/// missing is told "delivered". Postfix comes again, and finds the copies placed.
+pub(super) fn not_on_record(endings: &mut [Ending], error: &LedgerError) {
+    for ending in endings {
+        if matches!(ending.outcome, Outcome::Delivered(_)) {
+            let failed = Failure::NotOnRecord(error.clone()).ending();
+            (ending.outcome, ending.reason) = (failed.outcome, failed.reason);
+        }
     }
 }
 
-fn attempt_end(outcome: &Outcome, reason: Option<Reason>, duration: Duration) -> AttemptEnd {
+/// Nobody has the address.
+fn unknown(job: &DeliveryRequest<'_>, recipient: usize) -> Ending {
+    let failure = match job.envelope.recipients.get(recipient) {
+        Some(address) if !address.is_empty() => Failure::UnknownRecipient(address.clone()),
+        Some(_) | None => Failure::NoRecipient,
+    };
+    failure.ending()
+}
+
+/// How an attempt ended, for the record.
+pub(super) fn attempt_end(
+    outcome: &Outcome,
+    reason: Option<Reason>,
+    duration: Duration,
+) -> AttemptEnd {
     AttemptEnd {
         outcome: outcome.name(),
         reason,
@@ -236,52 +271,24 @@ fn attempt_end(outcome: &Outcome, reason: Option<Reason>, duration: Duration) ->
     }
 }
 
-impl DeliveryRequest<'_> {
-    /// The first recipient that has a mailbox.
-    pub(super) fn first(&self) -> usize {
-        self.own.iter().position(Option::is_some).unwrap_or(0)
-    }
-
-    /// The try to deliver to a recipient.
-    pub(super) fn attempt(&self, recipient: usize) -> Attempt {
-        attempt_for(self.envelope, recipient, self.host)
-    }
-
-    /// How an attempt ended, until now.
-    fn attempt_end(
-        &self,
-        outcome: &Outcome,
-        reason: Option<Reason>,
-        deadline: &Deadline,
-    ) -> AttemptEnd {
-        attempt_end(outcome, reason, deadline.now() - self.started)
-    }
-
-    /// How the attempt for one recipient ended, and what Postfix heard where that is something
-    /// else.
-    fn attempt_end_of(&self, at: usize, endings: &[Ending], deadline: &Deadline) -> AttemptEnd {
-        let Ending { outcome: own, reason, .. } = &endings[at];
-        let mut end = self.attempt_end(own, *reason, deadline);
-        if self.one_ending {
-            let addresses = self.envelope.recipients.iter().map(String::as_str);
-            let outcomes = endings.iter().map(|ending| ending.outcome.clone());
-            let all = Outcome::of_all(&addresses.zip(outcomes).collect::<Vec<_>>());
-            if (own.name(), own.status()) != (all.name(), all.status()) {
-                let (exit, status) = (exit::status(&all) as i32, all.status());
-                let count = endings.len();
-                end.text
-                    .push_str(&format!("; ended in {exit} {status} for all {count} recipients"));
-            }
+/// How the attempt for one recipient ended, and what Postfix heard where that is something else.
+pub(super) fn attempt_end_of(
+    job: &DeliveryRequest<'_>,
+    at: usize,
+    endings: &[Ending],
+    took: Duration,
+) -> AttemptEnd {
+    let Ending { outcome: own, reason, .. } = &endings[at];
+    let mut end = attempt_end(own, *reason, took);
+    if job.one_ending {
+        let addresses = job.envelope.recipients.iter().map(String::as_str);
+        let outcomes = endings.iter().map(|ending| ending.outcome.clone());
+        let all = Outcome::of_all(&addresses.zip(outcomes).collect::<Vec<_>>());
+        if (own.name(), own.status()) != (all.name(), all.status()) {
+            let (exit, status) = (exit::status(&all) as i32, all.status());
+            let count = endings.len();
+            end.text.push_str(&format!("; ended in {exit} {status} for all {count} recipients"));
         }
-        end
     }
-
-    /// Nobody has the address.
-    fn unknown(&self, recipient: usize, policy: &Policy) -> Ending {
-        let failure = match self.envelope.recipients.get(recipient) {
-            Some(address) if !address.is_empty() => Failure::UnknownRecipient(address.clone()),
-            Some(_) | None => Failure::NoRecipient,
-        };
-        failure.ending(policy.over_quota)
-    }
+    end
 }

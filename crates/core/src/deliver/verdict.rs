@@ -2,15 +2,15 @@
 //! between temporary and permanent, by an exhaustive match. What we do not understand is temporary:
 //! Postfix can try again, but nobody can take back a bounce. Permanent are an unknown recipient, a
 //! message that is too large or that the mailbox's owner rejects, and what the configuration asks
-//! for. A mailbox that had mail and is unknown now is a fault of the set-up.
+//! for (`store.over_quota`, `directory.unknown_account`), which is read here alone. A mailbox that
+//! had mail and is unknown now is a fault of the set-up.
 
-use std::time::SystemTime;
+use std::time::Instant;
 
-use super::Ending;
-use crate::clock;
+use super::request::{Ending, Policy, note};
 use crate::directory::UserdbError;
-use crate::ledger::LedgerError;
-use crate::outcome::{Outcome, OverQuota, Reason, Status};
+use crate::ledger::{Ledger, LedgerError};
+use crate::outcome::{Outcome, OverQuota, Reason, Status, UnknownAccount};
 use crate::store::StoreError;
 
 /// Why a copy of a recipient's mail, or all of it, could not be placed in this run.
@@ -46,6 +46,9 @@ pub enum Failure {
     /// Of the user database that `directory.userdb` names.
     #[error("directory.userdb: {0}")]
     Userdb(#[from] UserdbError),
+    /// The mailbox is over its quota, and such mail is returned (`store.over_quota`).
+    #[error("store: over quota: {0}")]
+    MailboxFull(String),
     /// The mail server does not know the account, and is believed (`directory.unknown_account`).
     #[error("the mail server has no account={account}: {why}")]
     NoSuchAccount { account: String, why: String },
@@ -61,14 +64,6 @@ pub enum Failure {
          address is closed for good, let Postfix refuse it"
     )]
     AddressGone { address: String, account: String, why: String },
-    /// A sender's own copy (Sent), whose bytes are on record until it can be placed: no recipient's
-    /// mail waits for that.
-    #[error("no copy yet in {destination}, kept for later: {why}")]
-    KeptForLater { destination: String, why: String },
-    /// A sender's own copy (Sent), whose bytes are on record: `onedrop settle` writes it at that
-    /// time, unless the sender's mail program has.
-    #[error("due {destination} at={}", clock::utc(*.at))]
-    Due { destination: String, at: SystemTime },
     /// All copies are placed, and only the record of the attempt's end is missing.
     #[error(
         "all is placed, which the next try will find, but this try's end is not on record: {0}"
@@ -85,10 +80,9 @@ pub enum Failure {
 
 impl Failure {
     /// Decides whether it is temporary or permanent.
-    pub fn outcome(&self, over_quota: OverQuota) -> Outcome {
+    pub fn outcome(&self) -> Outcome {
         let text = self.to_string();
         match self {
-            Failure::KeptForLater { .. } | Failure::Due { .. } => Outcome::delivered(text),
             Failure::UnknownRecipient(_) | Failure::NoSuchAccount { .. } => {
                 Outcome::PermFail(Status::UNKNOWN_MAILBOX, text)
             }
@@ -96,10 +90,10 @@ impl Failure {
                 Outcome::PermFail(Status::REJECTED_BY_OWNER, text)
             }
             Failure::TooLarge { .. } => Outcome::PermFail(Status::TOO_BIG, text),
-            Failure::Store(StoreError::OverQuota(_)) => match over_quota {
-                OverQuota::Defer => Outcome::TempFail(Status::MAILBOX_FULL, text),
-                OverQuota::Bounce => Outcome::PermFail(Status::MAILBOX_FULL_FOR_GOOD, text),
-            },
+            Failure::MailboxFull(_) => Outcome::PermFail(Status::MAILBOX_FULL_FOR_GOOD, text),
+            Failure::Store(StoreError::OverQuota(_)) => {
+                Outcome::TempFail(Status::MAILBOX_FULL, text)
+            }
             Failure::Store(StoreError::TooBig(_)) => {
                 Outcome::TempFail(Status::MAILBOX_REFUSES_SIZE, text)
             }
@@ -129,14 +123,10 @@ impl Failure {
             | Failure::Internal(_) => Outcome::TempFail(Status::TEMPORARY, text),
         }
     }
-}
 
-impl Failure {
     /// The reason in a word: the variant decides.
     pub fn reason(&self) -> Reason {
         match self {
-            Failure::KeptForLater { .. } => Reason::Kept,
-            Failure::Due { .. } => Reason::Due,
             Failure::UnknownRecipient(_) => Reason::UnknownUser,
             Failure::NoSuchAccount { .. } | Failure::Store(StoreError::NoAccount(_)) => {
                 Reason::NoAccount
@@ -155,7 +145,7 @@ impl Failure {
             Failure::Store(StoreError::NotStored(_)) => Reason::StoreDown,
             Failure::Store(StoreError::Setup(_)) => Reason::StoreSetup,
             Failure::Store(StoreError::Refused(_)) => Reason::MailboxRefused,
-            Failure::Store(StoreError::OverQuota(_)) => Reason::OverQuota,
+            Failure::Store(StoreError::OverQuota(_)) | Failure::MailboxFull(_) => Reason::OverQuota,
             Failure::Store(StoreError::TooBig(_)) => Reason::TooLargeForStore,
             Failure::Store(StoreError::Rejected(_)) => Reason::Rejected,
             Failure::Store(StoreError::InDoubt(_)) => Reason::InDoubt,
@@ -180,9 +170,9 @@ impl Failure {
     }
 
     /// The end that it is for a recipient of whom nothing else is known.
-    pub fn ending(&self, over_quota: OverQuota) -> Ending {
+    pub fn ending(&self) -> Ending {
         let (reason, unrecorded) = (Some(self.reason()), self.is_unrecorded());
-        Ending { reason, unrecorded, ..Ending::of(self.outcome(over_quota)) }
+        Ending { reason, unrecorded, ..Ending::of(self.outcome()) }
     }
 
     /// Whether the ledger was not there to keep it, or was not asked yet. One that refuses for
@@ -205,6 +195,93 @@ impl Failure {
                 | Failure::Userdb(UserdbError::NotNow(_))
                 | Failure::Store(StoreError::NoAccount(_))
         )
+    }
+}
+
+impl Policy {
+    /// What the store's error means for the mail to these addresses, whose copy in `account` it
+    /// did not take.
+    pub(super) fn of_store_error(
+        &self,
+        error: StoreError,
+        (account, addresses): (&str, &[&str]),
+        ledger: &dyn Ledger,
+        until: Instant,
+    ) -> Failure {
+        match (error, self.over_quota) {
+            (StoreError::OverQuota(why), OverQuota::Bounce) => Failure::MailboxFull(why),
+            (StoreError::NoAccount(why), _) => {
+                let past = PastMail { ledger, why: &why, until };
+                let is_refused = past.none_for(account).and_then(|()| {
+                    let is_certain = || past.none_to(addresses, &addresses.join(", "));
+                    self.refuses_unknown(|| is_certain().map(|()| true))
+                });
+                match is_refused {
+                    Ok(true) => Failure::NoSuchAccount { account: account.to_owned(), why },
+                    Ok(false) => StoreError::NoAccount(why).into(),
+                    Err(Failure::Ledger(error)) => {
+                        note(Err(error));
+                        StoreError::NoAccount(why).into()
+                    }
+                    Err(failure) => failure,
+                }
+            }
+            (error, _) => error.into(),
+        }
+    }
+
+    /// Whether an account that had no mail, and is unknown, is refused for good. Whether that is
+    /// certain is asked where it counts.
+    ///
+    /// # Errors
+    /// Those of `is_certain`.
+    pub fn refuses_unknown(
+        &self,
+        is_certain: impl FnOnce() -> Result<bool, Failure>,
+    ) -> Result<bool, Failure> {
+        match self.unknown_account {
+            UnknownAccount::Defer => Ok(false),
+            UnknownAccount::Reject => is_certain(),
+        }
+    }
+}
+
+/// Tells whether an account, or an address, that is unknown now had mail. Then it is never unknown
+/// for good: the set-up is at fault, or it was closed, and an administrator decides.
+#[derive(Clone, Copy)]
+pub struct PastMail<'a> {
+    pub ledger: &'a dyn Ledger,
+    /// Why it is unknown.
+    pub why: &'a str,
+    pub until: Instant,
+}
+
+impl PastMail<'_> {
+    /// # Errors
+    /// [`Failure::AccountGone`]: it had mail. Or the ledger cannot tell.
+    pub fn none_for(&self, account: &str) -> Result<(), Failure> {
+        match self.ledger.has_placed_copy(account, self.until)? {
+            false => Ok(()),
+            true => {
+                let (account, why) = (account.to_owned(), self.why.to_owned());
+                Err(Failure::AccountGone { account, why })
+            }
+        }
+    }
+
+    /// `address` stands for all of them in what is said.
+    ///
+    /// # Errors
+    /// [`Failure::AddressGone`]: mail to one of them has reached an account. Or the ledger cannot
+    /// tell.
+    pub fn none_to(&self, addresses: &[&str], address: &str) -> Result<(), Failure> {
+        match self.ledger.account_reached(addresses, self.until)? {
+            None => Ok(()),
+            Some(account) => {
+                let (address, why) = (address.to_owned(), self.why.to_owned());
+                Err(Failure::AddressGone { address, account, why })
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::difference::{Level, Topic};
 use super::{Unverified, Verification};
 use crate::deadline::Deadline;
-use crate::deliver::{self, CopyResult, DeliveryRequest, Failure, Means, Policy};
+use crate::deliver::{self, CopyEnd, DeliveryRequest, Failure, Left, Means, Placed, Policy};
 use crate::envelope::Envelope;
 use crate::ledger::{Attempt, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
 use crate::message::{DedupBy, Identity, Message};
@@ -33,15 +33,12 @@ impl Verification<'_, '_> {
         let join = self.store.append_is_idempotent();
         let terms = LeaseTerms { lease: self.plan.lease, join, due: false };
         let state = self.claim_kept(copy, by, terms)?;
-        match self.place_kept(copy, &message, by, state, &deadline) {
-            Ok(placed) => {
-                let text =
-                    format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
-                self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
-                Ok(())
-            }
-            Err(failure) => self.not_placed(copy, (level, Topic::Kept), failure, &deadline),
+        let end = self.place_kept(copy, &message, by, state, &deadline);
+        if let Some(placed) = self.placed_or_told(copy, (level, Topic::Kept), end, &deadline)? {
+            let text = format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
+            self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
         }
+        Ok(())
     }
 
     /// The time in which a copy is placed, from now on; it begins before its lease.
@@ -99,7 +96,7 @@ impl Verification<'_, '_> {
         by: &Attempt,
         state: CopyState,
         deadline: &Deadline,
-    ) -> CopyResult {
+    ) -> CopyEnd {
         let policy = Policy {
             lease: self.plan.lease,
             wait: Duration::ZERO,
@@ -142,36 +139,35 @@ impl Verification<'_, '_> {
         deliver::place(&job, means, by, &recorded)
     }
 
-    /// A kept copy that stays kept, or that another has.
-    pub(super) fn not_placed(
+    /// The copy, if it is placed; `None`, and said so, if it stays kept, or another has it.
+    pub(super) fn placed_or_told(
         &mut self,
         copy: &CopyOnRecord,
         (level, topic): (Level, Topic),
-        failure: Failure,
+        end: CopyEnd,
         deadline: &Deadline,
-    ) -> Result<(), Unverified> {
-        match failure {
-            Failure::KeptForLater { why, .. } => {
+    ) -> Result<Option<Placed>, Unverified> {
+        match end {
+            CopyEnd::Placed(placed) => return Ok(Some(placed)),
+            CopyEnd::Left(Left::Kept { why, .. }) => {
                 // What takes that long takes as long for the account's next copy.
                 if deadline.left() + self.plan.time.1 <= self.plan.time.0 {
                     self.out_of_reach = Some(copy.destination.account.clone());
                 }
                 let text = format!("still not placed, its bytes stay kept: {why}");
                 self.found(copy, level, topic, None, text);
-                Ok(())
             }
-            Failure::Ledger(
+            CopyEnd::Failed(Failure::Ledger(
                 error @ (LedgerError::Unavailable(_)
                 | LedgerError::Login(_)
                 | LedgerError::Denied(_)
                 | LedgerError::Clock(_)
                 | LedgerError::Version(_)
                 | LedgerError::OtherConfig(_)),
-            ) => Err(error.into()),
-            failure => {
-                self.busy(copy, failure.to_string());
-                Ok(())
-            }
+            )) => return Err(error.into()),
+            CopyEnd::Left(left @ Left::Due { .. }) => self.busy(copy, left.to_string()),
+            CopyEnd::Failed(failure) => self.busy(copy, failure.to_string()),
         }
+        Ok(None)
     }
 }

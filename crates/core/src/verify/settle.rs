@@ -155,14 +155,14 @@ impl Verification<'_, '_> {
         }
         // From here on: the look may have taken its time.
         let (state, deadline) = (CopyState::Claimed(claim), self.deadline());
-        match self.place_kept(copy, &message, &by, state, &deadline) {
-            Ok(placed) => {
-                let text = format!("{} as {}", placed.how.name(), placed.receipt);
-                self.found(copy, Level::Settled, Topic::Due, Some(&placed.receipt), text);
-                Ok(self.look_again(copy, next_look(Duration::ZERO))?)
-            }
-            Err(failure) => self.not_placed(copy, (Level::Info, Topic::Due), failure, &deadline),
+        let end = self.place_kept(copy, &message, &by, state, &deadline);
+        let said = (Level::Info, Topic::Due);
+        if let Some(placed) = self.placed_or_told(copy, said, end, &deadline)? {
+            let text = format!("{} as {}", placed.how.name(), placed.receipt);
+            self.found(copy, Level::Settled, Topic::Due, Some(&placed.receipt), text);
+            self.look_again(copy, next_look(Duration::ZERO))?;
         }
+        Ok(())
     }
 
     /// Puts on record what stands in the mailbox: ours, if an earlier run may have written it, or

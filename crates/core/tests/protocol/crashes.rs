@@ -1,5 +1,5 @@
-//! The crash table of `crates/core/src/deliver.rs`, row by row; and everything fails once, wherever
-//! it can.
+//! The crash table of `crates/core/src/deliver/protocol.rs`, row by row; and everything fails
+//! once, wherever it can.
 
 use onedrop_core::deliver::How;
 use onedrop_core::directory::Destination;

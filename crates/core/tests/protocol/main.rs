@@ -1,4 +1,4 @@
-//! The protocol (`crates/core/src/deliver.rs`) and `verify` with ledger and store in memory: fail
+//! The protocol (`crates/core/src/deliver/`) and `verify` with ledger and store in memory: fail
 //! at each step, deliver again as Postfix would, and count. Whatever happens, each mailbox has one
 //! copy in the end, and nobody said "delivered" without one.
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop_core::deliver::{CopyResult, Ending, Phases, Placed, Watch};
+use onedrop_core::deliver::{CopyEnd, Ending, Phases, Placed, Watch};
 use onedrop_core::directory::Destination;
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
@@ -278,10 +278,10 @@ impl Watch for Script {
         self.state().watched.push(Watched::NotRecorded(waits));
     }
 
-    fn copy_ended(&self, end: &CopyResult, phases: &Phases) {
+    fn copy_ended(&self, end: &CopyEnd, phases: &Phases) {
         let mut state = self.state();
         state.watched.push(Watched::Copy(*phases));
-        state.placed.extend(end.as_ref().ok().cloned());
+        state.placed.extend(end.placed().cloned());
     }
 
     fn ended(&self, recipient: usize, ending: &Ending) {

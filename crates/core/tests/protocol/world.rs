@@ -423,13 +423,12 @@ impl Delivery {
             oldest: message::oldest_time(mail),
             one_ending: true,
         };
-        let over_quota = self.over_quota;
         let policy = Policy {
             lease: LEASE.lease,
             wait: self.wait,
             sent_after: self.sent_after,
             keep_raw: false,
-            over_quota,
+            over_quota: self.over_quota,
             unknown_account: self.unknown_account,
             begins_early: self.begins_early,
             keeps_sessions: false,
@@ -446,7 +445,7 @@ impl Delivery {
         let endings = catch_unwind(AssertUnwindSafe(|| deliver::deliver(&job, means)));
         let endings = endings.ok().filter(|_| !self.script.state().is_dead).unwrap_or_else(|| {
             let crashed = Failure::Internal("told to crash".to_owned());
-            vec![Ending::of(crashed.outcome(over_quota))]
+            vec![Ending::of(crashed.outcome())]
         });
         let collision = endings[0].collision;
         let outcome = Outcome::worst(endings.iter().map(|ending| ending.outcome.clone()));
