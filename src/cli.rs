@@ -19,7 +19,7 @@ use onedrop_core::outcome::Outcome;
 use onedrop_core::text::one_line;
 use onedrop_site::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
 use onedrop_site::config::{Config, Loaded, Opens};
-use onedrop_site::service::Adapters;
+use onedrop_site::service::{Adapters, Site};
 
 mod check;
 mod deliver;
@@ -56,51 +56,53 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
     let config = cli.config.as_deref();
     let screen = Screen::of_stdout(cli.color);
-    let read = |opens| load_despite_jobs(config, opens);
-    let outcome =
-        match cli.command {
-            CliCommand::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
-            CliCommand::WithLock(args) => {
-                with_lock::run(args, config, adapters, umask, is_fed_by_postfix())
-            }
-            // Before the command runs: it may take long, and its exit status could return the mail.
-            _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
-            CliCommand::Lmtp(args) => lmtp::run(&args, config, adapters, umask)
-                .map(|()| CommandOutcome::done(String::new())),
-            CliCommand::Web(args) => {
-                web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
-            }
-            CliCommand::Migrate(args) => read(Opens::Ledger)
-                .and_then(|loaded| migrate::run(&args, loaded, adapters, screen))
-                .map(CommandOutcome::done),
-            CliCommand::Check(args) => Ok(check::run(&args, config, adapters, screen)),
-            CliCommand::Trace(args) => {
-                read(Opens::Ledger).and_then(|loaded| trace::run(&args, &loaded, adapters, screen))
-            }
-            CliCommand::Status(args) => {
-                read(Opens::Ledger).and_then(|loaded| status::run(&args, &loaded, adapters, screen))
-            }
-            CliCommand::Verify(args) => read(Opens::Mailboxes)
-                .and_then(|loaded| verify::run(&args, &loaded, adapters, screen)),
-            CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask, screen),
-            CliCommand::Settle(args) => read(Opens::Mailboxes)
-                .and_then(|loaded| settle::run(&args, &loaded, adapters, screen)),
-            CliCommand::Purge(args) => {
-                read(Opens::Ledger).and_then(|loaded| purge::run(&args, &loaded, adapters, screen))
-            }
-            CliCommand::Forget(args) => {
-                read(Opens::Ledger).and_then(|loaded| forget::run(&args, &loaded, adapters, screen))
-            }
-            CliCommand::Replay(args) => {
-                let opens = if args.from_ledger { Opens::Mailboxes } else { Opens::Everything };
-                read(opens).and_then(|loaded| replay::run(&args, loaded, adapters, screen))
-            }
-            CliCommand::Lock(args) => {
-                read(Opens::Ledger).and_then(|loaded| lock::run(args, &loaded, adapters, screen))
-            }
-            CliCommand::Completions(args) => Ok(pages::completions(&args)),
-            CliCommand::Man(args) => pages::man(&args),
-        };
+    let read = |opens| load_despite_jobs(config, opens).map(|loaded| Site::new(loaded, adapters));
+    let outcome = match cli.command {
+        CliCommand::Deliver(args) => exit::end(&deliver::run(args, config, adapters)),
+        CliCommand::WithLock(args) => {
+            with_lock::run(args, config, adapters, umask, is_fed_by_postfix())
+        }
+        // Before the command runs: it may take long, and its exit status could return the mail.
+        _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
+        CliCommand::Lmtp(args) => {
+            lmtp::run(&args, config, adapters, umask).map(|()| CommandOutcome::done(String::new()))
+        }
+        CliCommand::Web(args) => {
+            web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
+        }
+        CliCommand::Migrate(args) => read(Opens::Ledger)
+            .and_then(|site| migrate::run(&args, site, screen))
+            .map(CommandOutcome::done),
+        CliCommand::Check(args) => Ok(check::run(&args, config, adapters, screen)),
+        CliCommand::Trace(args) => {
+            read(Opens::Ledger).and_then(|site| trace::run(&args, &site, screen))
+        }
+        CliCommand::Status(args) => {
+            read(Opens::Ledger).and_then(|site| status::run(&args, &site, screen))
+        }
+        CliCommand::Verify(args) => {
+            read(Opens::Mailboxes).and_then(|site| verify::run(&args, &site, screen))
+        }
+        CliCommand::Jobs(args) => jobs::run(args, config, adapters, umask, screen),
+        CliCommand::Settle(args) => {
+            read(Opens::Mailboxes).and_then(|site| settle::run(&args, &site, screen))
+        }
+        CliCommand::Purge(args) => {
+            read(Opens::Ledger).and_then(|site| purge::run(&args, &site, screen))
+        }
+        CliCommand::Forget(args) => {
+            read(Opens::Ledger).and_then(|site| forget::run(&args, &site, screen))
+        }
+        CliCommand::Replay(args) => {
+            let opens = if args.from_ledger { Opens::Mailboxes } else { Opens::Everything };
+            read(opens).and_then(|site| replay::run(&args, site, screen))
+        }
+        CliCommand::Lock(args) => {
+            read(Opens::Ledger).and_then(|site| lock::run(args, &site, screen))
+        }
+        CliCommand::Completions(args) => Ok(pages::completions(&args)),
+        CliCommand::Man(args) => pages::man(&args),
+    };
     let failed = |err| {
         let err = with_next_step(err, config);
         CommandOutcome { out: String::new(), err, verdict: Verdict::Failed }

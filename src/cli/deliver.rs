@@ -4,7 +4,6 @@
 //! goes wrong, an [`Outcome`] comes back.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::input;
@@ -17,9 +16,9 @@ use onedrop_core::message::{DedupBy, Message};
 use onedrop_core::os::host_name;
 use onedrop_core::outcome::Outcome;
 use onedrop_site::command_line::DeliverArgs;
-use onedrop_site::config::{Config, Loaded, Opens, shown_file};
+use onedrop_site::config::{Config, Opens, shown_file};
 use onedrop_site::delivery_log::DeliveryLogRecord;
-use onedrop_site::service::{Adapters, Service};
+use onedrop_site::service::{Adapters, Service, Site};
 
 /// What the command line and the environment say of the message.
 struct Request {
@@ -152,7 +151,7 @@ pub(super) fn run(args: DeliverArgs, config: Option<&Path>, adapters: Adapters) 
             );
             watchdog.watch(&deadline, limits.deadline_secs);
             let request = &mut request;
-            DeliverCommand { request, loaded: Arc::new(loaded), adapters, deadline, started }
+            DeliverCommand { request, site: Site::new(loaded, adapters), deadline, started }
                 .run(&writer)
                 .map_err(|failure| failure.ending())
         }
@@ -224,8 +223,7 @@ impl DeliveryResult {
 
 struct DeliverCommand<'a> {
     request: &'a mut Request,
-    loaded: Arc<Loaded>,
-    adapters: Adapters,
+    site: Site,
     deadline: Deadline,
     started: Instant,
 }
@@ -251,7 +249,7 @@ impl DeliverCommand<'_> {
 
     /// Connects to the server that is to take the message, if there is one.
     fn connect(&self) -> Option<ServerConnection> {
-        let config = &self.loaded.config;
+        let config = &self.site.loaded.config;
         let path = config.deliver.via.as_ref().filter(|_| !config.directory.knows_nobody())?;
         let secs = config.limits.deadline_secs;
         let server = ServerConnection::start(path, &host_name(), &self.deadline, secs);
@@ -260,7 +258,7 @@ impl DeliverCommand<'_> {
 
     /// Begins to open what a delivery of our own needs.
     fn prepare(&self) -> Result<Service, Failure> {
-        let service = Service::for_one(Arc::clone(&self.loaded), self.adapters)?;
+        let service = Service::for_one(&self.site)?;
         service.prepare(&self.request.envelope.recipients, &self.deadline);
         Ok(service)
     }
@@ -277,7 +275,7 @@ impl DeliverCommand<'_> {
     }
 
     fn read_message(&mut self, writer: &input::StdinWriter) -> Result<Message, Failure> {
-        let config = &self.loaded.config;
+        let config = &self.site.loaded.config;
         self.request.read_message(writer, config.limits.message_bytes, config.dedup.by)
     }
 

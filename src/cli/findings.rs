@@ -21,8 +21,7 @@ use onedrop_core::store::AnyStore;
 use onedrop_core::text::{shown, shown_output};
 use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
 use onedrop_core::way::WayProof;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::{ONE, Site};
 
 /// A command that compares ledger and mailboxes.
 pub(super) struct Comparison<'a> {
@@ -51,14 +50,9 @@ type Compare = fn(
 ) -> Result<Tally, LedgerError>;
 
 impl Comparison<'_> {
-    pub(super) fn run(
-        mut self,
-        loaded: &Loaded,
-        by: Adapters,
-        screen: Screen,
-    ) -> Result<CommandOutcome, String> {
+    pub(super) fn run(mut self, site: &Site, screen: Screen) -> Result<CommandOutcome, String> {
         let attempt = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
-        let limits = &loaded.config.limits;
+        let limits = &site.loaded.config.limits;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let secs = Duration::from_secs;
         let mut resume = self.resume.take();
@@ -70,15 +64,15 @@ impl Comparison<'_> {
             behind: behind.as_deref(),
             parallel: self.parallel,
             repair: self.repair,
-            lease: secs(loaded.config.lock.lease_secs),
+            lease: secs(site.loaded.config.lock.lease_secs),
             time: (secs(limits.deadline_secs), secs(limits.answer_secs)),
             by: &attempt,
         };
         let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
         // A session with each mailbox's owner: they are not kept for those that are over.
         let limits = Limits { kept: self.parallel, ..ONE };
-        let ledger = (by.ledger)(loaded, limits).map_err(of_the_ledger)?;
-        let store = (by.store)(loaded, limits).map_err(|error| error.to_string())?;
+        let ledger = site.ledger_within(limits).map_err(of_the_ledger)?;
+        let store = site.store_within(limits).map_err(|error| error.to_string())?;
         self.pass_the_gate(&*ledger, &*store)?;
         let mut printer = FindingsPrinter::new(self.json, screen);
         let tally = (self.work)(&plan, &*ledger, &*store, &mut |news| match (news, &mut resume) {

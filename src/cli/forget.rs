@@ -11,8 +11,7 @@ use onedrop_core::ledger::{ForgetWhat, ForgottenCopy, PassedBy};
 use onedrop_core::retention;
 use onedrop_core::text::shown;
 use onedrop_site::command_line::ForgetArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::Site;
 
 const LEASED: &str = "leased not long ago";
 const NEEDED: &str = "another account's Sent still needs its Message-ID";
@@ -32,8 +31,7 @@ struct ForgottenLine {
 /// Ends as no where nothing was found.
 pub(super) fn run(
     args: &ForgetArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
+    site: &Site,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let what = match (&args.message_id, &args.since, &args.account) {
@@ -43,7 +41,7 @@ pub(super) fn run(
         (None, None, None) => return Err("nothing to forget is named".to_owned()),
     };
     let of_the_ledger = |error| format!("ledger: {error}");
-    let ledger = (adapters.ledger)(loaded, ONE).map_err(of_the_ledger)?;
+    let ledger = site.ledger().map_err(of_the_ledger)?;
     let mut lines = Vec::new();
     retention::forget(what, args.dry_run, &*ledger, &SystemClock, &mut |copy| {
         lines.push(line(copy));

@@ -13,12 +13,12 @@ use nix::sys::stat::Mode;
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{AnyLedger, LedgerError};
+use onedrop_core::ledger::{JobLedger, LedgerError};
 use onedrop_core::text;
 use onedrop_locks::jobs::standing::JobState;
 use onedrop_site::command_line::{JobsArgs, JobsCommand};
-use onedrop_site::config::{JobSettings, Loaded, closest};
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::config::{JobSettings, closest};
+use onedrop_site::service::{Adapters, Site};
 
 mod audit;
 mod change;
@@ -42,9 +42,9 @@ pub(super) fn run(
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let asking = |ask: &Asking<'_>| {
-        let loaded = super::load(config)?;
-        let ledger = open(&loaded, adapters)?;
-        ask(&loaded.config.jobs.jobs, &*ledger, Instant::now() + TIME)
+        let site = Site::new(super::load(config)?, adapters);
+        let ledger = open(&site)?;
+        ask(&site.loaded.config.jobs.jobs, &*ledger, Instant::now() + TIME)
     };
     match args.command {
         JobsCommand::Check { names, json } => {
@@ -78,7 +78,7 @@ pub(super) fn run(
 
 /// What is asked of the ledger about the jobs of the configuration.
 type Asking<'a> =
-    dyn Fn(&[JobSettings], &dyn AnyLedger, Instant) -> Result<CommandOutcome, String> + 'a;
+    dyn Fn(&[JobSettings], &dyn JobLedger, Instant) -> Result<CommandOutcome, String> + 'a;
 
 /// Whether these words ask for `jobs check`, whatever else is wrong with them.
 pub(super) fn is_check(argv: &[OsString]) -> bool {
@@ -87,8 +87,9 @@ pub(super) fn is_check(argv: &[OsString]) -> bool {
         && words.next().is_some_and(|word| word == "check")
 }
 
-fn open(loaded: &Loaded, adapters: Adapters) -> Result<Arc<dyn AnyLedger>, String> {
-    (adapters.ledger)(loaded, ONE).map_err(told)
+fn open(site: &Site) -> Result<Arc<dyn JobLedger>, String> {
+    let ledger: Arc<dyn JobLedger> = site.ledger().map_err(told)?;
+    Ok(ledger)
 }
 
 fn told(error: LedgerError) -> String {

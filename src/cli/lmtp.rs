@@ -20,11 +20,11 @@ use onedrop_locks::jobs::ticker::Ticker;
 use onedrop_net::listener::{Listener, SocketFile};
 use onedrop_site::command_line::LmtpArgs;
 use onedrop_site::config::{Listen, LmtpSettings, Loaded, Opens, RunIn};
-use onedrop_site::service::{Adapters, Service};
+use onedrop_site::service::{Adapters, Service, Site};
 
 mod ends;
 
-use ends::{CurrentConfig, begin_to_look};
+use ends::{CurrentSite, begin_to_look};
 
 /// `umask` is the caller's, for jobs.
 pub(super) fn run(
@@ -34,8 +34,8 @@ pub(super) fn run(
     umask: Mode,
 ) -> Result<(), String> {
     if args.check {
-        let loaded = Arc::new(load(args, true, config)?);
-        return Service::new(loaded, adapters).map(drop).map_err(|failure| failure.to_string());
+        let site = Site::new(load(args, true, config)?, adapters);
+        return Service::new(&site).map(drop).map_err(|failure| failure.to_string());
     }
     // Before there are threads.
     keep_one_arena();
@@ -45,25 +45,26 @@ pub(super) fn run(
     let config = config.map(Path::to_owned);
     let (program, of_look) = (OwnProgram { config: config.clone(), umask }, config.clone());
     let (args, has_listeners) = (args.clone(), !listeners.is_empty());
-    let read = move || load(&args, has_listeners, config.as_deref());
-    let loaded = read()?;
+    let read = move || {
+        load(&args, has_listeners, config.as_deref()).map(|loaded| Site::new(loaded, adapters))
+    };
+    let site = read()?;
     if !has_listeners {
-        listeners = listen(&loaded.config.lmtp)?;
+        listeners = listen(&site.loaded.config.lmtp)?;
     }
-    let loaded = Arc::new(loaded);
-    let service = service_of(Arc::clone(&loaded), adapters)?;
+    let service = service_of(&site)?;
     let (control, ticker) =
         catch_signals(program).map_err(|error| format!("cannot start: {error}"))?;
-    let current: CurrentConfig = Arc::new(Mutex::new(Arc::clone(&loaded)));
-    begin_to_look(Arc::clone(&current), of_look, adapters, control.gauges.clone());
     let ticker = Arc::new(ticker);
-    tick_if_wanted(&ticker, &loaded);
+    tick_if_wanted(&ticker, &site.loaded);
+    let current: CurrentSite = Arc::new(Mutex::new(site));
+    begin_to_look(Arc::clone(&current), of_look, control.gauges.clone());
     let reloading = Arc::clone(&ticker);
     let reload: lmtp::Reload = Box::new(move || {
-        let loaded = Arc::new(read()?);
-        let service = service_of(Arc::clone(&loaded), adapters)?;
-        tick_if_wanted(&reloading, &loaded);
-        *current.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
+        let site = read()?;
+        let service = service_of(&site)?;
+        tick_if_wanted(&reloading, &site.loaded);
+        *current.lock().unwrap_or_else(PoisonError::into_inner) = site;
         Ok(service)
     });
     let served = lmtp::run(service, listeners, control, &reload);
@@ -108,14 +109,14 @@ fn catch_signals(program: OwnProgram) -> io::Result<(Control, Ticker)> {
     Ok((control, ticker))
 }
 
-fn service_of(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Arc<Service>, String> {
-    for warning in &loaded.warnings {
+fn service_of(site: &Site) -> Result<Arc<Service>, String> {
+    for warning in &site.loaded.warnings {
         tracing::warn!("configuration: {warning}");
     }
-    for problem in &loaded.job_problems {
+    for problem in &site.loaded.job_problems {
         tracing::error!("configuration: {problem}; until that is mended this host runs no job");
     }
-    let service = Service::new(loaded, adapters).map_err(|failure| failure.to_string())?;
+    let service = Service::new(site).map_err(|failure| failure.to_string())?;
     let service = Arc::new(service);
     service.begin_to_renew_the_proof();
     Ok(service)

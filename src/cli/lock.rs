@@ -17,20 +17,14 @@ use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::lock;
 use onedrop_site::command_line::{LockArgs, LockCommand};
-use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::Site;
 use onedrop_site::telemetry;
 
 /// What a question may take.
 const TIME: Duration = Duration::from_secs(20);
 
-pub(super) fn run(
-    args: LockArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
-    screen: Screen,
-) -> Result<CommandOutcome, String> {
-    let ledger = (adapters.ledger)(loaded, ONE).map_err(told)?;
+pub(super) fn run(args: LockArgs, site: &Site, screen: Screen) -> Result<CommandOutcome, String> {
+    let ledger = site.ledger().map_err(told)?;
     let until = Instant::now() + TIME;
     match args.command {
         LockCommand::List { stale, json } => list(&*ledger, None, (stale, json), until, screen),

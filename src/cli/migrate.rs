@@ -15,22 +15,18 @@ use onedrop_core::ledger::{LedgerError, MigrateLedger, PlannedStep, SchemaVersio
 use onedrop_core::mail_root;
 use onedrop_core::os::host_name;
 use onedrop_site::command_line::MigrateArgs;
-use onedrop_site::config::{Loaded, StoreUrl};
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::config::StoreUrl;
+use onedrop_site::service::Site;
 
 /// Long, because a migration may go through a large table.
 const TIME: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) fn run(
-    args: &MigrateArgs,
-    mut loaded: Loaded,
-    adapters: Adapters,
-    screen: Screen,
-) -> Result<String, String> {
+pub(super) fn run(args: &MigrateArgs, site: Site, screen: Screen) -> Result<String, String> {
     let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
-    let root = root_of_store(&loaded, adapters)?;
-    loaded.config.deliver.trial |= !args.dry_run;
-    let ledger = (adapters.ledger)(&loaded, ONE).map_err(of_the_ledger)?;
+    let root = root_of_store(&site)?;
+    // It makes a ledger in a file that is not there.
+    let site = site.but(|loaded| loaded.config.deliver.trial |= !args.dry_run);
+    let ledger = site.ledger().map_err(of_the_ledger)?;
     let text = match args.dry_run {
         true => plan(&*ledger, root.as_deref(), args.json)?,
         false => migrate(&*ledger, root.as_deref(), args.accept_config)?,
@@ -39,11 +35,11 @@ pub(super) fn run(
 }
 
 /// The folder that deliveries want to find.
-fn root_of_store(loaded: &Loaded, adapters: Adapters) -> Result<Option<PathBuf>, String> {
-    if !matches!(loaded.config.store.kind(), StoreUrl::Maildir { .. }) {
+fn root_of_store(site: &Site) -> Result<Option<PathBuf>, String> {
+    if !matches!(site.loaded.config.store.kind(), StoreUrl::Maildir { .. }) {
         return Ok(None);
     }
-    let store = (adapters.store)(loaded, ONE).map_err(|error| error.to_string())?;
+    let store = site.store().map_err(|error| error.to_string())?;
     Ok(store.root().map(Path::to_owned))
 }
 

@@ -8,21 +8,15 @@ use onedrop_core::clock::SystemClock;
 use onedrop_core::duration;
 use onedrop_core::retention::{self, Ages, Purged};
 use onedrop_site::command_line::PurgeArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::Site;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// A hundred years, as `retention.days` may be at most: a calendar has an end.
 const LONGEST: Duration = Duration::from_secs(36_500 * 86_400);
 
-pub(super) fn run(
-    args: &PurgeArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
-    screen: Screen,
-) -> Result<CommandOutcome, String> {
+pub(super) fn run(args: &PurgeArgs, site: &Site, screen: Screen) -> Result<CommandOutcome, String> {
     let days = |days: u64| Duration::from_secs(days.saturating_mul(DAY.as_secs()));
-    let settings = &loaded.config.retention;
+    let settings = &site.loaded.config.retention;
     let messages = match &args.older_than {
         Some(text) => older_than(text)?,
         None => days(settings.days),
@@ -33,7 +27,7 @@ pub(super) fn run(
         raw: days(settings.raw_days).min(messages),
     };
     let of_the_ledger = |error| format!("ledger: {error}");
-    let ledger = (adapters.ledger)(loaded, ONE).map_err(of_the_ledger)?;
+    let ledger = site.ledger().map_err(of_the_ledger)?;
     let purged = retention::purge(ages, args.dry_run, &*ledger, &SystemClock);
     let purged = purged.map_err(of_the_ledger)?;
     Ok(CommandOutcome::done(match args.json {

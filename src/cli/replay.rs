@@ -5,21 +5,15 @@ use serde::Serialize;
 use super::CommandOutcome;
 use super::terminal::Screen;
 use onedrop_site::command_line::ReplayArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::Adapters;
+use onedrop_site::service::Site;
 
 mod files;
 mod from_ledger;
 
-pub(super) fn run(
-    args: &ReplayArgs,
-    loaded: Loaded,
-    adapters: Adapters,
-    screen: Screen,
-) -> Result<CommandOutcome, String> {
+pub(super) fn run(args: &ReplayArgs, site: Site, screen: Screen) -> Result<CommandOutcome, String> {
     match args.from_ledger {
-        true => from_ledger::run(args, &loaded, adapters, screen),
-        false => files::run(args, loaded, adapters, screen),
+        true => from_ledger::run(args, &site, screen),
+        false => files::run(args, site, screen),
     }
 }
 

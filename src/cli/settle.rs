@@ -8,13 +8,11 @@ use super::terminal::Screen;
 use onedrop_core::ledger::{LedgerError, VerifyLedger, Window};
 use onedrop_core::verify;
 use onedrop_site::command_line::SettleArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::Adapters;
+use onedrop_site::service::Site;
 
 pub(super) fn run(
     args: &SettleArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
+    site: &Site,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let comparison = Comparison {
@@ -28,7 +26,7 @@ pub(super) fn run(
         work: verify::settle,
         resume: None,
     };
-    comparison.run(loaded, adapters, screen)
+    comparison.run(site, screen)
 }
 
 fn first(ledger: &dyn VerifyLedger, until: Instant) -> Result<Option<String>, LedgerError> {

@@ -19,8 +19,7 @@ use onedrop_core::ledger::LedgerError;
 use onedrop_core::os::host_name;
 use onedrop_core::text::shown;
 use onedrop_site::command_line::StatusArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::Site;
 
 /// What the ledger may take.
 const LEDGER: Duration = Duration::from_secs(10);
@@ -33,29 +32,28 @@ const READABLE: u32 = 0o644;
 
 pub(super) fn run(
     args: &StatusArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
+    site: &Site,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     if let Some(file) = &args.prometheus {
-        return write_metrics(file, loaded, adapters);
+        return write_metrics(file, site);
     }
-    let jobs = &loaded.config.jobs.jobs;
+    let jobs = &site.loaded.config.jobs.jobs;
     let (facts, of_host) = thread::scope(|scope| {
-        let host = scope.spawn(|| status::of_this_host(loaded, HOST));
-        (facts(loaded, adapters), host.join().unwrap_or_default())
+        let host = scope.spawn(|| status::of_this_host(&site.loaded, HOST));
+        (facts(site), host.join().unwrap_or_default())
     });
     let mut findings: Vec<StatusFinding> = match &facts {
         Ok(facts) => facts.findings(jobs),
         Err(error) => vec![status::without_ledger(error)],
     };
-    if let Some(problem) = loaded.job_problems.first() {
+    if let Some(problem) = site.loaded.job_problems.first() {
         status::unread_jobs(&mut findings, problem);
     }
     // One that hangs has been told by then.
     let is_well = |one: &StatusFinding| one.topic != "store" || one.level == StatusLevel::Ok;
     if facts.is_ok() && of_host.iter().all(is_well) {
-        findings.extend(of_root(loaded, adapters));
+        findings.extend(of_root(site));
     }
     findings.extend(of_host);
     let level = status::level(&findings);
@@ -74,15 +72,16 @@ pub(super) fn run(
     Ok(CommandOutcome { out, err: String::new(), verdict })
 }
 
-fn facts(loaded: &Loaded, adapters: Adapters) -> Result<LedgerFacts, LedgerError> {
-    let ledger = (adapters.ledger)(loaded, ONE)?;
+fn facts(site: &Site) -> Result<LedgerFacts, LedgerError> {
+    let ledger = site.ledger()?;
     LedgerFacts::read(&*ledger, Instant::now() + LEDGER)
 }
 
 /// The folder above all mailboxes, if it is another one than the ledger knows.
-fn of_root(loaded: &Loaded, adapters: Adapters) -> Option<StatusFinding> {
-    let ledger = (adapters.ledger)(loaded, ONE).ok()?;
-    let why = status::root_is_known(&loaded.config, &*ledger, Instant::now() + LEDGER).err()?;
+fn of_root(site: &Site) -> Option<StatusFinding> {
+    let ledger = site.ledger().ok()?;
+    let why =
+        status::root_is_known(&site.loaded.config, &*ledger, Instant::now() + LEDGER).err()?;
     Some(StatusFinding::attention("store", why, "onedrop check"))
 }
 
@@ -135,25 +134,21 @@ fn as_json(
 
 /// For node_exporter's textfile collector, where no server serves metrics. A ledger that is away is
 /// one of them, and so is a mistake in `[jobs]`.
-fn write_metrics(
-    file: &Path,
-    loaded: &Loaded,
-    adapters: Adapters,
-) -> Result<CommandOutcome, String> {
+fn write_metrics(file: &Path, site: &Site) -> Result<CommandOutcome, String> {
     let until = Instant::now() + LEDGER;
-    let checked = (adapters.ledger)(loaded, ONE).and_then(|ledger| {
+    let checked = site.ledger().and_then(|ledger| {
         ledger.check_program(until)?;
         Ok(ledger)
     });
     let ledger_up = checked.is_ok();
     let store_up = {
         let ledger = checked.as_deref().ok();
-        status::store_serves(&loaded.config, ledger, Instant::now() + HOST).is_ok()
+        status::store_serves(&site.loaded.config, ledger, Instant::now() + HOST).is_ok()
     };
     let facts = checked.and_then(|ledger| LedgerFacts::without_attempts(&*ledger, until));
-    let figures = facts.as_ref().ok().map(|facts| facts.figures(&loaded.config.jobs.jobs));
-    let unrecorded = status::unrecorded_count(&loaded.shown_file(), Instant::now() + HOST);
-    let jobs_config_ok = loaded.job_problems.is_empty();
+    let figures = facts.as_ref().ok().map(|facts| facts.figures(&site.loaded.config.jobs.jobs));
+    let unrecorded = status::unrecorded_count(&site.loaded.shown_file(), Instant::now() + HOST);
+    let jobs_config_ok = site.loaded.job_problems.is_empty();
     let seen = SeenByHost { ledger_up, store_up, jobs_config_ok, unrecorded };
     let text = StatusGauges::textfile(seen, figures.as_ref(), SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;

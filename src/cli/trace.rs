@@ -16,8 +16,7 @@ use onedrop_core::ledger::{
 };
 use onedrop_core::text::shown;
 use onedrop_site::command_line::TraceArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::Site;
 
 const TIME: Duration = Duration::from_secs(60);
 /// What this host's log may take.
@@ -27,12 +26,7 @@ const SINCE: &str = "7d";
 /// Columns of the name at the start of a line.
 const NAME: usize = 12;
 
-pub(super) fn run(
-    args: &TraceArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
-    screen: Screen,
-) -> Result<CommandOutcome, String> {
+pub(super) fn run(args: &TraceArgs, site: &Site, screen: Screen) -> Result<CommandOutcome, String> {
     let back = args.since.as_deref().or(args.wanted.is_none().then_some(SINCE));
     let filter = TraceFilter {
         message: None,
@@ -43,7 +37,7 @@ pub(super) fn run(
         failed: args.failed,
     };
     let failed = |error: LedgerError| format!("ledger: {error}");
-    let ledger = (adapters.ledger)(loaded, ONE).map_err(failed)?;
+    let ledger = site.ledger().map_err(failed)?;
     let until = Instant::now() + TIME;
     let find = |filter: &TraceFilter<'_>| {
         let found = ledger.trace(filter, args.limit, until);
@@ -58,7 +52,7 @@ pub(super) fn run(
     };
     let found = find(&filter).and_then(|traces| match filter.name {
         // The recipient may be on record in another form; then its account has the copies.
-        Some(name) if traces.is_empty() => match loaded.config.directory.known(name) {
+        Some(name) if traces.is_empty() => match site.loaded.config.directory.known(name) {
             Known::Home(home) => find(&TraceFilter { name: Some(&home.account), ..filter }),
             Known::Nobody | Known::Ask(_) => Ok(traces),
         },
@@ -70,7 +64,7 @@ pub(super) fn run(
     };
     let since = filter.since.unwrap_or(SystemTime::UNIX_EPOCH);
     let of_log = args.wanted.as_deref().and_then(|name| {
-        unrecorded_trace(&loaded.shown_file(), name, since, &traces, Instant::now() + LOG_TIME)
+        unrecorded_trace(&site.loaded.shown_file(), name, since, &traces, Instant::now() + LOG_TIME)
     });
     traces.extend(of_log);
     // It may be why these are not on record.

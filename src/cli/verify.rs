@@ -9,23 +9,21 @@ use super::{CommandOutcome, since};
 use onedrop_core::ledger::{LedgerError, VerifyLedger, Window};
 use onedrop_core::verify;
 use onedrop_site::command_line::VerifyArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::Adapters;
+use onedrop_site::service::Site;
 
 /// Accounts at a time, unless the command line or `pool.store` says otherwise.
 const PARALLEL: usize = 4;
 
 pub(super) fn run(
     args: &VerifyArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
+    site: &Site,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let window = Window { since: since(&args.since)?, all: args.all };
     let asked = ResumedPlan { all: args.all, repair: args.repair, only: args.account.clone() };
     let open = |path| Resume::open(path, window.since, asked);
     let resume = args.resume.as_deref().map(open).transpose()?;
-    let sessions = loaded.config.pool.store.max(1);
+    let sessions = site.loaded.config.pool.store.max(1);
     let comparison = Comparison {
         window: resume.as_ref().map_or(window, Resume::window),
         only: args.account.as_deref(),
@@ -37,7 +35,7 @@ pub(super) fn run(
         work: verify::verify,
         resume,
     };
-    comparison.run(loaded, adapters, screen)
+    comparison.run(site, screen)
 }
 
 /// Without a copy on record there is nothing to repair.

@@ -9,14 +9,14 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::lmtp::{listen_at, systemds_listeners};
-use onedrop_admin::web::{self, AT_A_TIME, ConfiguredJobs, Site};
+use onedrop_admin::web::{self, AT_A_TIME, ConfiguredJobs, PagesState};
 use onedrop_core::os::host_name;
 use onedrop_core::pool::Limits;
 use onedrop_net::http;
 use onedrop_net::listener::Listener;
 use onedrop_site::command_line::WebArgs;
 use onedrop_site::config::{Loaded, Opens, Problem};
-use onedrop_site::service::Adapters;
+use onedrop_site::service::{Adapters, Site};
 
 /// The permission bits of a Unix socket that is made here: for a proxy of the same group.
 const SOCKET_MODE: u32 = 0o660;
@@ -28,7 +28,8 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     let passed = systemds_listeners()?;
     let mut listeners: Vec<_> = passed.into_iter().map(|(listener, _)| listener).collect();
     let _log = onedrop_site::telemetry::start_for_a_server();
-    let loaded = super::load_despite_jobs(config, Opens::Pages)?;
+    let site = Site::new(super::load_despite_jobs(config, Opens::Pages)?, adapters);
+    let loaded = &site.loaded;
     if listeners.is_empty() {
         let place = args.listen.as_ref().or(loaded.config.web.listen.as_ref());
         let place = place.ok_or(
@@ -36,13 +37,13 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
         )?;
         listeners.push(listen_at(place, None, SOCKET_MODE)?);
     }
-    warn(&loaded, &listeners);
+    warn(loaded, &listeners);
     let password = loaded.web_password()?;
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle: IDLE };
-    let ledger = (adapters.reading)(&loaded, limits).map_err(|error| format!("ledger: {error}"))?;
-    let site = Site::new(&loaded.config, ledger, password, host_name());
-    let site = Arc::new(site.reads(loaded.shown_file()));
-    site.know_jobs(ConfiguredJobs::of(&loaded));
+    let ledger = site.reading(limits).map_err(|error| format!("ledger: {error}"))?;
+    let pages = PagesState::new(&loaded.config, ledger, password, host_name());
+    let pages = Arc::new(pages.reads(loaded.shown_file()));
+    pages.know_jobs(ConfiguredJobs::of(loaded));
     let failed = |error: std::io::Error| format!("cannot serve: {error}");
     let (stop, waker) = UnixStream::pair().map_err(failed)?;
     for signal in [SIGTERM, SIGINT] {
@@ -53,9 +54,9 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
         let config = config.map(Path::to_owned);
         move || ConfiguredJobs::read(config.as_deref())
     };
-    web::keep_counting(&site, web::COUNTING, read_jobs).map_err(failed)?;
+    web::keep_counting(&pages, web::COUNTING, read_jobs).map_err(failed)?;
     tracing::info!("serves pages");
-    http::run(listeners, web::router(site), web::LIMITS, AT_A_TIME, stop).map_err(failed)
+    http::run(listeners, web::router(pages), web::LIMITS, AT_A_TIME, stop).map_err(failed)
 }
 
 /// Logs what is doubtful: in the configuration, and of the places that are really listened at.

@@ -18,7 +18,7 @@ use onedrop_core::text;
 use onedrop_locks::lock::{self, CommandPlan, Company, LockTerms, LockWish, NoRecord, Wrapping};
 use onedrop_site::command_line::{Codes, OnBusy, WithLockArgs};
 use onedrop_site::config::Opens;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::{Adapters, Site};
 use onedrop_site::telemetry;
 
 /// Bytes of a note or a program's name on record.
@@ -63,8 +63,8 @@ fn run_under_lock(
     is_for_mail: bool,
 ) -> Result<LockEnding, String> {
     let terms = LockTerms::new(args.ttl, args.grace)?;
-    let loaded = super::load_despite_jobs(config, Opens::Ledger)?;
-    let ledger = (adapters.ledger)(&loaded, ONE).map_err(|error| format!("ledger: {error}"))?;
+    let site = Site::new(super::load_despite_jobs(config, Opens::Ledger)?, adapters);
+    let ledger = site.ledger().map_err(|error| format!("ledger: {error}"))?;
     telemetry::start();
     let mut command = args.command.into_iter();
     let program = command.next().unwrap_or_default();

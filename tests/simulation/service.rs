@@ -11,7 +11,7 @@ use onedrop::deliver::Ending;
 use onedrop::envelope::Envelope;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::message::{Message, ReceivedClauses};
-use onedrop::service::{Adapters, Mail, Service};
+use onedrop::service::{Adapters, Mail, Service, Site};
 use onedrop::store::memory::MemoryStore;
 
 use crate::plan::Plan;
@@ -54,7 +54,7 @@ pub fn deliver(
     let loaded = Arc::clone(&LOADED[usize::from(plan.has_sent)]);
     let is_alone = envelope.recipients.len() == 1;
     let make = if is_alone { Service::for_one } else { Service::new };
-    let mut service = make(loaded, ADAPTERS).expect("a service");
+    let mut service = make(&Site::new(loaded, ADAPTERS)).expect("a service");
     service.ledger = ledger;
     service.store = Arc::new(store);
     service.policy.wait = plan.wait;

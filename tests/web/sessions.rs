@@ -8,7 +8,7 @@ use onedrop::config::{Config, LedgerUrl};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use onedrop::ledger::{AnyLedger, Numbered, Program};
 use onedrop::pool::Limits;
-use onedrop::web::{self, AT_A_TIME, ConfiguredJobs, Site as Pages};
+use onedrop::web::{self, AT_A_TIME, ConfiguredJobs, PagesState as Pages};
 
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, run};

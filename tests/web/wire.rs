@@ -19,7 +19,7 @@ use onedrop::http::{self, HttpLimits};
 use onedrop::ledger::LedgerError;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::net::listener::Listener;
-use onedrop::web::{self, Site as Pages};
+use onedrop::web::{self, PagesState as Pages};
 
 use crate::served::{Answer, Served};
 use crate::support::site::{Files, Site, deliver, delivered};

@@ -19,7 +19,7 @@ use onedrop_core::ledger::{AnyLedger, LedgerError};
 use onedrop_core::text;
 use onedrop_site::command_line::CheckArgs;
 use onedrop_site::config::{self, Config, Loaded, Opens};
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::{Adapters, Site};
 
 mod directory;
 mod dovecot;
@@ -45,8 +45,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// The configuration, and how to open its ledger and store.
 #[derive(Clone)]
 struct CheckContext {
-    loaded: Arc<Loaded>,
-    adapters: Adapters,
+    site: Site,
     time: Duration,
 }
 
@@ -68,7 +67,7 @@ impl CheckContext {
         &self,
         f: impl FnOnce(&dyn AnyLedger, Instant) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
-        self.ask(move |check, until| f(&*(check.adapters.ledger)(&check.loaded, ONE)?, until))
+        self.ask(move |check, until| f(&*check.site.ledger()?, until))
             .map_err(LedgerError::Unavailable)?
     }
 }
@@ -102,7 +101,7 @@ pub fn run(
         }
     };
     if let Some(loaded) = &loaded {
-        let check = CheckContext { loaded: loaded.clone(), adapters, time };
+        let check = CheckContext { site: Site::new(Arc::clone(loaded), adapters), time };
         let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
         findings.push(Finding::new(Severity::Ok, "configuration", files.join(", ")));
         let warnings = loaded.warnings.iter();

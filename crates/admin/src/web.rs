@@ -76,7 +76,7 @@ pub const COUNTING: Duration = Duration::from_secs(60);
 const STYLE: &str = include_str!("web/style.css");
 
 /// What the pages are made from.
-pub struct Site {
+pub struct PagesState {
     /// By its whole path: what was put off by it is in the journal.
     config_file: Option<String>,
     ledger: Arc<dyn PagesLedger>,
@@ -92,14 +92,14 @@ pub struct Site {
     health: KeptHealth,
 }
 
-impl Site {
+impl PagesState {
     pub fn new(
         config: &Config,
         ledger: Arc<dyn PagesLedger>,
         password: Option<SecretString>,
         host: String,
-    ) -> Site {
-        Site {
+    ) -> PagesState {
+        PagesState {
             config_file: None,
             ledger,
             guard: PageGuard::new(&config.web.hosts, password),
@@ -118,8 +118,8 @@ impl Site {
     }
 
     /// The configuration's file, by its whole path.
-    pub fn reads(self, file: String) -> Site {
-        Site { config_file: Some(file), ..self }
+    pub fn reads(self, file: String) -> PagesState {
+        PagesState { config_file: Some(file), ..self }
     }
 
     /// Those that are shown until others are read.
@@ -153,7 +153,7 @@ impl Site {
 /// Counts attempts, and reads findings and the configuration's jobs, now and then in a thread of
 /// its own, so that a page finds them there. Closes sessions that nobody uses.
 pub fn keep_counting(
-    site: &Arc<Site>,
+    site: &Arc<PagesState>,
     every: Duration,
     read_jobs: impl Fn() -> Result<ConfiguredJobs, String> + Send + 'static,
 ) -> std::io::Result<()> {
@@ -176,7 +176,7 @@ pub fn keep_counting(
 }
 
 /// All pages.
-pub fn router(site: Arc<Site>) -> Router {
+pub fn router(site: Arc<PagesState>) -> Router {
     Router::new()
         .route("/", get(front))
         .route("/m/{number}", get(story))
@@ -204,7 +204,7 @@ struct AskedPage {
     after: Option<i64>,
 }
 
-type Shared = State<Arc<Site>>;
+type Shared = State<Arc<PagesState>>;
 
 async fn front(State(site): Shared) -> Response {
     made(site, front::page).await
@@ -261,18 +261,18 @@ async fn healthz(State(site): Shared) -> Response {
     }
 }
 
-/// Makes a page of a ledger that [fits](Site::fits).
+/// Makes a page of a ledger that [fits](PagesState::fits).
 fn page_of(
-    site: &Arc<Site>,
-    make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown>,
+    site: &Arc<PagesState>,
+    make: impl FnOnce(&Arc<PagesState>) -> Result<Html, NotShown>,
 ) -> Result<Html, NotShown> {
     site.fits()?;
     make(site)
 }
 
 async fn made(
-    site: Arc<Site>,
-    make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
+    site: Arc<PagesState>,
+    make: impl FnOnce(&Arc<PagesState>) -> Result<Html, NotShown> + Send + 'static,
 ) -> Response {
     let turn = match site.pages.turn().await {
         Ok(turn) => turn,
@@ -288,9 +288,9 @@ async fn made(
 /// As [`made`]; where its questions take longer than [`AT_ONCE`], what stands above the rows comes
 /// before.
 async fn begun(
-    site: Arc<Site>,
+    site: Arc<PagesState>,
     head: &Head,
-    make: impl FnOnce(&Arc<Site>) -> Result<Html, NotShown> + Send + 'static,
+    make: impl FnOnce(&Arc<PagesState>) -> Result<Html, NotShown> + Send + 'static,
 ) -> Response {
     let turn = match site.pages.turn().await {
         Ok(turn) => turn,
@@ -313,9 +313,9 @@ async fn begun(
 
 /// Does what blocks, in its turn; or why not.
 async fn asked<T: Send + 'static>(
-    site: Arc<Site>,
+    site: Arc<PagesState>,
     turn: PageTurn,
-    ask: impl FnOnce(&Arc<Site>) -> T + Send + 'static,
+    ask: impl FnOnce(&Arc<PagesState>) -> T + Send + 'static,
 ) -> Result<T, &'static str> {
     // Its turn ends with the questions, also when the client is gone before.
     let ask = move || {

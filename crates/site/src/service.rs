@@ -51,6 +51,80 @@ pub struct Adapters {
     pub store: MakeStore,
 }
 
+/// A configuration, with the means to open what it names. Nothing is open yet.
+#[derive(Clone)]
+pub struct Site {
+    pub loaded: Arc<Loaded>,
+    adapters: Adapters,
+}
+
+impl Site {
+    pub fn new(loaded: impl Into<Arc<Loaded>>, adapters: Adapters) -> Site {
+        Site { loaded: loaded.into(), adapters }
+    }
+
+    /// The same means, under another configuration.
+    #[must_use]
+    pub fn with(&self, loaded: Loaded) -> Site {
+        Site::new(loaded, self.adapters)
+    }
+
+    /// The same, with this changed.
+    #[must_use]
+    pub fn but(mut self, change: impl FnOnce(&mut Loaded)) -> Site {
+        change(Arc::make_mut(&mut self.loaded));
+        self
+    }
+
+    /// The ledger, for a process that does one thing.
+    ///
+    /// # Errors
+    /// What the configuration names cannot be read. A server is not asked yet.
+    pub fn ledger(&self) -> Result<Arc<dyn AnyLedger>, LedgerError> {
+        self.ledger_within(ONE)
+    }
+
+    /// As [`ledger`](Site::ledger), with so many connections.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ledger_within(&self, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
+        (self.adapters.ledger)(&self.loaded, limits)
+    }
+
+    /// The ledger for questions alone.
+    ///
+    /// # Errors
+    /// As [`ledger`](Site::ledger).
+    pub fn reading(&self, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
+        (self.adapters.reading)(&self.loaded, limits)
+    }
+
+    /// What asks the server at `directory.url`; `None` where the ledger is asked.
+    ///
+    /// # Errors
+    /// As [`ledger`](Site::ledger).
+    pub fn accounts(&self, limits: Limits) -> Result<Option<Arc<dyn AccountServer>>, LedgerError> {
+        (self.adapters.accounts)(&self.loaded, limits)
+    }
+
+    /// The store, for a process that does one thing.
+    ///
+    /// # Errors
+    /// As [`ledger`](Site::ledger).
+    pub fn store(&self) -> Result<Arc<dyn AnyStore>, StoreError> {
+        self.store_within(ONE)
+    }
+
+    /// As [`store`](Site::store), with so many sessions.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn store_within(&self, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreError> {
+        (self.adapters.store)(&self.loaded, limits)
+    }
+}
+
 /// What a process that does one thing keeps of connections: all, until it ends.
 pub const ONE: Limits =
     Limits { used: usize::MAX, per_key: usize::MAX, kept: usize::MAX, idle: Duration::MAX };
@@ -109,20 +183,20 @@ pub struct Mail<'a> {
 impl Service {
     /// # Errors
     /// What is wrong with the configuration, in words.
-    pub fn new(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, Failure> {
-        let pool = &loaded.config.pool;
+    pub fn new(site: &Site) -> Result<Service, Failure> {
+        let pool = &site.loaded.config.pool;
         let idle = Duration::from_secs(pool.idle_secs);
         let ledger = Limits { used: pool.ledger, per_key: pool.ledger, kept: pool.ledger, idle };
         let per_key = pool.per_account;
         let store = Limits { used: usize::MAX, per_key, kept: pool.store, idle };
-        let service = Service::with(loaded, adapters, ledger, store)?;
+        let service = Service::with(site, ledger, store)?;
         let look_backs = Some(LookBackQueue::new(Arc::clone(&service.store)));
         Ok(Service { look_backs, ..service })
     }
 
     /// As [`new`](Service::new), for one message.
-    pub fn for_one(loaded: Arc<Loaded>, adapters: Adapters) -> Result<Service, Failure> {
-        let mut service = Service::with(loaded, adapters, ONE, ONE)?;
+    pub fn for_one(site: &Site) -> Result<Service, Failure> {
+        let mut service = Service::with(site, ONE, ONE)?;
         // The recipient's own copy first; and the watchdog knows of one append at a time.
         service.policy.side_by_side = 1;
         // A slot that is dropped would cost one message more than it could gain.
@@ -135,33 +209,24 @@ impl Service {
     ///
     /// # Errors
     /// As there.
-    pub fn for_many(
-        loaded: Arc<Loaded>,
-        adapters: Adapters,
-        at_a_time: usize,
-    ) -> Result<Service, Failure> {
+    pub fn for_many(site: &Site, at_a_time: usize) -> Result<Service, Failure> {
         let limits = Limits { kept: at_a_time, ..ONE };
-        let per_key = loaded.config.pool.per_account;
-        let service = Service::with(loaded, adapters, limits, Limits { per_key, ..limits })?;
+        let per_key = site.loaded.config.pool.per_account;
+        let service = Service::with(site, limits, Limits { per_key, ..limits })?;
         Ok(Service { age: Age::AllFields, ..service })
     }
 
-    fn with(
-        loaded: Arc<Loaded>,
-        adapters: Adapters,
-        ledger: Limits,
-        store: Limits,
-    ) -> Result<Service, Failure> {
+    fn with(site: &Site, ledger: Limits, store: Limits) -> Result<Service, Failure> {
+        let loaded = Arc::clone(&site.loaded);
         let config = &loaded.config;
         if config.directory.knows_nobody() {
             let text =
                 "the directory knows nobody: set directory.domains, accounts, query or userdb";
             return Err(Failure::Setup(text.to_owned()));
         }
-        let accounts = (adapters.accounts)(&loaded, ledger).map_err(Failure::Directory)?;
+        let accounts = site.accounts(ledger).map_err(Failure::Directory)?;
         let routing = Routing::new(config, accounts);
-        let (ledger, store) =
-            ((adapters.ledger)(&loaded, ledger)?, (adapters.store)(&loaded, store)?);
+        let (ledger, store) = (site.ledger_within(ledger)?, site.store_within(store)?);
         if config.directory.unknown_account == UnknownAccount::Reject {
             store.name_witnesses(witnesses(&loaded, &ledger));
         }

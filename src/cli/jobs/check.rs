@@ -13,7 +13,7 @@ use onedrop_core::exit::{PluginStatus, Verdict};
 use onedrop_core::text;
 use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen};
 use onedrop_site::config::{Config, JobSettings, Opens};
-use onedrop_site::service::Adapters;
+use onedrop_site::service::{Adapters, Site};
 
 /// What the question may take: a monitoring system waits for 10 s.
 const TIME: Duration = Duration::from_secs(8);
@@ -73,12 +73,13 @@ fn judged(
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let loaded = Config::load(config, Opens::Ledger).map_err(|errors| errors.first_line())?;
-    let jobs = &loaded.config.jobs.jobs;
+    let site = Site::new(loaded, adapters);
+    let jobs = &site.loaded.config.jobs.jobs;
     let wanted: Vec<&JobSettings> = match names.is_empty() {
         true => jobs.iter().collect(),
         false => names.iter().map(|name| configured(name, jobs)).collect::<Result<_, _>>()?,
     };
-    let ledger = open(&loaded, adapters)?;
+    let ledger = open(&site)?;
     let seen = JobsSeen::read(&*ledger, Instant::now() + TIME).map_err(told)?;
     let standings: Vec<_> =
         wanted.into_iter().map(|job| JobStanding::of(job, jobs, &seen)).collect();

@@ -11,7 +11,7 @@ use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::jobs::run::{JobRequest, RunWhy, run as run_job};
 use onedrop_site::command_line::JobsRunArgs;
-use onedrop_site::service::Adapters;
+use onedrop_site::service::{Adapters, Site};
 use onedrop_site::telemetry;
 
 /// Runs the job and ends the process.
@@ -33,8 +33,8 @@ fn run_named(
     adapters: Adapters,
     umask: Mode,
 ) -> Result<LockEnding, String> {
-    let loaded = crate::cli::load(config)?;
-    let all = loaded.config.jobs.jobs.clone();
+    let site = Site::new(crate::cli::load(config)?, adapters);
+    let all = site.loaded.config.jobs.jobs.clone();
     let job = configured(&args.name, &all)?.clone();
     let why = match (args.force, args.due) {
         (false, _) => RunWhy::IfDue,
@@ -44,7 +44,7 @@ fn run_named(
             RunWhy::Forced(Some(job.schedule.named_time(&text).map_err(told)?))
         }
     };
-    let ledger = open(&loaded, adapters)?;
+    let ledger = open(&site)?;
     telemetry::start();
     let variables = match config.map(std::path::absolute) {
         Some(Ok(path)) => vec![("ONEDROP_CONFIG".into(), path.into())],

@@ -10,7 +10,7 @@ use onedrop_core::exit::Verdict;
 use onedrop_locks::jobs::own_program::OwnProgram;
 use onedrop_locks::jobs::tick::{TickEnd, tick};
 use onedrop_site::config::{Loaded, RunIn};
-use onedrop_site::service::Adapters;
+use onedrop_site::service::{Adapters, Site};
 use onedrop_site::telemetry;
 
 /// `by_server`: a server has started it, and it is to end where that ticks no longer.
@@ -27,12 +27,12 @@ pub(super) fn run(
         }
         jobs
     };
-    let loaded = load(config)?;
-    let ledger = open(&loaded, adapters)?;
+    let site = Site::new(load(config)?, adapters);
+    let ledger = open(&site)?;
     let _log = telemetry::start_for_a_server();
     let program = OwnProgram { config: config.map(Path::to_owned), umask };
     let read = || load(config).map(|loaded| jobs_of(&loaded));
-    let end = tick(jobs_of(&loaded), &read, &*ledger, program)?;
+    let end = tick(jobs_of(&site.loaded), &read, &*ledger, program)?;
     let verdict = match end {
         TickEnd::Well => Verdict::Done,
         TickEnd::Failed => Verdict::No,

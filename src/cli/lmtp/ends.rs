@@ -11,7 +11,7 @@ use onedrop_admin::status::{self, LedgerFacts, SeenByHost, StatusFigures, Status
 use onedrop_core::ledger::{LedgerError, StatusLedger};
 use onedrop_core::os::host_name;
 use onedrop_site::config::{Config, Loaded, Opens};
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::Site;
 
 /// How long ledger and store may take to show that they are there.
 const LOOK: Duration = Duration::from_secs(15);
@@ -19,21 +19,16 @@ const LOOK: Duration = Duration::from_secs(15);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// What counts now: a server reads its configuration again.
-pub(super) type CurrentConfig = Arc<Mutex<Arc<Loaded>>>;
+pub(super) type CurrentSite = Arc<Mutex<Site>>;
 
 /// Looks until the process ends. A server whose ends are away serves all the same: what it cannot
 /// deliver stays in Postfix' queue.
-pub(super) fn begin_to_look(
-    current: CurrentConfig,
-    config: Option<PathBuf>,
-    adapters: Adapters,
-    gauges: StatusGauges,
-) {
+pub(super) fn begin_to_look(current: CurrentSite, config: Option<PathBuf>, gauges: StatusGauges) {
     let work = move || {
         let mut is_first = true;
         loop {
-            let loaded = Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner));
-            look(&loaded, config.as_deref(), adapters, &gauges, is_first);
+            let site = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            look(&site, config.as_deref(), &gauges, is_first);
             is_first = false;
             thread::sleep(MINUTE);
         }
@@ -43,16 +38,10 @@ pub(super) fn begin_to_look(
     }
 }
 
-fn look(
-    loaded: &Loaded,
-    config: Option<&Path>,
-    adapters: Adapters,
-    gauges: &StatusGauges,
-    is_first: bool,
-) {
+fn look(site: &Site, config: Option<&Path>, gauges: &StatusGauges, is_first: bool) {
     const UNTIL: &str = "until that is mended all mail is deferred";
     let until = Instant::now() + LOOK;
-    let ledger = (adapters.ledger)(loaded, ONE);
+    let (loaded, ledger) = (&*site.loaded, site.ledger());
     let checked = ledger.and_then(|ledger| {
         ledger.check_program(until)?;
         Ok(ledger)

@@ -28,7 +28,7 @@ use onedrop_core::sender::Trust;
 use onedrop_core::text::{shown, shown_output};
 use onedrop_site::command_line::ReplayArgs;
 use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, Service};
+use onedrop_site::service::{Service, Site};
 
 /// Between two lines of progress.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -56,26 +56,21 @@ struct ReplayCounts {
     done: u64,
 }
 
-pub(super) fn run(
-    args: &ReplayArgs,
-    mut loaded: Loaded,
-    adapters: Adapters,
-    screen: Screen,
-) -> Result<CommandOutcome, String> {
+pub(super) fn run(args: &ReplayArgs, site: Site, screen: Screen) -> Result<CommandOutcome, String> {
     onedrop_site::telemetry::start();
     let rate = args.rate.as_deref().map(str::parse::<MessageRate>).transpose();
     let rate = rate.map_err(|error| format!("--rate: {error}"))?;
     // Nobody has taken forged Authentication-Results out of what files hold.
-    loaded.config.sent.trust = Trust::Never;
-    let loaded = Arc::new(loaded);
+    let site = site.but(|loaded| loaded.config.sent.trust = Trust::Never);
+    let loaded = Arc::clone(&site.loaded);
     let parallel = usize::from(args.parallel);
-    let service = Service::for_many(Arc::clone(&loaded), adapters, parallel);
+    let service = Service::for_many(&site, parallel);
     let service = service.map_err(|failure| failure.to_string())?;
     if !args.dry_run {
         let checked = service.ledger.check_program(Instant::now() + LEDGER_TIME);
         checked.map_err(|error| format!("ledger: {error}"))?;
     }
-    let (to, mbox, site) = (args.to.clone(), args.mbox, site(&loaded));
+    let (to, mbox, site) = (args.to.clone(), args.mbox, site_in_state(&loaded));
     let purpose = StatePurpose { onedrop_replay: 1, to, mbox, site };
     let (state, done) = match args.state.as_deref() {
         None => (None, DoneBefore::default()),
@@ -143,7 +138,7 @@ fn tell_progress(printer: &Mutex<ReplayPrinter>, is_over: Receiver<()>) {
 }
 
 /// Names ledger and store: what was delivered there is not delivered elsewhere.
-fn site(loaded: &Loaded) -> String {
+fn site_in_state(loaded: &Loaded) -> String {
     let config = &loaded.config;
     let text = format!("{:?}\0{:?}", config.ledger.url, config.store.url);
     lock_key::hex(&Sha256::digest(text))[..32].to_owned()

@@ -21,8 +21,7 @@ use onedrop_core::os::host_name;
 use onedrop_core::text::{shown, shown_output};
 use onedrop_core::way::WayProof;
 use onedrop_site::command_line::ReplayArgs;
-use onedrop_site::config::Loaded;
-use onedrop_site::service::{Adapters, ONE};
+use onedrop_site::service::Site;
 
 #[derive(Serialize)]
 struct ReplayedLine {
@@ -38,11 +37,10 @@ struct ReplayedLine {
 /// before all were tried.
 pub(super) fn run(
     args: &ReplayArgs,
-    loaded: &Loaded,
-    adapters: Adapters,
+    site: &Site,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    let limits = &loaded.config.limits;
+    let limits = &site.loaded.config.limits;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let by = Attempt { host: host_name(), pid: std::process::id(), ..Attempt::default() };
     let policy = Policy {
@@ -51,7 +49,7 @@ pub(super) fn run(
         sent_after: Duration::ZERO,
         begins_early: false,
         side_by_side: 1,
-        ..loaded.config.policy()
+        ..site.loaded.config.policy()
     };
     let secs = Duration::from_secs;
     let plan = ReplayPlan {
@@ -63,8 +61,8 @@ pub(super) fn run(
         by: &by,
     };
     let of_the_ledger = |error| format!("ledger: {error}");
-    let ledger = (adapters.ledger)(loaded, ONE).map_err(of_the_ledger)?;
-    let store = (adapters.store)(loaded, ONE).map_err(|error| error.to_string())?;
+    let ledger = site.ledger().map_err(of_the_ledger)?;
+    let store = site.store().map_err(|error| error.to_string())?;
     if !args.dry_run {
         // As before any delivery: nothing is written by a way that is not proven.
         let until = Instant::now() + plan.time.0;

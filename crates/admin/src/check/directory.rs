@@ -23,7 +23,7 @@ const COPIES: u32 = 20;
 
 /// In the ledger's database, if it is asked there.
 pub(super) fn in_the_ledger(check: &CheckContext) -> Option<Finding> {
-    let directory = &check.loaded.config.directory;
+    let directory = &check.site.loaded.config.directory;
     let sql = directory.query.clone().filter(|_| directory.url.is_none())?;
     let asked = check.ask_ledger(move |ledger, until| by(&sql, ledger, until));
     Some(finding("ledger", "directory.query", asked))
@@ -31,20 +31,19 @@ pub(super) fn in_the_ledger(check: &CheckContext) -> Option<Finding> {
 
 /// Where `directory.url` says, if it says anything.
 pub(super) fn findings(check: &CheckContext) -> Option<Finding> {
-    let directory = &check.loaded.config.directory;
+    let directory = &check.site.loaded.config.directory;
     let (sql, url) = (directory.query.clone()?, directory.url.as_ref()?);
-    let asked =
-        check.ask(move |check, until| match (check.adapters.accounts)(&check.loaded, ONE)? {
-            Some(server) => by(&sql, &*server, until),
-            None => Ok(None),
-        });
+    let asked = check.ask(move |check, until| match check.site.accounts(ONE)? {
+        Some(server) => by(&sql, &*server, until),
+        None => Ok(None),
+    });
     let asked = asked.map_err(LedgerError::Unavailable).flatten();
     Some(finding("directory", &format!("directory.query at {url}"), asked))
 }
 
 /// What says which addresses have an account, where nothing but a domain and folders do.
 pub(super) fn of_folders(check: &CheckContext) -> Option<Finding> {
-    let config = &check.loaded.config;
+    let config = &check.site.loaded.config;
     let directory = &config.directory;
     let StoreUrl::Maildir { root } = config.store.kind() else { return None };
     let is_listed = directory.query.is_some() || directory.userdb.is_some();
@@ -97,7 +96,7 @@ fn finding(topic: &'static str, what: &str, asked: Result<Option<Home>, LedgerEr
 
 /// Findings about `directory.userdb`.
 pub(super) fn of_userdb(check: &CheckContext) -> Vec<Finding> {
-    let directory = &check.loaded.config.directory;
+    let directory = &check.site.loaded.config.directory;
     let Some(path) = directory.userdb.clone() else { return Vec::new() };
     let what = format!("directory.userdb at {}", path.display());
     let about = |severity, text: &str| Finding::new(severity, "directory", format!("{what}{text}"));
@@ -155,7 +154,7 @@ fn name_of_nobody(directory: &Directory) -> String {
 
 /// Accounts that had mail, as far as deliveries would ask the userdb for them.
 fn accounts_to_ask(check: &CheckContext) -> Vec<String> {
-    let directory = &check.loaded.config.directory;
+    let directory = &check.site.loaded.config.directory;
     if directory.query.is_some() {
         return Vec::new(); // it may have named them
     }

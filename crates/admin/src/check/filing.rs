@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use super::CheckContext;
 use super::finding::{Finding, Severity};
 use onedrop_core::directory::Destination;
-use onedrop_site::service::ONE;
 
 /// How many mailboxes are looked for.
 const MOST: usize = 50;
@@ -14,7 +13,7 @@ const MOST: usize = 50;
 /// A finding for each mailbox that is not there: those of `directory.accounts`, and those of
 /// `[[file]]` of the `account` that is checked.
 pub(super) fn findings(check: &CheckContext, account: &str) -> Vec<Finding> {
-    let config = &check.loaded.config;
+    let config = &check.site.loaded.config;
     let named = config.directory.accounts.values().filter(|home| home.mailbox.is_some());
     let mut places: BTreeSet<(String, String)> = named
         .map(|home| home.destination())
@@ -34,7 +33,7 @@ pub(super) fn findings(check: &CheckContext, account: &str) -> Vec<Finding> {
         let destination = Destination { mailbox, ..Destination::inbox(&account) };
         let asked = destination.clone();
         let is_there = check.ask(move |check, until| {
-            let store = (check.adapters.store)(&check.loaded, ONE)?;
+            let store = check.site.store()?;
             store.has_mailbox(&asked, until)
         });
         let text = match is_there {

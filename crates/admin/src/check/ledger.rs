@@ -28,7 +28,7 @@ const LATEST_PURGE: Duration = Duration::from_secs(2 * 86_400);
 
 /// Findings about the ledger.
 pub(super) fn findings(check: &CheckContext) -> Vec<Finding> {
-    let place = check.loaded.config.ledger.url.to_string();
+    let place = check.site.loaded.config.ledger.url.to_string();
     if let Some((severity, why)) = cannot_be_opened(check) {
         return vec![Finding::new(severity, "ledger", format!("{place}: {why}"))];
     }
@@ -59,10 +59,10 @@ pub(super) fn account_on_record(check: &CheckContext) -> Option<String> {
 
 /// Why a ledger in a file cannot be tested without a change.
 fn cannot_be_opened(check: &CheckContext) -> Option<(Severity, String)> {
-    let LedgerUrl::Sqlite { path } = &check.loaded.config.ledger.url else { return None };
+    let LedgerUrl::Sqlite { path } = &check.site.loaded.config.ledger.url else { return None };
     let path = path.clone();
     check
-        .ask(move |check, _| not_to_be_opened(&path, check.loaded.config.deliver.trial))
+        .ask(move |check, _| not_to_be_opened(&path, check.site.loaded.config.deliver.trial))
         .unwrap_or_else(|why| Some((Severity::Error, why)))
 }
 
@@ -161,7 +161,7 @@ fn written_otherwise(check: &CheckContext) -> Option<Finding> {
             return Some(Finding::new(Severity::Warning, "ledger", text));
         }
     };
-    let into_maildirs = matches!(check.loaded.config.store.kind(), StoreUrl::Maildir { .. });
+    let into_maildirs = matches!(check.site.loaded.config.store.kind(), StoreUrl::Maildir { .. });
     let is_other = |receipt: &Receipt| match receipt {
         Receipt::Elsewhere(_) => false,
         receipt => matches!(receipt, Receipt::Name(_)) != into_maildirs,

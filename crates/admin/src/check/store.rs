@@ -8,11 +8,10 @@ use onedrop_core::mail_root::MailRoot;
 use onedrop_core::os::host_name;
 use onedrop_core::store::StoreError;
 use onedrop_core::way;
-use onedrop_site::service::ONE;
 
 /// Findings about the store, for `account`, one of the directory, or one on record.
 pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Finding> {
-    let config = &check.loaded.config;
+    let config = &check.site.loaded.config;
     let place = config.store.kind().to_string();
     let finding = |severity, text: &str| Finding::new(severity, "store", format!("{place}{text}"));
     let named = || config.directory.accounts.values().next().map(|home| home.account.clone());
@@ -31,7 +30,7 @@ pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Findi
     }
     let name = account.clone();
     let checked = check.ask(move |check, until| {
-        let store = (check.adapters.store)(&check.loaded, ONE);
+        let store = check.site.store();
         store.and_then(|store| store.check(&name, until)).map_err(|error| cause(&error.to_string()))
     });
     let about = |severity, line: &str| {
@@ -51,9 +50,9 @@ pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Findi
 /// Whether the folder above all mailboxes is the one that the ledger knows.
 fn of_the_root(check: &CheckContext) -> Result<(), String> {
     let known = check.ask(|check, until| -> Result<(), Failure> {
-        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        let store = check.site.store()?;
         let Some(root) = store.root() else { return Ok(()) };
-        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        let ledger = check.site.ledger()?;
         let found = MailRoot::find(root).map_err(StoreError::NotStored)?;
         match found.is_known(root, &*ledger, until) {
             // What is wrong with the ledger is told there.
@@ -66,12 +65,12 @@ fn of_the_root(check: &CheckContext) -> Result<(), String> {
 
 /// Why mail for the account waits, where nothing but its domain names it.
 fn has_no_place(check: &CheckContext, account: &str) -> Option<String> {
-    if check.loaded.config.directory.names(account) {
+    if check.site.loaded.config.directory.names(account) {
         return None;
     }
     let name = account.to_owned();
     let place = check.ask(move |check, _| {
-        let store = (check.adapters.store)(&check.loaded, ONE);
+        let store = check.site.store();
         store.and_then(|store| store.missing_place(&name))
     });
     let place = place.ok()?.ok().flatten()?;
@@ -91,9 +90,9 @@ fn cause(error: &str) -> String {
 /// handed over.
 pub(super) fn of_the_guard(check: &CheckContext, holds: bool) -> Option<Finding> {
     let noted = check.ask(move |check, until| -> Result<Option<String>, Failure> {
-        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        let store = check.site.store()?;
         let Some(server) = store.hands_over_to() else { return Ok(None) };
-        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        let ledger = check.site.ledger()?;
         ledger.note_proof(&guard::way(server.clone()), holds, &host_name(), until)?;
         Ok(Some(server))
     });
@@ -117,11 +116,11 @@ pub(super) fn of_the_guard(check: &CheckContext, holds: bool) -> Option<Finding>
 /// Whether the server heeds for whom we log in; what comes of it is put on record for deliveries.
 fn of_the_way(check: &CheckContext, account: String) -> Option<Finding> {
     let renewed = check.ask(move |check, until| -> Result<Option<String>, Failure> {
-        let store = (check.adapters.store)(&check.loaded, ONE)?;
+        let store = check.site.store()?;
         if store.way().is_none() {
             return Ok(None);
         }
-        let ledger = (check.adapters.ledger)(&check.loaded, ONE)?;
+        let ledger = check.site.ledger()?;
         Ok(way::renew(&[&account], &host_name(), &*ledger, &*store, until)?)
     });
     let why = match renewed {

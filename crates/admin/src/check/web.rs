@@ -35,7 +35,7 @@ struct PageReader {
 /// Findings about the pages, `file` being the configuration that was named; none where nothing of
 /// them is set up.
 pub(super) fn findings(check: &CheckContext, file: Option<&Path>) -> Vec<Finding> {
-    let web = &check.loaded.config.web;
+    let web = &check.site.loaded.config.web;
     let of_ledger = web.ledger_url.as_ref().and_then(|url| of_ledger(check, url, file));
     let files = [
         ("web.password_file", &web.password_file),
@@ -59,7 +59,7 @@ fn finding(severity: Severity, text: impl AsRef<str>) -> Finding {
 fn reader(check: &CheckContext) -> Option<PageReader> {
     let named = |user: User| PageReader { name: user.name, uid: user.uid.as_raw() };
     let service = User::from_name(SERVICE).ok().flatten()?;
-    match check.loaded.pages_url() {
+    match check.site.loaded.pages_url() {
         LedgerUrl::Sqlite { path } => {
             let owner = fs::metadata(path).ok()?.uid();
             User::from_uid(owner.into()).ok().flatten().map(named)
@@ -98,7 +98,7 @@ fn judge(path: &Path, reader: Option<&PageReader>) -> (Severity, String) {
 /// Whether `web.ledger_url` answers, and is the ledger of deliveries.
 fn of_ledger(check: &CheckContext, url: &LedgerUrl, file: Option<&Path>) -> Option<Finding> {
     let about = |severity, text: &str| finding(severity, format!("web.ledger_url: {url}{text}"));
-    let ours = &check.loaded.config.ledger.url;
+    let ours = &check.site.loaded.config.ledger.url;
     if std::mem::discriminant(url) != std::mem::discriminant(ours) {
         return None; // the configuration's own warning
     }
@@ -125,8 +125,8 @@ fn of_ledger(check: &CheckContext, url: &LedgerUrl, file: Option<&Path>) -> Opti
         && goes_by_user(url)
         && is_another(reader(check).as_ref(), nix::unistd::geteuid().as_raw());
     let asked = check.ask(move |check, until| {
-        let theirs = (check.adapters.reading)(&pages, ONE)?;
-        let ours = (check.adapters.ledger)(&check.loaded, ONE)?;
+        let theirs = check.site.with(pages).reading(ONE)?;
+        let ours = check.site.ledger()?;
         compare(&*theirs, &*ours, until)
     });
     Some(match asked.map_err(LedgerError::Unavailable).flatten() {

@@ -7,7 +7,7 @@ use askama::Template;
 
 use super::look::{self, Looked, PAGE, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When};
-use super::{AskedPage, Site};
+use super::{AskedPage, PagesState};
 use crate::status::verify_since;
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::ledger::{CopyOnRecord, Numbered, Standing, first_since};
@@ -54,11 +54,11 @@ struct DoubtsPage {
     commands: Vec<String>,
 }
 
-pub fn head(site: &Site) -> Head {
+pub fn head(site: &PagesState) -> Head {
     site.head("Doubts", "/doubts")
 }
 
-pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
+pub fn page(site: &PagesState, asked: &AskedPage) -> Result<Html, NotShown> {
     let (ledger, until) = (&*site.ledger, site.until());
     // One of the two lists goes on; the other is on the first page alone.
     let is_of_recent = asked.after.is_some();
@@ -128,7 +128,7 @@ pub fn verify_command(ago: Duration, account: Option<&str>) -> String {
 
 /// How many copies of the message are not placed, beside those that are shown.
 fn cut(
-    site: &Site,
+    site: &PagesState,
     message: i64,
     shown: usize,
     until: Instant,

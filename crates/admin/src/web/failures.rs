@@ -6,7 +6,7 @@ use super::activity::{HOURS, time_of};
 use super::chart::Chart;
 use super::look::{self, Bounds, Looked, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When, took};
-use super::{AskedPage, Site};
+use super::{AskedPage, PagesState};
 use onedrop_core::ledger::{AttemptLine, FailureFilter, Numbered};
 
 /// Reasons that the table by hour has.
@@ -56,11 +56,11 @@ struct FailuresPage {
     counted_from: Option<When>,
 }
 
-pub fn head(site: &Site, asked: &AskedPage) -> Head {
+pub fn head(site: &PagesState, asked: &AskedPage) -> Head {
     Head { q: asked.q.trim().to_owned(), ..site.head("Failures", "/failures") }
 }
 
-pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
+pub fn page(site: &PagesState, asked: &AskedPage) -> Result<Html, NotShown> {
     let given = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
     let (reason, name) = (given(&asked.reason), given(&asked.q));
     let filter =
@@ -99,7 +99,7 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
 
 /// The newest failures below a number.
 pub fn newest(
-    site: &Site,
+    site: &PagesState,
     filter: &FailureFilter<'_>,
     before: Option<i64>,
     bounds: Bounds,

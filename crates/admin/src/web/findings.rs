@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{ConfiguredJobs, Site};
+use super::{ConfiguredJobs, PagesState};
 use crate::status::{LedgerFacts, StatusFinding, unread_jobs, unrecorded_finding, without_ledger};
 
 /// What is newer is shown as it is.
@@ -33,7 +33,7 @@ pub struct ReadFindings {
 
 /// The newest that are kept. Where they are a little old, the next page has newer ones; where they
 /// are too old, they are read now.
-pub fn of(site: &Arc<Site>) -> ReadFindings {
+pub fn of(site: &Arc<PagesState>) -> ReadFindings {
     let kept = site.findings.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(kept) = kept.filter(|kept| kept.read.elapsed() < STALE) else { return read(site) };
     if kept.read.elapsed() >= FRESH && !site.findings.is_read.swap(true, Ordering::AcqRel) {
@@ -59,7 +59,7 @@ fn judged(facts: &LedgerFacts, known: &ConfiguredJobs) -> Vec<StatusFinding> {
 }
 
 /// Reads them and keeps them.
-pub fn read(site: &Site) -> ReadFindings {
+pub fn read(site: &PagesState) -> ReadFindings {
     let facts = LedgerFacts::read(&*site.ledger, Instant::now() + TIME);
     let mut findings = match facts {
         Ok(facts) => judged(&facts, &site.jobs.known()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use askama::Template;
 
-use super::Site;
+use super::PagesState;
 use super::activity::{BAR, Day, MinuteSlot, time_of};
 use super::chart::Chart;
 use super::failures::{self, FailureRow};
@@ -60,7 +60,7 @@ struct HourRow {
     most: String,
 }
 
-pub fn page(site: &Arc<Site>) -> Result<Html, NotShown> {
+pub fn page(site: &Arc<PagesState>) -> Result<Html, NotShown> {
     let day = site.activity.day(&*site.ledger)?;
     let kept = findings::of(site);
     let found = failures::newest(site, &FailureFilter::default(), None, FAILURES)?;

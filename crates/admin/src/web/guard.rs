@@ -17,7 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use super::Site;
+use super::PagesState;
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; \
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
@@ -146,7 +146,7 @@ fn is_address(host: &str) -> bool {
 }
 
 /// See the module.
-pub async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+pub async fn guard(State(site): State<Arc<PagesState>>, request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     let mut response = if method != Method::GET && method != Method::HEAD {
         let allow = [(header::ALLOW, "GET, HEAD")];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::turns::Turns;
-use super::{Site, asked};
+use super::{PagesState, asked};
 
 /// For so long an answer serves.
 const KEPT: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ impl KeptHealth {
 }
 
 /// The answer that is kept, or a new one.
-pub async fn of(site: &Arc<Site>) -> Health {
+pub async fn of(site: &Arc<PagesState>) -> Health {
     if let Some(kept) = site.health.kept() {
         return kept;
     }
@@ -47,7 +47,7 @@ pub async fn of(site: &Arc<Site>) -> Health {
     if let Some(kept) = site.health.kept() {
         return kept;
     }
-    let ask = |site: &Arc<Site>| {
+    let ask = |site: &Arc<PagesState>| {
         let health = site.fits().map_err(|error| format!("ledger: {}", site.told(&error)));
         site.health.keep(health.clone());
         health

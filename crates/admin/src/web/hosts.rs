@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use askama::Template;
 
-use super::Site;
+use super::PagesState;
 use super::page::{Head, Html, NotShown, StateMark, When};
 use crate::status::SILENT;
 use onedrop_core::duration::brief;
@@ -32,7 +32,7 @@ struct HostsPage {
     is_cut: bool,
 }
 
-pub fn page(site: &Site) -> Result<Html, NotShown> {
+pub fn page(site: &PagesState) -> Result<Html, NotShown> {
     let rows: Vec<_> = site.ledger.hosts(BACK, site.until())?.into_iter().map(row).collect();
     let is_cut = rows.len() >= MOST_HOSTS as usize;
     Html::of(&HostsPage { head: site.head("Hosts", "/hosts"), rows, is_cut })

@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use super::Site;
+use super::PagesState;
 use super::page::{Head, Html, NotShown, StateMark, When};
 use onedrop_core::ledger::{JobRow, JobRun, LockRow};
 use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen};
@@ -46,7 +46,7 @@ struct JobsPage {
     jobs: Vec<JobPart>,
 }
 
-pub fn page(site: &Site) -> Result<Html, NotShown> {
+pub fn page(site: &PagesState) -> Result<Html, NotShown> {
     let until = site.until();
     let seen = JobsSeen::read(&*site.ledger, until)?;
     let known = site.jobs.known();

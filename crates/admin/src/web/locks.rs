@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use askama::Template;
 
-use super::Site;
+use super::PagesState;
 use super::page::{Head, Html, NotShown, StateMark, When};
 use onedrop_core::duration::brief;
 use onedrop_core::ledger::LockRow;
@@ -30,7 +30,7 @@ struct LocksPage {
     rows: Vec<HeldRow>,
 }
 
-pub fn page(site: &Site) -> Result<Html, NotShown> {
+pub fn page(site: &PagesState) -> Result<Html, NotShown> {
     let rows = site.ledger.lock_rows(None, site.until())?;
     let now = site.ledger.time();
     let rows = rows.into_iter().map(|row| held(row, now)).collect();

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::Site;
+use super::PagesState;
 use onedrop_core::ledger::LedgerError;
 
 /// Numbers of rows that one question looks through.
@@ -40,7 +40,7 @@ pub struct Bounds {
 /// Of a page that does nothing else.
 pub const WHOLE_PAGE: Bounds = Bounds { rows: PAGE, spans: 50, time: Duration::from_millis(1000) };
 
-impl Site {
+impl PagesState {
     /// While others wait for their turn, one span is enough.
     pub(super) fn bounded(&self, bounds: Bounds) -> Bounds {
         if self.is_asked_much() { Bounds { spans: 1, ..bounds } } else { bounds }

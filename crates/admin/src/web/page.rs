@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use jiff::{Timestamp, tz::TimeZone};
 
-use super::Site;
+use super::PagesState;
 use onedrop_core::ledger::LedgerError;
 use onedrop_core::text::{shown, shown_lines};
 
@@ -142,7 +142,7 @@ pub fn took(millis: Option<i64>) -> String {
     }
 }
 
-impl Site {
+impl PagesState {
     pub(super) fn head(&self, title: &str, here: &'static str) -> Head {
         let now = Timestamp::now().to_zoned(TimeZone::system());
         Head {
@@ -276,7 +276,7 @@ impl NotShown {
         NotShown { elsewhere, ..NotShown::new(StatusCode::SEE_OTHER, "See", String::new()) }
     }
 
-    pub fn response(self, site: &Site) -> Response {
+    pub fn response(self, site: &PagesState) -> Response {
         if let Some(path) = &self.elsewhere {
             return axum::response::Redirect::to(path).into_response();
         }
@@ -284,7 +284,7 @@ impl NotShown {
     }
 
     /// The same as a page, for one that was begun.
-    pub fn page(self, site: &Site) -> Html {
+    pub fn page(self, site: &PagesState) -> Html {
         let told = |error| shown(&format!("The ledger: {}.", site.told(error))).into_owned();
         let said = self.error.as_ref().map_or(self.text, told);
         let (text, next) = match &self.elsewhere {

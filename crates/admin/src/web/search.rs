@@ -8,7 +8,7 @@ use askama::Template;
 use super::failures::{self, FailureRow};
 use super::look::{self, Bounds, Looked, PAGE, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When};
-use super::{AskedPage, Site};
+use super::{AskedPage, PagesState};
 use onedrop_core::ledger::{FailureFilter, MessageLine, MessagePart, Numbered};
 
 /// Where attempts are looked for that recorded no message.
@@ -33,12 +33,12 @@ struct SearchPage {
     more_unrecorded: bool,
 }
 
-pub fn head(site: &Site, asked: &AskedPage) -> Head {
+pub fn head(site: &PagesState, asked: &AskedPage) -> Head {
     Head { q: asked.q.trim().to_owned(), by: asked.by.clone(), ..site.head("Search", "/search") }
 }
 
 /// What is looked for in one span of messages after another.
-pub fn part<'a>(site: &Site, asked: &'a AskedPage) -> Option<MessagePart<'a>> {
+pub fn part<'a>(site: &PagesState, asked: &'a AskedPage) -> Option<MessagePart<'a>> {
     let wanted = asked.q.trim();
     match asked.by.as_str() {
         "sender" => Some(MessagePart::Sender(wanted)),
@@ -47,7 +47,7 @@ pub fn part<'a>(site: &Site, asked: &'a AskedPage) -> Option<MessagePart<'a>> {
     }
 }
 
-pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
+pub fn page(site: &PagesState, asked: &AskedPage) -> Result<Html, NotShown> {
     let (wanted, part) = (asked.q.trim(), part(site, asked));
     let found = match part {
         _ if wanted.is_empty() => Looked::nothing(),
@@ -90,7 +90,11 @@ pub fn page(site: &Site, asked: &AskedPage) -> Result<Html, NotShown> {
     })
 }
 
-fn named(site: &Site, name: &str, before: Option<i64>) -> Result<Looked<MessageLine>, NotShown> {
+fn named(
+    site: &PagesState,
+    name: &str,
+    before: Option<i64>,
+) -> Result<Looked<MessageLine>, NotShown> {
     let before = before.unwrap_or(i64::MAX);
     let mut rows = site.ledger.messages_named(name, before, PAGE + 1, site.until())?;
     let is_more = rows.len() > PAGE as usize;
@@ -100,7 +104,7 @@ fn named(site: &Site, name: &str, before: Option<i64>) -> Result<Looked<MessageL
 }
 
 fn with_part(
-    site: &Site,
+    site: &PagesState,
     part: MessagePart<'_>,
     before: Option<i64>,
 ) -> Result<Looked<MessageLine>, NotShown> {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use askama::Template;
 
-use super::Site;
+use super::PagesState;
 use super::doubts::verify_command;
 use super::page::{Head, Html, NotShown, StateMark, When, took};
 use onedrop_core::directory::place_and_variant;
@@ -63,7 +63,7 @@ struct StoryPage {
     commands: Vec<String>,
 }
 
-pub fn page(site: &Site, number: &str) -> Result<Html, NotShown> {
+pub fn page(site: &PagesState, number: &str) -> Result<Html, NotShown> {
     let number: i64 = number.parse().map_err(|_| NotShown::nowhere())?;
     let mut trace = site.ledger.story(number, site.until())?.ok_or_else(NotShown::nowhere)?;
     let commands = commands(&trace, age(site, &trace));
@@ -224,7 +224,7 @@ fn is_open(copy: &TraceCopy) -> bool {
 }
 
 /// How long ago the message was recorded, by the ledger's clock.
-fn age(site: &Site, trace: &Trace) -> Duration {
+fn age(site: &PagesState, trace: &Trace) -> Duration {
     let recorded = When::on_record(&trace.recorded_at).time.map(SystemTime::from);
     recorded.and_then(|at| site.ledger.time().duration_since(at).ok()).unwrap_or_default()
 }

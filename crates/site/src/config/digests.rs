@@ -14,7 +14,7 @@ const BYTES: usize = 4;
 const OTHERS: [&str; 3] = ["deliver", "jobs", "web"];
 
 /// The merged layers, and which of their keys are not from files.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct MergedValues {
     pub values: ::config::Config,
     pub by_variable: Vec<String>,

@@ -30,7 +30,7 @@ pub const DEFAULT_FILE: &str = "/etc/onedrop/onedrop.toml";
 const LARGEST: u64 = 1 << 20;
 
 /// A configuration that has passed every check, with its passwords.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Loaded {
     pub config: Config,
     /// What is wrong with jobs, of which `config` then has none; only by

@@ -26,7 +26,7 @@ const POSTFIX_LMTP_SECS: u64 = 600;
 const LMTP_MARGIN_SECS: u64 = 60;
 
 /// The passwords of a configuration: those of what is opened.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Passwords {
     pub ledger: Option<SecretString>,
     pub directory: Option<SecretString>,
