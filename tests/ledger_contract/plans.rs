@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::*;
+use onedrop::ledger::{FailureFilter, MessagePart, Numbered};
 
 /// Of the messages, 40 are of the last hour.
 const MANY: &str = "
@@ -132,6 +133,90 @@ fn pages_read_what_they_show() {
     // A message whose ledger has 15,000 attempts that recorded none.
     let most = most_of(&|| assert!(host.0.story(last, soon()).expect("an answer").is_some()));
     assert!(most < 200, "{most} rows of a story");
+    // Three that want a look, and all that a report asks beside.
+    rig.postgres.psql(
+        "INSERT INTO onedrop_unsettled (copy_id, look_at)
+             SELECT id, clock_timestamp() FROM onedrop_copy ORDER BY id DESC LIMIT 3;
+         UPDATE onedrop_copy SET placed_at = NULL, in_doubt = true
+             WHERE id IN (SELECT copy_id FROM onedrop_unsettled);",
+    );
+    for (what, bound, ask) in reports(&host) {
+        let begun = rig.postgres.whole_log().len();
+        ask();
+        let log = rig.postgres.whole_log().split_off(begun);
+        let most = most_rows(&log).unwrap_or_else(|| panic!("no plan: {log}"));
+        assert!(most < bound, "{what}: {most} rows: {log}");
+        for table in ["onedrop_message", "onedrop_copy", "onedrop_attempt"] {
+            let reads_all = log.contains(&format!("Seq Scan on {table} "));
+            assert!(!reads_all || bound > 20_000, "{what}: {log}");
+        }
+    }
+}
+
+/// What else pages and traces ask, by name, and how many rows a step of it may read: within the
+/// newest 500 messages or attempts, or of an account with a fiftieth of all messages.
+fn reports(host: &Host) -> Vec<(&'static str, u64, Box<dyn Fn() + '_>)> {
+    const FEW: u64 = 1600;
+    // Attempts that recorded no message are no account's: where they may be a recipient's, all of
+    // them are looked at.
+    const WITH_UNRECORDED: u64 = 25_000;
+    // Of 500 attempts some may be told by their copies, of which few enough are here to read all.
+    const WITH_COPIES: u64 = 25_000;
+    let numbers = |of| {
+        let last = host.0.last_row(of, soon()).expect("an answer").expect("a row").0;
+        last - 499..last + 1
+    };
+    let (messages, attempts) = (numbers(Numbered::Message), numbers(Numbered::Attempt));
+    let (from, all) = (messages.clone(), attempts.clone());
+    let with = move |part| {
+        let lines = host.0.messages_with(part, &from, 50, soon()).expect("messages");
+        assert_eq!(lines, []);
+    };
+    let with_subject = with.clone();
+    let any = FailureFilter::default();
+    let failures = |filter: FailureFilter<'static>| {
+        let attempts = attempts.clone();
+        move || drop(host.0.failures(&filter, &attempts, 50, soon()).expect("failures"))
+    };
+    let trace = |filter: TraceFilter<'static>| move || drop(host.traces(&filter, 50));
+    let user7 = TraceFilter::of("user7");
+    let of_late = TraceFilter {
+        since: Some(SystemTime::now() - Duration::from_secs(3600)),
+        subject: Some("nothing"),
+        ..TraceFilter::default()
+    };
+    let activity = move || {
+        let times = UNIX_EPOCH..SystemTime::now() + Duration::from_secs(60);
+        assert!(!host.0.activity(&all, &times, soon()).expect("rows").is_empty());
+    };
+    let unplaced = move || {
+        assert_eq!(host.0.unplaced_copies(&messages, 50, soon()).expect("copies").len(), 3);
+    };
+    let unsettled = || {
+        assert_eq!(host.0.unsettled_copies(0, 50, soon()).expect("copies").len(), 3);
+    };
+    vec![
+        ("sender", FEW, Box::new(move || with(MessagePart::Sender("nobody@x")))),
+        ("subject", FEW, Box::new(move || with_subject(MessagePart::Subject("nothing")))),
+        ("failures", FEW, Box::new(failures(any))),
+        ("by name", FEW, Box::new(failures(FailureFilter { name: Some("ghost@x"), ..any }))),
+        ("unrecorded", FEW, Box::new(failures(FailureFilter { unrecorded: true, ..any }))),
+        ("activity", WITH_COPIES, Box::new(activity)),
+        ("unplaced", FEW, Box::new(unplaced)),
+        ("unsettled", FEW, Box::new(unsettled)),
+        ("trace of late", FEW, Box::new(trace(of_late))),
+        ("trace", WITH_UNRECORDED, Box::new(trace(user7))),
+        (
+            "trace by sender",
+            WITH_UNRECORDED,
+            Box::new(trace(TraceFilter { sender: Some("nobody@x"), ..user7 })),
+        ),
+        (
+            "trace of failures",
+            WITH_UNRECORDED,
+            Box::new(trace(TraceFilter { failed: true, ..user7 })),
+        ),
+    ]
 }
 
 impl Host {
@@ -342,4 +427,15 @@ fn pages_read_what_they_show_on_mariadb() {
     // A message whose ledger has 20,000 attempts that recorded none.
     let most = most_of(&|| assert!(host.0.story(last, soon()).expect("an answer").is_some()));
     assert!(most < 1000, "{most} rows of a story");
+    // Three that want a look, and all that a report asks beside.
+    rig.sql(
+        "INSERT INTO onedrop_unsettled (copy_id, look_at)
+             SELECT id, UTC_TIMESTAMP(6) FROM onedrop_copy ORDER BY id DESC LIMIT 3;
+         UPDATE onedrop_copy SET placed_at = NULL, in_doubt = TRUE
+             WHERE id IN (SELECT copy_id FROM onedrop_unsettled)",
+    );
+    for (what, bound, ask) in reports(&host) {
+        let most = most_of(&|| ask());
+        assert!(most < bound, "{what}: {most} rows");
+    }
 }
