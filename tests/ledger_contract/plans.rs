@@ -153,9 +153,11 @@ fn pages_read_what_they_show() {
     }
 }
 
+type Ask<'h> = Box<dyn Fn() + 'h>;
+
 /// What else pages and traces ask, by name, and how many rows a step of it may read: within the
 /// newest 500 messages or attempts, or of an account with a fiftieth of all messages.
-fn reports(host: &Host) -> Vec<(&'static str, u64, Box<dyn Fn() + '_>)> {
+fn reports(host: &Host) -> Vec<(&'static str, u64, Ask<'_>)> {
     const FEW: u64 = 1600;
     // Attempts that recorded no message are no account's: where they may be a recipient's, all of
     // them are looked at.

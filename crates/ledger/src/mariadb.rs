@@ -29,7 +29,6 @@ mod kept;
 mod link;
 mod locks;
 mod newly;
-mod overview;
 mod pages;
 mod receipts;
 mod record;

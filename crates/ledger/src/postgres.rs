@@ -30,7 +30,6 @@ mod link;
 mod locks;
 mod metered;
 mod migrate;
-mod overview;
 mod pages;
 mod retention;
 mod schema;

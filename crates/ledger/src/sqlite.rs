@@ -42,7 +42,6 @@ mod file;
 mod jobs;
 mod locks;
 mod migrate;
-mod overview;
 mod pages;
 #[cfg(test)]
 mod plans;

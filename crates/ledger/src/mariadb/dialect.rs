@@ -14,6 +14,14 @@ const DIALECT: Dialect = Dialect(&[
     ("ago", "TIMESTAMPDIFF(MICROSECOND, @, UTC_TIMESTAMP(6)) / 1000000"),
     ("at", "TIMESTAMPADD(MICROSECOND, 1000000 * @, '1970-01-01')"),
     ("before", "TIMESTAMPADD(MICROSECOND, -1000000 * @, UTC_TIMESTAMP(6))"),
+    ("since", "TIMESTAMPADD(MICROSECOND, -1000000 * @, UTC_TIMESTAMP(6))"),
+    ("ahead_ms", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @) DIV 1000"),
+    ("lease_end", "c.leased_until"),
+    ("lease_now", "UTC_TIMESTAMP(6)"),
+    ("copy_of", "STRAIGHT_JOIN onedrop_copy c ON c.id = @"),
+    ("message_of", "STRAIGHT_JOIN onedrop_message m ON m.id = @"),
+    ("ended", "NULL"),
+    ("ended_ms", "NULL"),
     ("later", "TIMESTAMPADD(MICROSECOND, 1000000 * @, UTC_TIMESTAMP(6))"),
     ("int", "@"),
     ("true", "TRUE"),
@@ -31,11 +39,11 @@ impl SqlSession for MariadbSession {
     }
 
     fn read(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
-        MariadbSession::read(self, spelt(statements))
+        MariadbSession::read(self, spelt(statements)).map(|answers| own(answers, statements))
     }
 
     fn write(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
-        MariadbSession::write(self, spelt(statements))
+        MariadbSession::write(self, spelt(statements)).map(|answers| own(answers, statements))
     }
 
     fn begin(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
@@ -47,12 +55,18 @@ impl SqlSession for MariadbSession {
     }
 
     fn commit(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
-        MariadbSession::commit(self, spelt(statements))
+        MariadbSession::commit(self, spelt(statements)).map(|answers| own(answers, statements))
     }
 
     fn rollback(&mut self) -> Result<(), LedgerError> {
         MariadbSession::rollback(self)
     }
+}
+
+/// Without the answer to COMMIT.
+fn own(mut answers: Vec<Answer<Row>>, statements: &[Sql<'_>]) -> Vec<Answer<Row>> {
+    answers.truncate(statements.len());
+    answers
 }
 
 fn spelt(statements: &[Sql<'_>]) -> SqlBatch {

@@ -330,9 +330,10 @@ impl Connection {
                  SELECT set_config('synchronous_commit', 'on', true) \
                  WHERE current_setting('synchronous_commit') = 'off';"
             ),
-            TransactionMode::Write | TransactionMode::Read => {
-                format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits}")
-            }
+            // Compiling what is planned for many rows takes ten times as long as to run it.
+            TransactionMode::Write | TransactionMode::Read => format!(
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {limits} SET LOCAL jit = off;"
+            ),
         }
     }
 

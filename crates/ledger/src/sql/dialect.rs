@@ -3,19 +3,35 @@
 
 use std::borrow::Cow;
 
-/// Names with their spelling. All engines have the same names; `sql.rs`' users know them:
+use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
+
+/// Names with their spelling. All engines have the same names; `sql.rs`' users know them, and
+/// `{in_doubt}` and `{wants_a_look}` of a copy `c`, the rules about doubts, which all spell alike:
 /// - `{now}`: the time, as columns hold it;
 /// - `{secs(t)}`, `{whole(t)}`: a time as seconds since 1970, with fractions or as a whole number;
 /// - `{ago(t)}`: how many seconds ago it was, with fractions;
 /// - `{at(s)}`: the time that is so many seconds after 1970;
 /// - `{before(s)}`, `{later(s)}`: the time so many seconds before or after now;
+/// - `{since(s)}`: the same as `{before(s)}`, by the time at which the transaction began, if an
+///   engine can read an index by that alone;
+/// - `{ahead_ms(t)}`: by how many milliseconds a host's time is ahead of the ledger's, NULL where
+///   the ledger goes by the host's clock;
+/// - `{lease_end}`, `{lease_now}`: when the lease of a copy `c` ends, and the time by the clock
+///   that leases go by;
 /// - `{int(x)}`: a whole number of any width, to be read as `i64`;
 /// - `{true}`, `{false}`;
+/// - `{copy_of(id)}`, `{message_of(id)}`: behind the few rows of a FROM clause, joins the copy `c`
+///   or message `m` of each; an engine is kept from reading all copies or messages for them;
+/// - `{ended}`, `{ended_ms}`: the attempt whose end the row of a copy `c` tells, and how long it
+///   took; NULL where the attempt's row says so itself;
 /// - `{has(text, part)}`: whether a text holds a part, in any case;
-/// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow, in
-///   which `{new(column)}` is what was to be inserted.
+/// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow,
+///   in which `{new(column)}` is what was to be inserted.
 #[derive(Debug)]
 pub struct Dialect(pub &'static [(&'static str, &'static str)]);
+
+/// What all engines spell alike.
+const ALIKE: &[(&str, &str)] = &[("in_doubt", IN_DOUBT), ("wants_a_look", WANTS_A_LOOK)];
 
 impl Dialect {
     /// The statement in this engine's words. A name that the dialect lacks stays as it stands: the
@@ -50,7 +66,7 @@ impl Dialect {
     fn word<'t>(&self, text: &'t str) -> Option<(String, &'t str)> {
         let end = text.find(|c: char| !c.is_ascii_lowercase() && c != '_')?;
         let (name, rest) = text.split_at(end);
-        let (_, spelling) = self.0.iter().find(|(known, _)| *known == name)?;
+        let (_, spelling) = self.0.iter().chain(ALIKE).find(|(known, _)| *known == name)?;
         if let Some(behind) = rest.strip_prefix('}') {
             return Some(((*spelling).to_owned(), behind));
         }

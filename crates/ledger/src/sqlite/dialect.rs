@@ -3,6 +3,9 @@
 //! own, and so are `:boot`, the seconds since the host's boot, and `:boot_id`, by which leases
 //! count.
 
+#[cfg(test)]
+use std::cell::RefCell;
+
 use rusqlite::types::{ToSql, ToSqlOutput, Value as OwnedCell, ValueRef};
 use rusqlite::{Connection, Row};
 use std::time::Instant;
@@ -19,6 +22,14 @@ const DIALECT: Dialect = Dialect(&[
     ("ago", "(:now - @)"),
     ("at", "@"),
     ("before", "(:now - @)"),
+    ("since", "(:now - @)"),
+    ("ahead_ms", "NULL"),
+    ("lease_end", LEASE_END),
+    ("lease_now", ":boot"),
+    ("copy_of", "CROSS JOIN onedrop_copy c ON c.id = @"),
+    ("message_of", "CROSS JOIN onedrop_message m ON m.id = @"),
+    ("ended", "c.attempt_id"),
+    ("ended_ms", "c.attempt_ms"),
     ("later", "(:now + @)"),
     ("int", "@"),
     ("true", "1"),
@@ -27,6 +38,13 @@ const DIALECT: Dialect = Dialect(&[
     ("upsert", "ON CONFLICT (@) DO UPDATE SET"),
     ("new", "excluded.@"),
 ]);
+
+/// See [`lease_end`](super::clock::lease_end).
+const LEASE_END: &str = "(CASE WHEN c.leased_until IS NULL OR c.lease_boot = :boot_id
+          THEN c.leased_until
+          WHEN c.leased_until <= :boot + c.lease_ms / 1000.0
+          THEN max(c.leased_until, c.lease_ms / 1000.0)
+          ELSE c.lease_ms / 1000.0 END)";
 
 /// A row that outlives its statement.
 #[derive(Debug)]
@@ -118,6 +136,19 @@ impl SqlSession for SqliteSession {
     fn rollback(&mut self) -> Result<(), LedgerError> {
         self.roll_back()
     }
+
+    fn change_unsynced(&mut self, statement: &Sql<'_>) -> Result<u64, LedgerError> {
+        self.connection.execute_batch("PRAGMA synchronous = NORMAL").classified()?;
+        let changed = self.change(statement);
+        self.connection.execute_batch("PRAGMA synchronous = FULL").classified()?;
+        changed
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Every statement that this thread sent.
+    pub static SENT: RefCell<Vec<String>> = RefCell::default();
 }
 
 fn run(
@@ -141,8 +172,11 @@ fn run(
         stands_for(":boot_id", boot.id.into());
         stands_for(":boot", boot.secs.into());
     }
+    #[cfg(test)]
+    SENT.with_borrow_mut(|sent| sent.push(text.clone()));
     let mut statement = connection.prepare_cached(&text).classified()?;
-    for (at, value) in (1..).zip(&values) {
+    // A value that no fragment uses is none of the statement's.
+    for (at, value) in (1..=statement.parameter_count()).zip(&values) {
         statement.raw_bind_parameter(at, value).classified()?;
     }
     let before = connection.total_changes();

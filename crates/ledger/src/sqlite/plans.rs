@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{SqliteLedger, attempts, copies, overview, pages, settling, trace, verify};
-use onedrop_core::ledger::Schema;
+use super::{SqliteLedger, attempts, copies, dialect, pages, settling, trace, verify};
+use onedrop_core::ledger::{Overview, Schema};
 use onedrop_core::pool::Limits;
 
 fn ledger(folder: &std::path::Path) -> Connection {
@@ -41,7 +41,11 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
         "one",
         "CONSTANT",
         "bounds",
-        "told",
+        "kept",
+        "late",
+        "early",
+        "first",
+        "older",
         "o",
     ];
     for table in steps.iter().filter_map(|step| step.strip_prefix("SCAN ")) {
@@ -50,6 +54,32 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
         assert!(is_small, "{table} is read whole: {steps:#?}");
     }
     steps
+}
+
+/// Each statement that `asks` runs on a ledger with a message and its attempt, and the steps of its
+/// plan.
+fn plans_of(asks: impl Fn(&SqliteLedger, Instant)) -> Vec<(String, Vec<String>)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plain = ledger(folder.path());
+    plain
+        .execute_batch(
+            "INSERT INTO onedrop_message (id, id_hash, digest, sender, size_bytes, recorded_at)
+                 VALUES (1, zeroblob(32), zeroblob(32), '', 1, unixepoch());
+             INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, in_doubt,
+                                       prior_doubt) VALUES (1, 'doug', 'INBOX', 0, 1, 0, 0);
+             INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
+                 VALUES (1, 'doug@x', 'Q1', 'mx1', 1, unixepoch());",
+        )
+        .expect("a message");
+    let limits = Limits { used: 1, per_key: 1, kept: 1, idle: Duration::from_secs(60) };
+    let asked = SqliteLedger::new(folder.path().join("ledger.db"), limits);
+    dialect::SENT.take();
+    asks(&asked, Instant::now() + Duration::from_secs(60));
+    let plan = |sql: String| {
+        let steps = steps_by_indexes(&plain, &sql);
+        (sql, steps)
+    };
+    dialect::SENT.take().into_iter().map(plan).collect()
 }
 
 #[test]
@@ -147,10 +177,13 @@ fn settle_reads_what_is_open_by_indexes() {
 
 #[test]
 fn status_reads_its_hour_and_its_window_by_row_numbers() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let ledger = ledger(folder.path());
-    for sql in overview::others().into_iter().chain([overview::open_copies()]) {
-        let steps = steps_by_indexes(&ledger, &sql);
+    let hour = Duration::from_secs(3600);
+    let plans = plans_of(|ledger, until| {
+        ledger.recent_attempts(hour, until).expect("attempts");
+        ledger.open_copies(hour, hour, until).expect("copies");
+    });
+    assert!(plans.len() > 5, "{plans:#?}");
+    for (sql, steps) in plans {
         assert!(steps.iter().any(|step| step.starts_with("SEARCH ")), "{sql}: {steps:#?}");
     }
 }

@@ -1,0 +1,311 @@
+//! What `onedrop status` asks, and the rows of hosts: by row numbers, and by the index of the times
+//! when messages were recorded. Row numbers rise with time, so the first attempt of the asked time
+//! is found by probes between the lowest and the highest number. Each bound goes as a value into
+//! the next statement: an engine plans for what it is, and MariaDB would else read a whole index
+//! to it.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{SqlSession, sql};
+use crate::PooledLedger;
+use crate::rows::{INDEXED, SqlRow};
+use onedrop_core::ledger::{
+    AttemptCount, HostRow, LedgerError, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN,
+    OpenCopies, Overview, PLAIN_STATUS, RecentAttempts, SCHEMA_VERSION,
+};
+use onedrop_core::outcome::Reason;
+use onedrop_core::text;
+
+/// How many numbers between two bounds are looked at in a round trip.
+const PROBES: i64 = 16;
+
+/// The attempt with number ?2, or the next: whether it began before ?1 seconds ago, and how long
+/// ago it did.
+const ATTEMPT_AT: &str = "
+SELECT id, started_at < {since(?1)}, {ago(started_at)} FROM onedrop_attempt
+WHERE id >= ?2 ORDER BY id LIMIT 1";
+
+/// How the attempts ended from number ?1 on, where a copy's row may tell the end of one
+/// ([`AttemptEnd`](onedrop_core::ledger::AttemptEnd) with no more to say): such copies are counted
+/// by themselves, as those of the messages from ?2 on stand together, and a join would look for
+/// each one. `coalesce` keeps an engine from the indexes of messages, where most are older.
+const COUNTS: &str = "
+SELECT outcome, reason, status, {int(duration_ms)}, COUNT(*)
+FROM onedrop_attempt WHERE id >= ?1 GROUP BY 1, 2, 3, 4
+UNION ALL
+SELECT 'stored', 'delivered', '2.0.0', {int({ended_ms})}, COUNT(*)
+FROM onedrop_copy c WHERE message_id >= ?2 AND {ended} >= ?1 GROUP BY {ended_ms}
+UNION ALL
+SELECT 'stored', 'delivered', '2.0.0', {int(ms)}, COUNT(*) FROM (
+    SELECT (SELECT {ended_ms} FROM onedrop_copy c
+            WHERE c.message_id = a.message_id AND {ended} = a.id LIMIT 1) AS ms
+    FROM onedrop_attempt a
+    WHERE a.id >= ?1 AND coalesce(a.message_id, ?2) < ?2 AND a.outcome IS NULL) older
+WHERE ms IS NOT NULL GROUP BY ms";
+
+const HOSTS_OF: &str =
+    "SELECT host, COUNT(*) FROM onedrop_attempt WHERE id >= ?1 GROUP BY host ORDER BY host";
+
+/// The first message that was recorded at most ?1 seconds ago: its number, or a null.
+const FIRST_MESSAGE: &str = "
+SELECT (SELECT m.id FROM onedrop_message m WHERE m.recorded_at >= {since(?1)}
+        ORDER BY m.recorded_at, m.id LIMIT 1)";
+
+/// The first copy of the first message from ?1 on that has one, and the last copy of all.
+const FIRST_COPY: &str = "
+SELECT (SELECT MIN(c.id) FROM onedrop_copy c WHERE c.message_id = (
+            SELECT f.message_id FROM onedrop_copy f WHERE f.message_id >= ?1
+            ORDER BY f.message_id LIMIT 1)),
+       (SELECT MAX(id) FROM onedrop_copy)";
+
+/// How many seconds ago the message of the first copy from ?1 on was recorded.
+const RECORDED: &str = "
+SELECT {ago(m.recorded_at)}
+FROM (SELECT message_id FROM onedrop_copy WHERE id >= ?1 ORDER BY id LIMIT 1) first
+     JOIN onedrop_message m ON m.id = first.message_id";
+
+/// Of copies from ?1 on, and of those before that are looked at again, ?2 each at most: whether its
+/// lease was given back, and how many seconds ago its message was recorded.
+const OPEN: &str = "
+SELECT o.leased_until IS NULL, {ago(m.recorded_at)} FROM (
+    SELECT * FROM (SELECT c.message_id, c.leased_until FROM onedrop_copy c
+                   WHERE c.id >= ?1 AND {is_open} LIMIT ?2) late
+    UNION ALL
+    SELECT * FROM (SELECT c.message_id, c.leased_until FROM onedrop_unsettled u {copy_of(u.copy_id)}
+                   WHERE u.copy_id < ?1 AND {is_open} LIMIT ?2) early
+) o {message_of(o.message_id)}";
+
+const IS_OPEN: &str = "c.placed_at IS NULL AND {in_doubt} AND c.due_at IS NULL
+    AND (c.leased_until IS NULL OR {lease_end} <= {lease_now})";
+
+/// How many, at most ?2, are kept for ?1 seconds or longer. Copies are asked for by each message:
+/// EXISTS may become a hash of the whole table.
+const KEPT: &str = "
+SELECT COUNT(*) FROM (
+    SELECT k.message_id FROM onedrop_kept k
+    WHERE k.kept_at <= {since(?1)}
+      AND (SELECT 1 FROM onedrop_copy c
+           WHERE c.message_id = k.message_id AND c.shared AND c.placed_at IS NULL
+             AND (c.due_at IS NULL OR c.due_at <= {since(?1)}) LIMIT 1) IS NOT NULL
+    LIMIT ?2) kept";
+
+const HOSTS: &str = "
+SELECT host, program_version, {int(schema_version)}, {ago(seen_at)}, clock_offset_ms
+FROM onedrop_host WHERE seen_at >= {since(?1)} ORDER BY host LIMIT ?2";
+
+const NOTE: &str = "
+INSERT INTO onedrop_host (host, program_version, schema_version, seen_at, clock_offset_ms)
+VALUES (?1, ?2, ?3, {now}, {ahead_ms(?4)})
+{upsert(host)} program_version = {new(program_version)}, schema_version = {new(schema_version)},
+    seen_at = {new(seen_at)}, clock_offset_ms = {new(clock_offset_ms)}";
+
+impl<S: SqlSession + 'static> Overview for PooledLedger<S> {
+    fn recent_attempts(
+        &self,
+        back: Duration,
+        until: Instant,
+    ) -> Result<RecentAttempts, LedgerError> {
+        self.call(until, |session| {
+            let (now, first, reach) = first_attempt(session, secs(back))?;
+            let reach = reach.unwrap_or(back);
+            let (mut counts, mut hosts) = (Vec::new(), Vec::new());
+            if let Some(first) = first {
+                let message = first_message(session.value(&sql!(FIRST_MESSAGE, secs(reach)))?);
+                let asked = [sql!(COUNTS, first, message), sql!(HOSTS_OF, first)];
+                let answers = SqlSession::read(session, &asked)?;
+                if let [ends, of_hosts] = answers.as_slice() {
+                    counts = ends.rows.iter().map(attempt_count).collect::<Result<_, _>>()?;
+                    hosts = of_hosts.rows.iter().map(host_count).collect::<Result<_, _>>()?;
+                }
+            }
+            Ok(RecentAttempts { now, reach, counts: counted(counts), hosts })
+        })
+    }
+
+    fn open_copies(
+        &self,
+        back: Duration,
+        kept_for: Duration,
+        until: Instant,
+    ) -> Result<OpenCopies, LedgerError> {
+        self.call(until, |session| {
+            let asked = [sql!(FIRST_MESSAGE, secs(back)), sql!(KEPT, secs(kept_for), MOST_OPEN)];
+            let answers = SqlSession::read(session, &asked)?;
+            let of = |at: usize| answers.get(at).and_then(|answer| answer.rows.first());
+            let message = first_message(of(0).map(|row| row.cell(0)).transpose()?);
+            let kept: Option<i64> = of(1).map(|row| row.cell(0)).transpose()?;
+            let (copy, reach) = first_copy(session, message)?;
+            let mut open = OpenCopies {
+                reach: reach.unwrap_or(back),
+                kept: kept.unwrap_or(0).max(0).unsigned_abs(),
+                ..OpenCopies::default()
+            };
+            let copies = sql!(OPEN.replace("{is_open}", IS_OPEN), copy, MOST_OPEN);
+            session.rows(&copies)?.iter().try_for_each(|row| add_open_copy(&mut open, row))?;
+            Ok(open)
+        })
+    }
+
+    fn hosts(&self, back: Duration, until: Instant) -> Result<Vec<HostRow>, LedgerError> {
+        let query = sql!(HOSTS, secs(back), MOST_HOSTS);
+        self.call(until, |session| session.rows(&query)?.iter().map(host_row).collect())
+    }
+
+    fn note_host(&self, host: &str, version: &str, until: Instant) -> Result<(), LedgerError> {
+        self.call(until, |session| {
+            let host = text::within(host, INDEXED);
+            let note = sql!(NOTE, host, version, SCHEMA_VERSION, SystemTime::now());
+            session.change_unsynced(&note).map(drop)
+        })
+    }
+}
+
+/// The first attempt to count: now, its number, and, if there are more than are counted, how long
+/// ago it began.
+fn first_attempt<S: SqlSession>(
+    session: &mut S,
+    back: f64,
+) -> Result<(SystemTime, Option<i64>, Option<Duration>), LedgerError> {
+    let bounds = session.rows(&sql!(
+        "SELECT {secs({now})}, (SELECT MIN(id) FROM onedrop_attempt),
+                (SELECT MAX(id) FROM onedrop_attempt)"
+    ))?;
+    let row = only(&bounds)?;
+    let now = SystemTime::UNIX_EPOCH + seconds(row.cell(0)?);
+    let (Some(low), Some(top)) = (row.cell::<Option<i64>>(1)?, row.cell::<Option<i64>>(2)?) else {
+        return Ok((now, None, None));
+    };
+    let (mut low, mut high) = (low, top + 1);
+    while low < high {
+        let mut probes: Vec<i64> =
+            (1..=PROBES).map(|n| low + n * (high - low) / (PROBES + 1)).collect();
+        probes.dedup();
+        let asked: Vec<_> = probes.iter().map(|at| sql!(ATTEMPT_AT, back, *at)).collect();
+        for (probe, answer) in probes.iter().zip(SqlSession::read(session, &asked)?) {
+            match answer.rows.first() {
+                Some(row) if row.cell(1)? => low = row.cell::<i64>(0)? + 1,
+                // From here to the bound above, none is older, or there is none.
+                Some(_) | None => {
+                    high = *probe;
+                    break;
+                }
+            }
+        }
+    }
+    let first_of_most = top - i64::from(MOST_ATTEMPTS) + 1;
+    if low >= first_of_most {
+        return Ok((now, Some(low), None));
+    }
+    let rows = session.rows(&sql!(ATTEMPT_AT, back, first_of_most))?;
+    let reach = rows.first().map(|row| row.cell::<f64>(2)).transpose()?;
+    Ok((now, Some(first_of_most), reach.map(seconds)))
+}
+
+/// What [`FIRST_MESSAGE`] says; above all numbers where there is none.
+fn first_message(found: Option<Option<i64>>) -> i64 {
+    found.flatten().unwrap_or(i64::MAX)
+}
+
+/// The first copy to look through, of messages from this number on, and, if there are more, how
+/// long ago its message was recorded.
+fn first_copy<S: SqlSession>(
+    session: &mut S,
+    message: i64,
+) -> Result<(i64, Option<Duration>), LedgerError> {
+    let rows = session.rows(&sql!(FIRST_COPY, message))?;
+    let row = only(&rows)?;
+    let (first, top) = (row.cell::<Option<i64>>(0)?, row.cell::<Option<i64>>(1)?.unwrap_or(0));
+    let first_of_most = top - i64::from(MOST_COPIES) + 1;
+    match first {
+        None => Ok((top + 1, None)),
+        Some(first) if first >= first_of_most => Ok((first, None)),
+        Some(_) => {
+            let ago: Option<f64> = session.value(&sql!(RECORDED, first_of_most))?;
+            Ok((first_of_most, ago.map(seconds)))
+        }
+    }
+}
+
+/// What the rows of [`COUNTS`] stand for: an attempt whose end a copy tells is one without an end
+/// of its own, or with an outcome and no more.
+fn counted(mut counts: Vec<AttemptCount>) -> Vec<AttemptCount> {
+    let mut stored = 0;
+    for one in counts.iter_mut().filter(|one| one.outcome.as_deref() == Some("stored")) {
+        one.outcome = Some("delivered".to_owned());
+        stored += one.count;
+    }
+    for one in counts.iter_mut().filter(|one| one.outcome.is_none()) {
+        let own = one.count.min(stored);
+        one.count -= own;
+        stored -= own;
+    }
+    let says_no_more = |one: &&mut AttemptCount| one.outcome.is_some() && one.status.is_none();
+    for one in counts.iter_mut().filter(says_no_more) {
+        one.reason = Some(Reason::Delivered.word().to_owned());
+        one.status = Some(PLAIN_STATUS.to_owned());
+    }
+    counts.retain(|one| one.count > 0);
+    let mut merged: Vec<AttemptCount> = Vec::new();
+    counts.sort_by(|a, b| a.key().cmp(&b.key()));
+    for one in counts {
+        match merged.last_mut().filter(|last| last.key() == one.key()) {
+            Some(last) => last.count += one.count,
+            None => merged.push(one),
+        }
+    }
+    merged
+}
+
+/// The only row of a query that has one.
+fn only<R>(rows: &[R]) -> Result<&R, LedgerError> {
+    rows.first().ok_or_else(|| LedgerError::Broken("a question without an answer".to_owned()))
+}
+
+/// Outcome, reason, status, milliseconds, count.
+fn attempt_count(row: &impl SqlRow) -> Result<AttemptCount, LedgerError> {
+    let unsigned = |number: i64| number.max(0).unsigned_abs();
+    Ok(AttemptCount {
+        outcome: row.cell(0)?,
+        reason: row.cell(1)?,
+        status: row.cell(2)?,
+        millis: row.cell::<Option<i64>>(3)?.map(unsigned),
+        count: unsigned(row.cell(4)?),
+    })
+}
+
+/// Host, count.
+fn host_count(row: &impl SqlRow) -> Result<(String, u64), LedgerError> {
+    Ok((row.cell(0)?, row.cell::<i64>(1)?.max(0).unsigned_abs()))
+}
+
+/// Adds a row of [`OPEN`].
+fn add_open_copy(open: &mut OpenCopies, row: &impl SqlRow) -> Result<(), LedgerError> {
+    let ago = seconds(row.cell(1)?);
+    if row.cell(0)? {
+        open.in_doubt += 1;
+    } else {
+        open.leases_over += 1;
+    }
+    open.oldest = open.oldest.max(Some(ago));
+    Ok(())
+}
+
+/// A row of [`HOSTS`].
+fn host_row(row: &impl SqlRow) -> Result<HostRow, LedgerError> {
+    Ok(HostRow {
+        host: row.cell(0)?,
+        program_version: row.cell(1)?,
+        schema_version: row.cell(2)?,
+        seen_ago: seconds(row.cell(3)?),
+        clock_offset_ms: row.cell(4)?,
+    })
+}
+
+/// As a value: within what each engine can take from its time.
+fn secs(back: Duration) -> f64 {
+    back.as_secs_f64().min(1e9)
+}
+
+fn seconds(secs: f64) -> Duration {
+    Duration::try_from_secs_f64(secs.max(0.0)).unwrap_or(Duration::MAX)
+}
