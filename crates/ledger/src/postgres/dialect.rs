@@ -70,7 +70,7 @@ fn spelt<'a>(statements: &'a [Sql<'_>]) -> Vec<Statement<'a>> {
 }
 
 fn statement<'a>(sql: &'a Sql<'_>) -> Statement<'a> {
-    let text = DIALECT.spell(&sql.text).replace('?', "$");
+    let text = with_dollars(&DIALECT.spell(&sql.text));
     sql.values.iter().fold(Statement::new(text), |statement, value| match value {
         Value::Number(number) => statement.with(*number, Type::INT8),
         Value::Seconds(secs) => statement.with(*secs, Type::FLOAT8),
@@ -79,4 +79,26 @@ fn statement<'a>(sql: &'a Sql<'_>) -> Statement<'a> {
         Value::Text(text) => statement.with(text.as_deref(), Type::TEXT),
         Value::Time(time) => statement.with(*time, Type::TIMESTAMPTZ),
     })
+}
+
+/// `?1` as `$1`. A question mark that no digit follows stands in a text.
+fn with_dollars(sql: &str) -> String {
+    let is_place = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let mut parts = sql.split('?');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push(if is_place(part) { '$' } else { '?' });
+        text.push_str(part);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_stands_for_a_value_becomes_a_dollar() {
+        assert_eq!(with_dollars("?12, 'uid=?', ?1"), "$12, 'uid=?', $1");
+    }
 }

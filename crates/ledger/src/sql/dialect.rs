@@ -85,6 +85,33 @@ impl Dialect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PooledLedger;
+    use crate::postgres::PostgresLedger;
+    use crate::sql::SqlSession;
+    use crate::sqlite::SqliteLedger;
+
+    trait Spelt {
+        fn dialect() -> &'static Dialect;
+    }
+
+    impl<S: SqlSession> Spelt for PooledLedger<S> {
+        fn dialect() -> &'static Dialect {
+            S::dialect()
+        }
+    }
+
+    #[test]
+    fn all_engines_spell_the_same_names() {
+        fn names<L: Spelt>() -> Vec<&'static str> {
+            let mut names: Vec<_> = L::dialect().0.iter().map(|(name, _)| *name).collect();
+            names.sort_unstable();
+            names
+        }
+        let all = names::<PostgresLedger>();
+        assert_eq!(names::<SqliteLedger>(), all);
+        #[cfg(feature = "mariadb")]
+        assert_eq!(names::<crate::mariadb::MariadbLedger>(), all);
+    }
 
     const DIALECT: Dialect = Dialect(&[
         ("now", "clock()"),
