@@ -50,7 +50,7 @@ pub use migrate::say_that_migrate_waits;
 /// Runs the command in `argv` and ends the process.
 pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     let argv: Vec<OsString> = argv.into_iter().collect();
-    // Mail is nobody else's to read: files are made for their owner alone.
+    // Mail is private: files are made for their owner alone.
     let umask = umask(Mode::from_bits_truncate(0o077));
     let cli =
         Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));

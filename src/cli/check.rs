@@ -39,7 +39,7 @@ pub(super) fn run(
     CommandOutcome { out, err, verdict }
 }
 
-/// As an administrator reads it.
+/// The finding as a line for an administrator.
 fn line(finding: &Finding, screen: Screen) -> String {
     let paint = match finding.severity {
         Severity::Ok => Paint::Good,

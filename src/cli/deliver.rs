@@ -180,7 +180,7 @@ struct DeliveryResult {
 }
 
 impl DeliveryResult {
-    /// The same end for all; there is one also where nobody is known to whom the message was to go.
+    /// The same end for all recipients; there is one also where none is known.
     fn all(envelope: &Envelope, ending: &Ending) -> DeliveryResult {
         let count = envelope.recipients.len().max(1);
         let each = vec![ending.clone(); count];
@@ -263,7 +263,7 @@ impl DeliverCommand<'_> {
         Ok(service)
     }
 
-    /// Delivers to those recipients that have an account. All are told how it ended for them.
+    /// Delivers to those recipients that have an account. Each recipient gets an ending.
     fn deliver(&self, message: &Message, service: &Service) -> Result<DeliveryResult, Failure> {
         let mut envelope = self.request.envelope.clone();
         if envelope.recipients.is_empty() {

@@ -90,7 +90,7 @@ fn keep_one_arena() {
 
 fn tick_if_wanted(ticker: &Ticker, loaded: &Loaded) {
     let jobs = &loaded.config.jobs;
-    // What is wrong with them its ticks tell, until it is mended.
+    // Each tick reports what is wrong with them, until it is mended.
     let has_any = !jobs.jobs.is_empty() || !loaded.job_problems.is_empty();
     ticker.want(jobs.run_in == RunIn::Server && has_any);
 }
@@ -152,7 +152,7 @@ pub(super) fn systemds_listeners() -> Result<Vec<(Listener, String)>, String> {
         .map_err(|error| format!("systemd's sockets: {error}"))?;
     let listener = |(fd, name)| {
         // SAFETY: sd_listen_fds(3): systemd passed this descriptor to this process for its own, and
-        // nobody else in it takes it: this is the only call, before any thread is started.
+        // nothing else in it takes it: this is the only call, before any thread is started.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let listener = Listener::from_fd(fd);
         Ok((listener.map_err(|error| format!("systemd's socket: {error}"))?, name))
@@ -223,7 +223,7 @@ fn group(name: &str) -> Result<Option<Gid>, String> {
     Err(format!("lmtp.socket_group: {why}"))
 }
 
-/// A Unix socket at `path`. One that a dead server left behind is replaced.
+/// A Unix socket at `path`. One that a dead server left is replaced.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
     if is_socket

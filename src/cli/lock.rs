@@ -53,7 +53,7 @@ fn list(
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let mut rows = ledger.lock_rows(name, until).map_err(told)?;
-    // A lease that has run out keeps nobody out.
+    // A lease that has run out keeps no process out.
     let shows_held = !stale;
     let shows_stale = name.is_none();
     rows.retain(|row| if row.left.is_some() { shows_held } else { shows_stale });

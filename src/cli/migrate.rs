@@ -64,7 +64,7 @@ fn migrate(
 
 /// For the administrator, who would see nothing otherwise.
 pub fn say_that_migrate_waits(for_whom: &str) {
-    // Nobody may be there to read it.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "{for_whom}: waiting for its end");
 }
 

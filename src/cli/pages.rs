@@ -1,5 +1,5 @@
 //! `onedrop completions` and `onedrop man`: the generated files of `completions/` and `man/`, as
-//! the package has them, for those who have the program alone. A test tells which page is missing.
+//! the package has them, for those who have the program alone. A test names a page that is missing.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! `onedrop purge`: forgets what retention says, and tells how much that was.
+//! `onedrop purge`: forgets what retention says, and prints how much that was.
 
 use std::time::Duration;
 

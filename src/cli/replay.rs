@@ -17,13 +17,13 @@ pub(super) fn run(args: &ReplayArgs, site: Site, screen: Screen) -> Result<Comma
     }
 }
 
-/// An element of an array in JSON that is printed as it comes, behind so many others.
+/// An element of an array in JSON that is printed element by element; `before` came before it.
 fn json_element(before: u64, element: &impl Serialize) -> String {
     let opening = if before == 0 { "[\n" } else { ",\n" };
     format!("{opening}{}", serde_json::to_string(element).unwrap_or_default())
 }
 
-/// What comes behind the last of so many.
+/// The end of such an array after `elements`.
 fn json_end(elements: u64) -> &'static str {
     if elements == 0 { "[]\n" } else { "\n]\n" }
 }

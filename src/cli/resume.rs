@@ -1,6 +1,7 @@
 //! The file of `onedrop verify --resume`: the window of a run, and the account up to which all is
-//! told. It is written anew, under another name and then renamed, about once a second, and removed
-//! when the run comes to its end. A run that was killed leaves it, and the next one goes on there.
+//! printed. It is written anew, under another name and then renamed, about once a second, and
+//! removed when the run comes to its end. A run that was killed leaves it, and the next one goes on
+//! there.
 
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use onedrop_core::ledger::Window;
 /// Between two writings.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The file of a run and what it holds.
 pub(super) struct Resume {
     path: PathBuf,
     stood: Stood,
@@ -75,12 +76,12 @@ impl Resume {
         Window { since: self.stood.since, all: self.stood.asked.all }
     }
 
-    /// The account behind which the run begins.
+    /// The account after which the run begins.
     pub fn account(&self) -> Option<&str> {
         self.stood.account.as_deref()
     }
 
-    /// All up to `account` is told.
+    /// All up to `account` is printed.
     pub fn passed(&mut self, account: String) {
         self.stood.account = Some(account);
         if self.written.elapsed() >= PAUSE {

@@ -50,7 +50,7 @@ pub(super) fn run(
     if let Some(problem) = site.loaded.job_problems.first() {
         status::unread_jobs(&mut findings, problem);
     }
-    // One that hangs has been told by then.
+    // A store that hangs has its own finding by then.
     let is_well = |one: &StatusFinding| one.topic != "store" || one.level == StatusLevel::Ok;
     if facts.is_ok() && of_host.iter().all(is_well) {
         findings.extend(of_root(site));

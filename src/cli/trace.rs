@@ -88,7 +88,7 @@ pub(super) fn run(args: &TraceArgs, site: &Site, screen: Screen) -> Result<Comma
     Ok(CommandOutcome { out, err, verdict })
 }
 
-/// The conditions, in words.
+/// The conditions as a phrase.
 fn asked(args: &TraceArgs, since: Option<&str>) -> String {
     let words = [
         ("for", args.wanted.as_deref()),

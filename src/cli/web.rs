@@ -20,7 +20,8 @@ use onedrop_site::service::{Adapters, Site};
 
 /// The permission bits of a Unix socket that is made here: for a proxy of the same group.
 const SOCKET_MODE: u32 = 0o660;
-/// A session of the ledger that nobody uses for so long is closed when attempts are counted next.
+/// A session of the ledger that was not used for this time is closed when attempts are counted
+/// next.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> Result<(), String> {

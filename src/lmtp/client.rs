@@ -1,12 +1,12 @@
 //! A message by way of the LMTP server on this host (`deliver.via`, `deliver --via`), which has its
 //! connections open already. The call is made before the message is read.
 //!
-//! Until the data's final dot is sent nothing is handed over: where nobody listens, or the server
-//! is busy, drains, goes away or does not understand, the process delivers by itself
-//! ([`NotTaken`](HandOverError::NotTaken)). After the dot the server may deliver, whatever becomes
-//! of the connection: then a lost answer is a temporary failure, never a second delivery in the
-//! same run, and the next try finds by lease and look what this one left. The server says before it
-//! does anything that a message is too large for it; then this process's own limit decides.
+//! Until the data's final dot is sent nothing is handed over: where no server listens, or the
+//! server is busy, drains, goes away or does not understand, the process delivers by itself
+//! ([`NotTaken`](HandOverError::NotTaken)). After the dot the server may deliver, even if the
+//! connection ends: then a lost answer is a temporary failure, never a second delivery in the same
+//! run, and the next try finds by lease and look what this one left. The server says before it does
+//! anything that a message is too large for it; then this process's own limit decides.
 
 use std::io::Write;
 use std::path::Path;
@@ -23,9 +23,8 @@ use onedrop_net::lmtp::reply::Reply;
 use onedrop_net::lmtp::{data, write};
 use onedrop_net::socket::{Socket, Timed};
 
-/// How long to stand in the queue of a server that accepts nobody, and how long to wait for its
-/// first words, before the process delivers by itself: a socket that systemd keeps takes calls for
-/// a server that cannot start.
+/// How long to wait until the server accepts, and how long for its greeting, before the process
+/// delivers by itself: a socket that systemd keeps takes calls for a server that cannot start.
 const CONNECT_SECS: u64 = 2;
 /// What the server must offer, as ours does; another one may keep no ledger.
 const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8", "XFORWARD"];
@@ -35,7 +34,7 @@ const NEEDED: [&str; 5] = ["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMT
 pub enum HandOverError {
     /// Certainly nothing was handed over; why.
     NotTaken(String),
-    /// The same, for its size; how that ends where nobody else delivers.
+    /// The server refused the message for its size; how that ends if no other process delivers it.
     TooLarge(Outcome),
     /// The delivery has failed.
     Failed(Failure),
@@ -52,9 +51,12 @@ pub struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// Connects to the server at `path` and says hello without waiting for its greeting, which any
-    /// server of ours lets pass: by the time the message has been read it has answered. The dialog
-    /// ends by the `deadline` of `deadline_secs`. An error says in words that nobody is there.
+    /// Connects to the server at `path` and sends LHLO without waiting for its greeting, which any
+    /// server of ours allows: by the time the message has been read it has answered. The dialog
+    /// ends by the `deadline` of `deadline_secs`.
+    ///
+    /// # Errors
+    /// A sentence: no server is there.
     pub fn start(
         path: &Path,
         host: &str,
@@ -149,8 +151,8 @@ impl ServerConnection {
                 {
                     Some(outcome)
                 }
-                // Nor that it knows nobody of that name: its configuration may be older than what
-                // we have just read.
+                // Nor that it knows no such account: its configuration may be older than what we
+                // have just read.
                 Outcome::PermFail(..) | Outcome::TempFail(..) => return Err(self.refused(&reply)),
             });
         }

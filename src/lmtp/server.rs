@@ -154,7 +154,10 @@ pub struct Entrance {
 }
 
 /// Serves until `control` says stop, and then until what is in flight is done. `reload` is called
-/// when `control` says so. An error says in words what keeps it from serving.
+/// when `control` says so.
+///
+/// # Errors
+/// A sentence that says what keeps it from serving.
 pub fn run(
     service: Arc<Service>,
     listeners: Vec<Entrance>,
@@ -381,6 +384,6 @@ fn clear(mut wakes: &UnixStream) {
 }
 
 fn tell_systemd(states: &[sd_notify::NotifyState<'_>]) {
-    // Nobody listens where systemd did not start us.
+    // Without NOTIFY_SOCKET systemd did not start us, and this fails.
     let _ = sd_notify::notify(states);
 }

@@ -43,8 +43,8 @@ pub struct HttpLimits {
     pub places: usize,
     /// For a request's head.
     pub head: Duration,
-    /// For the request and its answer, a quarter of it for a body that nobody asks for; one request
-    /// a connection.
+    /// For the request and its answer, a quarter of it for reading a body, which no handler uses;
+    /// one request a connection.
     pub whole: Duration,
 }
 
@@ -223,8 +223,9 @@ fn spawn(
             let router = router.clone();
             async move {
                 let (head, mut body) = request.into_parts();
-                // Nobody asks for a body. One that was left unread would end the connection under
-                // its sender's hands: a proxy then tells that, in place of our answer.
+                // No handler uses a body. Closing the connection with one unread would reset it
+                // while the client still sends: a proxy then reports the reset in place of our
+                // answer.
                 let read = async {
                     while let Some(Ok(_)) =
                         poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await

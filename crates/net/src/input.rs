@@ -1,4 +1,4 @@
-//! What a peer sent and nobody has used yet: read in blocks, used as lines or as pieces.
+//! What a peer sent and was not used yet: read in blocks, used as lines or as pieces.
 //!
 //! Promise: a line ends in LF or CRLF and is bounded; what is too long is dropped as it comes, so
 //! that an endless line fills no memory. Each byte is searched once for the end of its line,
@@ -7,7 +7,7 @@
 
 use std::io;
 
-/// See the module.
+/// Bytes of a peer that wait to be used as lines or pieces.
 #[derive(Debug, Default)]
 pub struct Input {
     block: Vec<u8>,

@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage, getsockname
 
 use super::socket::Socket;
 
-/// See the module.
+/// A listening socket, TCP or Unix.
 pub enum Listener {
     Tcp(TcpListener),
     /// With its file, if it was made here.

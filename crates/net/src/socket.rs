@@ -1,8 +1,8 @@
 //! A stream socket, TCP or Unix, that waits no longer than it should: every read and write has an
 //! absolute deadline, so neither silence nor a drip of single bytes outlasts it. Connecting and
-//! looking up a name are bounded in the same way; a resolver that hangs stays behind in a thread of
-//! its own. Every call fails when the connection is gone, and one with a time when nothing came or
-//! went by then (`TimedOut`). Dropping a socket sends nothing.
+//! looking up a name are bounded in the same way; a resolver that hangs stays in a thread of its
+//! own. Every call fails when the connection is gone, and one with a time when nothing came or went
+//! by then (`TimedOut`). Dropping a socket sends nothing.
 //!
 //! [`Timed`] is the same as a [`Read`] and [`Write`], for what sits on top of it (TLS). By hand:
 //! the standard library's time-outs are relative and count anew for each byte.
@@ -27,7 +27,7 @@ use nix::unistd::Uid;
 
 use onedrop_core::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 
-/// A connected socket; see the module.
+/// A connected TCP or Unix socket whose calls end by a time.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -85,8 +85,8 @@ impl Socket {
         Ok(Socket { fd, is_unix: true })
     }
 
-    /// The user at the other end of a Unix socket (SO_PEERCRED in unix(7)); `None` by TCP, where
-    /// nobody can tell.
+    /// The user at the other end of a Unix socket (SO_PEERCRED in unix(7)); `None` by TCP, which
+    /// has no such credentials.
     pub fn peer_user(&self) -> Option<Uid> {
         let credentials = || getsockopt(&self.fd, sockopt::PeerCredentials).ok();
         self.is_unix.then(credentials)?.map(|peer| Uid::from_raw(peer.uid()))
@@ -171,7 +171,7 @@ impl Socket {
 pub struct Timed {
     pub socket: Socket,
     pub until: Instant,
-    /// A peer that neither says nor takes anything for so long is given up before that.
+    /// A peer that neither sends nor takes a byte for this time is given up before the deadline.
     pub silence: Option<Duration>,
     /// Whether reads wait for the deadline, or not at all.
     pub waits: bool,
@@ -240,7 +240,7 @@ fn notice_a_lost_peer(stream: &TcpStream) -> Result<(), Errno> {
     setsockopt(stream, sockopt::KeepAlive, &true)
 }
 
-/// The addresses of `host`. A resolver that hangs is left behind in its thread.
+/// The addresses of `host`. A resolver that hangs is left in its thread.
 fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
     let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     if let Ok(address) = literal.parse::<IpAddr>() {

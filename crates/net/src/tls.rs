@@ -25,8 +25,8 @@ pub enum Tls {
 }
 
 /// What a connection with TLS needs; the authorities are those in `ca_file` (PEM), or the system's.
-/// Of several certificates those that cannot be used are left out; an error says in words that the
-/// file cannot be read, or that no certificate is left.
+/// Of several certificates those that cannot be used are left out; an error is a sentence: the file
+/// cannot be read, or that no certificate is left.
 pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(authorities(ca_file)?);

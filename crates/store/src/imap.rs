@@ -105,7 +105,8 @@ struct BackgroundLogin {
 const TO_SAY_WHY: Duration = Duration::from_millis(200);
 
 impl ImapStore {
-    /// A store on the server that `settings` name, with so many sessions; connects to nothing yet.
+    /// A store on the server that `settings` name, with up to `limits` sessions; connects to
+    /// nothing yet.
     pub fn new(settings: ImapSettings, limits: Limits) -> ImapStore {
         ImapStore {
             connector: Arc::new(Connector::new(settings)),

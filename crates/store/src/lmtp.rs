@@ -82,7 +82,7 @@ const MOST_KEPT: usize = 20;
 /// All connections are alike.
 const ALL: &str = "";
 
-/// See the module.
+/// A store that hands copies over by LMTP and finds them by another store.
 pub struct LmtpStore {
     inner: Box<dyn AnyStore>,
     settings: HandOffSettings,
@@ -386,7 +386,7 @@ impl Slot for LmtpSlot<'_> {
         self.look = None;
         let account = &destination.account;
         let mail = HandedMail::new(account, [copy.head, copy.bytes], &handed)?;
-        // Over with this call: others need not wait for the record of what comes of it.
+        // The turn ends with this call: others need not wait until the result is on record.
         let _turn = match self.turn.take() {
             Some(turn) => turn,
             None => store.account_turn(destination, deadline)?,

@@ -41,7 +41,7 @@ mod sync;
 /// Of a folder, without the dot in front (NAME_MAX).
 const LONGEST_NAME: usize = 254;
 
-/// Maildir++: tells a folder from an INBOX.
+/// A Maildir++ folder has this file, an INBOX has none.
 const FOLDER_MARK: &str = "maildirfolder";
 
 /// Maildirs under one root.
@@ -58,7 +58,7 @@ struct MaildirSlot<'a> {
     folder: PathBuf,
     /// There is no such folder, and none is made.
     is_missing: bool,
-    /// As which its file will be known.
+    /// The name by which its file will be known.
     name: String,
     destination: &'a Destination,
     copy: Copy<'a>,
@@ -107,7 +107,7 @@ impl MaildirStore {
     }
 
     fn ensure(&self, folder: &Path, destination: &Destination) -> Result<(), StoreError> {
-        // What is made last tells that all of it was: a crash in between must not leave a mailbox
+        // What is made last shows that all of it was: a crash in between must not leave a mailbox
         // unsubscribed.
         let is_inbox = destination.place() == "INBOX";
         if if is_inbox { folder.join("new").is_dir() } else { folder.join(FOLDER_MARK).exists() } {

@@ -134,14 +134,14 @@ fn of_ghost(
     Ok(JobFinding { job, kind: "ghost", text, is_settled })
 }
 
-/// Removes a job while nobody else can have its lock; or why not.
+/// Removes a job while no other process can have its lock; or says why not.
 fn removed(
     row: &JobRow,
     ledger: &dyn JobLedger,
     until: Instant,
 ) -> Result<Result<(), String>, String> {
     let Ok(name) = jobs::lock_name(&row.name) else {
-        // Nobody can have such a lock, nor such a job.
+        // No process can have such a lock, nor such a job.
         return remove(row, ledger, until);
     };
     let holder = LockHolder {

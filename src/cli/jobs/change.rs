@@ -23,7 +23,7 @@ const NOTE: usize = 500;
 /// What a command makes of what is on record.
 enum RowChange {
     To(Box<(JobRow, Vec<JobRun>)>, String),
-    /// There is nothing to change; why, in words.
+    /// There is nothing to change; a sentence says why.
     Nothing(String),
 }
 

@@ -1,6 +1,6 @@
-//! `onedrop jobs check`: how jobs are, as a plugin of a monitoring system says it (Nagios plugin
-//! API): one line, with performance data behind `|`, and the exit status 0 to 3. Whatever keeps it
-//! from telling is UNKNOWN, with 3.
+//! `onedrop jobs check`: the state of jobs in the form of a monitoring plugin (Nagios plugin API):
+//! one line, with performance data after `|`, and the exit status 0 to 3. Any failure to find out
+//! is UNKNOWN, with 3.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};

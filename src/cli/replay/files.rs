@@ -60,7 +60,7 @@ pub(super) fn run(args: &ReplayArgs, site: Site, screen: Screen) -> Result<Comma
     onedrop_site::telemetry::start();
     let rate = args.rate.as_deref().map(str::parse::<MessageRate>).transpose();
     let rate = rate.map_err(|error| format!("--rate: {error}"))?;
-    // Nobody has taken forged Authentication-Results out of what files hold.
+    // Files may hold forged Authentication-Results: no border has removed them.
     let site = site.but(|loaded| loaded.config.sent.trust = Trust::Never);
     let loaded = Arc::clone(&site.loaded);
     let parallel = usize::from(args.parallel);
@@ -130,7 +130,7 @@ fn of_all(printer: &Mutex<ReplayPrinter>) -> MutexGuard<'_, ReplayPrinter> {
     printer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells how far the run is, whether there is news or not, until it is over.
+/// Prints how far the run is, whether there is news or not, until it is over.
 fn tell_progress(printer: &Mutex<ReplayPrinter>, is_over: Receiver<()>) {
     while is_over.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
         of_all(printer).tell_progress();
@@ -177,7 +177,7 @@ impl ReplayCounts {
     }
 }
 
-/// Prints what comes of each message, and how far the run is.
+/// Prints the result of each message, and how far the run is.
 struct ReplayPrinter {
     json: bool,
     screen: Screen,
@@ -189,7 +189,7 @@ struct ReplayPrinter {
     began: Instant,
     source: PathBuf,
     units: (u64, u64),
-    /// So many messages are held by other deliveries.
+    /// Messages that other deliveries hold now.
     waits: usize,
     /// The first error of standard output. It does not change what is done, but how it ends.
     written: io::Result<()>,
@@ -305,7 +305,7 @@ impl ReplayPrinter {
         }
     }
 
-    /// What came of all, and whether all could be told.
+    /// The counts of the run, and whether all could be printed.
     fn end(mut self) -> (ReplayCounts, io::Result<()>) {
         self.bar.finish_and_clear();
         if self.json {

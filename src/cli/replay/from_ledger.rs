@@ -1,4 +1,4 @@
-//! `onedrop replay --from-ledger`: delivers again, and tells each copy.
+//! `onedrop replay --from-ledger`: delivers again, and prints a line for each copy.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -111,7 +111,7 @@ pub(super) fn run(
     }
 }
 
-/// Prints what came of each copy, as it ends.
+/// Prints the result of each copy, as it ends.
 struct LinePrinter {
     json: bool,
     screen: Screen,
@@ -139,7 +139,7 @@ impl LinePrinter {
         }
     }
 
-    /// Whether all could be told.
+    /// Whether all could be printed.
     fn end(&mut self) -> io::Result<()> {
         if self.json {
             self.write(json_end(self.lines));

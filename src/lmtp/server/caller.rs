@@ -28,7 +28,7 @@ pub enum ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Whose places it takes: nobody's, if it is believed; all who are unseen are one.
+    /// The user whose places it takes: `None` if it is believed; all who are unseen are one.
     pub fn counts_for(self) -> Option<CountedUser> {
         match self {
             ClientIdentity::Believed => None,
@@ -50,7 +50,7 @@ impl ClientIdentity {
 /// Its name on this host.
 ///
 /// # Errors
-/// Why it has none, in words.
+/// A sentence that says why it has none.
 pub fn name_of(user: Uid) -> Result<String, String> {
     match User::from_uid(user) {
         Ok(Some(known)) => Ok(known.name),

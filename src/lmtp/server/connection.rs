@@ -28,7 +28,7 @@ const BLOCK: usize = 16 * 1024;
 /// Replies that are kept back while the client sends ahead.
 const MOST_REPLIES: usize = 64 * 1024;
 
-/// The other end of a connection with the clock by which it is waited for, and what becomes of what
+/// The other end of a connection with the clock by which it is waited for, and the handling of what
 /// it says. Reading, writing and waiting fail when the connection is gone, and when nothing came or
 /// went in time.
 pub trait Peer {
@@ -76,7 +76,7 @@ pub struct ConnectionSettings {
     pub help: Arc<[String]>,
 }
 
-/// See the module.
+/// One client's connection: the protocol, and the peer that speaks it.
 pub struct ClientConnection<P> {
     protocol: Protocol,
     settings: ConnectionSettings,

@@ -35,7 +35,7 @@ pub struct MessageDelivery {
     pub envelope: Envelope,
     /// The accounts of the envelope's recipients, in their order, and the mailboxes that are meant.
     pub homes: Vec<Option<Home>>,
-    /// As [`Mail::own_copies_alone`].
+    /// See [`Mail::own_copies_alone`].
     pub own_copies_alone: bool,
     pub clauses: ReceivedClauses,
     pub received: Zoned,

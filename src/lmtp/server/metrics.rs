@@ -24,7 +24,7 @@ const LOOK_BACKS: [&str; 4] = ["found", "nothing", "later", "failed"];
 
 type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
 
-/// See the module.
+/// The counters of a server, with their registry.
 pub struct Metrics {
     registry: Registry,
     outcomes: Family<[(&'static str, String); 3], Counter>,

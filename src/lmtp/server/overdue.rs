@@ -14,7 +14,7 @@ pub const GRACE: Duration = Duration::from_secs(2);
 /// A delivery that has not ended this long past its due time is overdue.
 pub const OVERDUE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// Watches the deliveries that are running, and those that hang.
 #[derive(Default)]
 pub struct OverdueWatch {
     next: AtomicU64,

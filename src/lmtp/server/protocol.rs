@@ -26,8 +26,8 @@ pub const SLOWEST: u64 = 10_000;
 const LONGEST_NAME: usize = 255;
 
 /// Asked for each recipient, as a person reads it (`local@domain`, or `postmaster`), of the
-/// transaction so far. An error is how the delivery to it has ended: nobody has the address, or
-/// nobody can tell now.
+/// transaction so far. An error is how the delivery to it has ended: the address does not exist, or
+/// it cannot be found out now.
 pub type Admit<'a> = dyn FnMut(&str, &Transaction) -> Result<(), Outcome> + 'a;
 
 /// What the connection does next; the replies so far are in the output buffer. Before anything is

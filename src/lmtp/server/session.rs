@@ -1,5 +1,5 @@
-//! One client of the server: its socket as a [`Peer`], and what becomes of what it says. Recipients
-//! are asked for in the directory, a message is delivered, and every outcome is counted and logged
+//! One client of the server: its socket as a [`Peer`], and the work on what it says. Recipients are
+//! looked up in the directory, a message is delivered, and every outcome is counted and logged
 //! here, once.
 
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ fn settings(service: &Service, caller: ClientIdentity) -> ConnectionSettings {
         message_bytes: service.config().limits.message_bytes,
         // Each is a line in the log.
         counts_refused: caller != ClientIdentity::Believed,
-        // Whoever may not read the configuration could tell from digests what it is likely to say.
+        // A user who may not read the configuration could guess its values from digests.
         help: match caller {
             ClientIdentity::Believed => service.help(),
             ClientIdentity::User(_) | ClientIdentity::Unseen => Arc::default(),
@@ -137,8 +137,8 @@ impl Peer for SocketClient<'_> {
 impl SocketClient<'_> {
     /// The recipient's account, if the caller may deliver to it.
     fn home_of(&mut self, recipient: &str) -> Result<Home, Box<Ending>> {
-        // Temporary, also where nobody has the address: to Postfix it is this user's, so that is a
-        // fault of the set-up; and what others have no user needs to hear.
+        // Temporary, also where the address does not exist: to Postfix it is this user's, so that
+        // is a fault of the set-up; and what others have no user needs to hear.
         let refused = |why: String| Box::new(Failure::Setup(why).ending());
         let deferred = |ending: Box<Ending>| match ending.outcome {
             Outcome::PermFail(_, why) => refused(why),

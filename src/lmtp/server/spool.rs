@@ -12,7 +12,7 @@ use nix::libc;
 use onedrop_core::deliver::Failure;
 use onedrop_core::message::Bytes;
 
-/// See the module.
+/// A message as it comes in: in memory, or past `memory_bytes` in an unnamed file.
 pub struct Spool {
     folder: PathBuf,
     memory_bytes: u64,

@@ -102,7 +102,7 @@ pub fn read(text: &str) -> Result<LmtpCommand<'_>, CommandError> {
     }
 }
 
-/// Whether `line`, which was refused, is a BDAT: then nobody knows where the next command starts.
+/// Whether `line`, which was refused, is a BDAT: then the start of the next command is unknown.
 pub fn is_bdat(line: &[u8]) -> bool {
     let start = line.trim_ascii_start();
     start.get(..4).is_some_and(|verb| verb.eq_ignore_ascii_case(b"BDAT"))
@@ -156,7 +156,7 @@ fn mail<'a>(arguments: &str) -> Result<LmtpCommand<'a>, CommandError> {
     }
     // smtp-proto makes one character of each byte of an xtext, which is UTF-8.
     let auth = from.auth.filter(|auth| auth != "<>").and_then(|_| auth_parameter(rest));
-    // A name that no account can have is nobody's.
+    // No account has a name with control characters: such a name counts as none.
     let auth = auth.filter(|auth| !auth.contains(char::is_control)).unwrap_or_default();
     Ok(LmtpCommand::Mail { sender, auth, smtputf8: from.flags & MAIL_SMTPUTF8 != 0 })
 }
@@ -174,6 +174,6 @@ fn rcpt<'a>(arguments: &str) -> Result<LmtpCommand<'a>, CommandError> {
     if to != (RcptTo { address: to.address.clone(), ..RcptTo::default() }) {
         return Err(BAD_PARAMETER);
     }
-    // A mail to nobody has no recipient to reply for.
+    // RCPT TO:<> has no recipient to reply for.
     if recipient.is_empty() { Err(BAD_RECIPIENT) } else { Ok(LmtpCommand::Rcpt(recipient)) }
 }

@@ -8,7 +8,7 @@ use onedrop_core::text;
 /// The names offered in the reply to LHLO.
 pub const ATTRIBUTES: &str = "NAME ADDR PORT PROTO HELO SOURCE IDENT";
 
-/// As in Postfix: longer values are refused.
+/// Longer values are refused, as Postfix does.
 const LONGEST_VALUE: usize = 255;
 const LONGEST_PROTO: usize = 64;
 

@@ -1,12 +1,13 @@
 //! APPEND, with its point of no return. The command and the literal go out first; the CRLF that
 //! ends the command makes the server execute it (RFC 3501 section 6.3.11), so up to there certainly
 //! nothing is stored: whatever happens, the connection is closed and the literal with it. From
-//! there on only a tagged answer tells; all else is in doubt, and so is a NO by a server that is in
-//! trouble itself. A large message is announced and waits for the server's `+`, also where LITERAL+
-//! would spare the round trip: a missing mailbox or a full one is then known before the upload. The
-//! message is streamed from the caller's bytes; what is small goes out in one piece with its last
-//! bytes, after the look at the clock. Several small ones for one mailbox can go in one command
-//! (MULTIAPPEND, RFC 3502), with one sync of the server's: all of them are stored or none.
+//! there on only a tagged answer decides; all else is in doubt, and so is a NO by a server that is
+//! in trouble itself. A large message is announced and waits for the server's `+`, also where
+//! LITERAL+ would spare the round trip: a missing mailbox or a full one is then known before the
+//! upload. The message is streamed from the caller's bytes; what is small goes out in one piece
+//! with its last bytes, after the look at the clock. Several small ones for one mailbox can go in
+//! one command (MULTIAPPEND, RFC 3502), with one sync of the server's: all of them are stored or
+//! none.
 
 use std::slice;
 use std::time::Instant;
@@ -222,9 +223,9 @@ fn nothing_said_yet(session: &mut ImapSession, tag: &str) -> Result<(), ImapErro
     Err(error)
 }
 
-/// Codes of a NO (RFC 5530) by a server that is in trouble itself, and may have failed behind the
-/// point where the message stands: Dovecot says SERVERBUG where a lock does not come free, also the
-/// one that it takes last.
+/// Codes of a NO (RFC 5530) by a server that is in trouble itself, and may have failed after it
+/// stored the message: Dovecot answers SERVERBUG when it cannot get a lock, also the one that it
+/// takes last.
 const UNSURE: [&str; 3] = ["SERVERBUG", "INUSE", "UNAVAILABLE"];
 
 /// Sends the last bytes and waits for the answer. They have the time that is kept for it, so that

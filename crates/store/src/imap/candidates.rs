@@ -1,9 +1,9 @@
 //! Which messages of an open mailbox are the one that is sought. There may be as many as the
 //! mailbox has messages; so first pieces of some hundred are fetched in one command, and most are
-//! told apart by them: a message with another first Message-ID is another message. What remains is
-//! fetched to its end, as many at a time as fit an answer, a large one by itself. No more than
-//! two answers and one message are in memory. Only what our own scanner reads in the message's
-//! bytes decides; a server that refuses to fetch many is asked for one after the other.
+//! ruled out by them: a message with another first Message-ID is another message. What remains is
+//! fetched to its end, as many at a time as fit an answer, a large one by itself. No more than two
+//! answers and one message are in memory. Only what our own scanner reads in the message's bytes
+//! decides; a server that refuses to fetch many is asked for one after the other.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -99,8 +99,8 @@ fn fitting(open: &[Candidate]) -> usize {
     count
 }
 
-/// Fetches what is missing of several candidates, as far as their sizes tell. What is gone by now
-/// is left out.
+/// Fetches what is missing of several candidates, as far as their known sizes allow. What is gone
+/// by now is left out.
 fn fetch_rest(
     session: &mut ImapSession,
     together: &mut Vec<Candidate>,
@@ -159,7 +159,7 @@ fn pieces(
 }
 
 impl Judge<'_> {
-    /// Whether what there is of a candidate does not tell yet that it is another message.
+    /// Whether what was fetched of a candidate does not yet show that it is another message.
     fn may_be(&self, one: &Candidate) -> bool {
         (self.sought.by_id || self.has_likely_size(one))
             && (self.sought.identity.may_begin_with(&one.bytes)

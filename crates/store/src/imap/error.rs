@@ -10,7 +10,7 @@ pub type Meaning = fn(String) -> StoreError;
 /// quota: neither has a code for it. Whole texts, as mail may go back for them.
 const FULL: [&str; 2] = ["NO Over quota", "NO [ALERT] You exceeded your mail quota."];
 
-/// See the module.
+/// Why a command to an IMAP server failed.
 #[derive(Debug)]
 pub enum ImapError {
     /// The server answered NO or BAD; the session goes on.

@@ -334,7 +334,7 @@ impl Tour<'_> {
                     place == Some(&mailbox) && other.receipt == copy.receipt
                 });
                 if !is_known && (is_inbox || mark.is_some()) {
-                    // Another value's try tells nothing of this one's.
+                    // Another value's try says nothing about this one's.
                     let handed = Some(HandedCopy { mailbox: mailbox.clone(), epoch: None });
                     found.push(FoundCopy { handed, ..copy });
                 }

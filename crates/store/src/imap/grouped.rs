@@ -21,7 +21,7 @@ const MOST: usize = 16;
 /// Larger ones go alone, in bytes: their transfer costs more than the sync.
 const SMALL: usize = 64 * 1024;
 
-/// What came of one append.
+/// The result of one append.
 pub type Appended = Result<Receipt, StoreError>;
 
 /// Whether `copy` is so small that it goes together with others.
@@ -60,11 +60,11 @@ impl Appends {
         is_first.then(|| EarlyMark(mailbox))
     }
 
-    /// Has `copy` appended to `destination`: by `append`, with those that wait (it is given this
-    /// one first and returns what came of each, in their order), or by another thread's.
+    /// Has `copy` appended to `destination`: by `append`, with those that wait (it gets this one
+    /// first and returns their results in the same order), or by another thread's.
     ///
     /// # Errors
-    /// What came of it, or that its turn did not come while last bytes may go out.
+    /// Those of `append` for this copy, or its turn did not come while last bytes may go out.
     pub fn append(
         &self,
         destination: &Destination,
@@ -149,7 +149,7 @@ impl OwnedCopy {
             // It is appended, and not looked for.
             looked: None,
             newer_than: None,
-            // Nobody hands over by APPEND.
+            // APPEND never hands a copy over.
             handed: None,
         }
     }

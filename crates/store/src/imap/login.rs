@@ -4,7 +4,7 @@
 //! one round trip; else the server is asked first. What it said before TLS is forgotten after
 //! STARTTLS. No password goes out without the TLS that was asked for, nor to a server that offers
 //! other ways to log in and not PLAIN. The password shows in no error, not even when a server
-//! echoes it. Nothing is left behind by a login that fails.
+//! echoes it. A login that fails leaves nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,7 @@ use onedrop_net::tls;
 
 /// What a server may send until we are logged in.
 const LOGIN_BYTES: usize = 64 * 1024;
-/// A look back ends when the server was silent for so long. It may be while it searches: one that
+/// A look back ends when the server was silent for this time. It may be while it searches: one that
 /// has no index reads every header, and a disk that reads 200 of them a second needs 250 s for
 /// 50,000 (Dovecot says meanwhile how far it is).
 const SILENCE: Duration = Duration::from_secs(300);
@@ -39,7 +39,7 @@ pub struct Connector {
     /// needs them. What could not be read is read again by the next.
     tls: OnceLock<Arc<ClientConfig>>,
     witnesses: Witnesses,
-    /// Whom to ask where nobody has logged in by now.
+    /// The accounts to ask where no login has succeeded by now.
     names: OnceLock<WitnessNames>,
     /// By the capabilities of the last login.
     has_multiappend: AtomicBool,
@@ -297,7 +297,7 @@ const CODES_OF_REFUSAL: [&str; 5] =
 /// is closed, or has expired.
 const CODES_OF_NOBODY: [&str; 3] = ["AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "NONEXISTENT"];
 
-/// As how many accounts it is tried to log in, where nobody else has by now.
+/// How many accounts are tried where no other login has succeeded by now.
 const NAMES: usize = 3;
 
 const PERHAPS_OURS: &str = "perhaps store.user or its password is wrong";

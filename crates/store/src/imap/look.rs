@@ -195,9 +195,9 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// What message `uid`, which is on record, is. A UID stays with its message only as long as
-    /// nobody puts an older state of the mailbox back; so it is compared before another copy counts
-    /// as a double.
+    /// What message `uid`, which is on record, is. A UID stays with its message only until an
+    /// administrator restores an older state of the mailbox; so it is compared before another copy
+    /// counts as a double.
     fn proof(&mut self, uid: u32) -> Result<Proof, ImapError> {
         if self.found.is_empty() && !self.sought.needs_proof {
             return Ok(Proof::Assumed);
@@ -225,7 +225,7 @@ pub fn open(
     Ok(open_at(session, how, mailbox, until)?.map(|opened| opened.validity))
 }
 
-/// As [`open`].
+/// Opens `mailbox` as [`open`] does; returns the number of its messages and the next UID, too.
 pub fn open_at(
     session: &mut ImapSession,
     how: &str,

@@ -1,5 +1,5 @@
 //! How a server calls a mailbox. In the configuration and the ledger `/` stands between the levels
-//! of a name, on every server; here it becomes the server's separator, behind the prefix of the
+//! of a name, on every server; here it becomes the server's separator, after the prefix of the
 //! account's own namespace (NAMESPACE, RFC 2342: with prefix `INBOX.` and separator `.` the mailbox
 //! `Archive/2026` is `INBOX.Archive.2026`). A session asks once. `\Sent` is a role: the mailbox
 //! that the server marks so (SPECIAL-USE, RFC 6154) among the account's own, asked for each time,
@@ -73,10 +73,10 @@ pub fn list(session: &mut ImapSession, until: Instant) -> Result<Vec<ListedMailb
     Ok(listed.collect())
 }
 
-/// As [`list`], as the server tells it.
+/// The answer to the LIST command, not parsed.
 ///
 /// # Errors
-/// As for [`list`].
+/// Those of [`list`].
 pub fn listing(session: &mut ImapSession, until: Instant) -> Result<CommandOutput, ImapError> {
     let can = session.capabilities();
     // Without LIST-EXTENDED a server may send the attributes unasked.
@@ -102,7 +102,7 @@ pub fn marked_as_sent(
     Ok(marked.map(|mailbox| mailbox.name).collect())
 }
 
-/// What is worth telling an administrator.
+/// Facts about the names of mailboxes, for an administrator, one a line.
 ///
 /// # Errors
 /// The server did not answer.

@@ -23,7 +23,7 @@ pub struct Namespace {
 /// A mailbox as LIST shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ListedMailbox {
-    /// As it travels: for [`syntax::quote`].
+    /// The name on the wire: for [`syntax::quote`].
     pub name: String,
     /// In lower case.
     pub attributes: Vec<String>,
@@ -150,7 +150,8 @@ impl ListedMailbox {
     }
 }
 
-/// As INBOX is INBOX in any case, so is a prefix that begins with it.
+/// Whether `name` begins with `prefix`, in which INBOX is compared in any case (RFC 3501 section
+/// 5.1).
 fn begins_with(name: &str, prefix: &str) -> bool {
     name.get(..prefix.len()).is_some_and(|start| match prefix.get(..5) {
         Some(inbox) if inbox.eq_ignore_ascii_case("INBOX") => start.eq_ignore_ascii_case(prefix),

@@ -7,7 +7,7 @@
 //! the INBOXes have another UIDVALIDITY each (or the user has none), read for the account, the user
 //! and the account again, in a new session each, for one may be made up as long as it is not on
 //! disk; a mailbox of a random name that is made for the user does not show for the account. That
-//! one is deleted again; a crash leaves it behind, empty, and never in another's account.
+//! one is deleted again; a crash leaves it, empty, and never in another's account.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

@@ -71,7 +71,7 @@ pub fn remove_double(
 /// Where a message is that was handed over.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
-    /// As it is in commands.
+    /// The name as commands have it.
     pub mailbox: String,
     validity: u32,
     pub uid: u32,
@@ -90,11 +90,11 @@ impl Place {
     }
 }
 
-/// As [`remove_double`], of two messages in one mailbox of any name: the only copy in a mailbox may
-/// be all that a filter had still to do there.
+/// Does what [`remove_double`] does for two messages in one mailbox of any name: the only copy in a
+/// mailbox may be all that a filter had still to do there.
 ///
 /// # Errors
-/// As for [`remove_double`].
+/// Those of [`remove_double`].
 pub fn remove_handed_double(
     session: &mut ImapSession,
     double: &Place,

@@ -68,7 +68,7 @@ pub fn searchable_id<'a>(sought: &CopySearch<'a>) -> Option<&'a str> {
 /// The numbers in the answer to a SEARCH.
 ///
 /// # Errors
-/// It is no such answer; in words.
+/// A sentence: it is no such answer.
 pub fn hits(answer: &CommandOutput) -> Result<Vec<u32>, String> {
     if answer.responses.iter().any(|response| response.after("ESEARCH").is_some()) {
         return Err("ESEARCH in answer to SEARCH".to_owned());

@@ -169,10 +169,10 @@ impl ImapSession {
         answers && self.open && self.settle().map_err(|why| self.close(why)).is_ok()
     }
 
-    /// Closes the mailbox that is open, if the server can do that without more (RFC 3691; CLOSE
-    /// could take out what an owner has marked as deleted). With a large mailbox open each command
-    /// would see first what is new there: an APPEND into one of 20,000 messages takes twice as
-    /// long. What comes of it says nothing about the commands before.
+    /// Closes the mailbox that is open by UNSELECT (RFC 3691), if the server has it; CLOSE could
+    /// expunge what an owner has marked as deleted. With a large mailbox open each command would
+    /// first report what is new there: an APPEND into one of 20,000 messages takes twice as long.
+    /// Its result says nothing about the commands before, and is ignored.
     pub fn unselect(&mut self, until: Instant) {
         let can = self.capabilities.has("UNSELECT") || self.capabilities.has("IMAP4REV2");
         if self.has_mailbox && can && self.is_sound() {
@@ -253,7 +253,7 @@ impl ImapSession {
         let name = command.split(' ').next().unwrap_or_default();
         self.has_mailbox |= ["EXAMINE", "SELECT"].contains(&name);
         let line = unsent.strip_suffix(&format!(" {command}\r\n"));
-        // Behind those that wait to be sent with it.
+        // After those that wait to be sent with it.
         line.and_then(|line| line.rsplit("\r\n").next())
             .filter(|tag| !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric()))
             .map(str::to_owned)

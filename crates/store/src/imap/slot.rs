@@ -37,7 +37,7 @@ pub struct ImapSlot<'a> {
 /// An append that has begun early.
 struct EarlyAppend {
     tag: String,
-    /// As for an idle session: what has waited for long may wait at a host that is gone.
+    /// When it began: after a long wait the host may be gone, as with an idle session.
     since: Instant,
     _mark: EarlyMark,
 }

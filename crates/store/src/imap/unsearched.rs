@@ -31,12 +31,12 @@ pub struct OpenedMailbox {
     pub validity: u32,
     /// How many messages there are.
     pub count: u32,
-    /// The next message's UID, or a lower one; `None` if the server does not tell.
+    /// The next message's UID, or a lower one; `None` if the server does not say.
     pub next_uid: Option<u32>,
 }
 
 impl OpenedMailbox {
-    /// How far what stands in it now reaches, where the server tells.
+    /// The mark after the messages that it holds now; `None` if the server gives no UIDNEXT.
     pub fn mark(&self) -> Option<Mark> {
         self.next_uid.map(|next| Mark { validity: self.validity, next })
     }
@@ -111,7 +111,7 @@ pub fn uids(
         {
             *uid
         }
-        // Numbered anew, or put back to an older state: what is new cannot be told.
+        // Numbered anew, or put back to an older state: the UIDs do not show what is new.
         _ => 0,
     };
     let id = searchable_id(sought);

@@ -89,7 +89,7 @@ impl Wire {
         }
     }
 
-    /// From now on the server is given up when it is silent for so long.
+    /// From now on a server that is silent for `silence` is given up.
     pub fn bound_silence(&self, silence: Duration) {
         if let Ok(socket) = self.lock().transport.socket() {
             socket.silence = Some(silence);

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// An account that is not there is asked for again after this long: before Postfix comes again
 /// (minimal_backoff_time, 300 s), and no sooner than servers forget that it was not there.
 const MISS: Duration = Duration::from_secs(60);
-/// So many are remembered, the latest ones.
+/// How many misses are remembered; the oldest go first.
 const MISSES: usize = 1000;
 
 /// When a login began and when it had ended.
@@ -60,7 +60,7 @@ pub enum LoginVerdict {
     Ours(String),
     /// No other account has logged in by now.
     NobodyElse,
-    /// It cannot be told, for this reason.
+    /// Unknown, for this reason.
     Unknown(&'static str),
 }
 
@@ -126,8 +126,8 @@ impl Witnesses {
         tried.is_ok()
     }
 
-    /// Judges that `account` was refused in `refused`; asks another one by `log_in` if nobody has
-    /// logged in since. Returns before `until`, as far as `log_in` does.
+    /// Judges that `account` was refused in `refused`; asks another one by `log_in` if no login has
+    /// succeeded since. Returns before `until`, as far as `log_in` does.
     pub fn judge(
         &self,
         account: &str,

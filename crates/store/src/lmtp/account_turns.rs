@@ -1,6 +1,6 @@
 //! One delivery to an account at a time, in this process: first come, first served. Waiting is
-//! bounded. Whoever is done wakes the next one and nobody else: with ten deliveries to an account
-//! at a time that lets 14 % more through than waking all of them.
+//! bounded. Each delivery that ends wakes the next one only: with ten deliveries to an account at a
+//! time that lets 14 % more through than waking all of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ impl AccountTurns {
         is_ours.then(|| AccountTurn { turns: self, account })
     }
 
-    /// Takes a place behind the others; `None` if there are none, and the turn is the caller's.
+    /// Takes the last place in the queue; `None` if it is empty, and the turn is the caller's.
     fn queue(&self, account: &str) -> Option<Arc<Waiter>> {
         let mut accounts = self.accounts();
         let Some(waiting) = accounts.get_mut(account) else {
@@ -138,7 +138,7 @@ mod tests {
                 while waiting(turns) <= number {
                     thread::yield_now();
                 }
-                // One behind it does not wait for long.
+                // The next in the queue does not wait for long.
                 assert!(turns.take("doug", Instant::now()).is_none());
             }
             drop(first);

@@ -28,7 +28,7 @@ pub struct Offers {
     pub pipelining: bool,
     pub eight_bit: bool,
     pub smtputf8: bool,
-    /// Largest message in bytes; 0: none told (RFC 1870). `None`: it does not want to know.
+    /// Largest message in bytes; 0: the server names none (RFC 1870). `None`: it has no SIZE.
     pub size: Option<u64>,
     pub starttls: bool,
     /// Attributes of XCLIENT that Dovecot knows beside Postfix's.
@@ -52,7 +52,10 @@ pub struct LmtpSession {
 }
 
 impl LmtpSession {
-    /// Connects and says hello; an error says in words why not.
+    /// Connects and sends LHLO.
+    ///
+    /// # Errors
+    /// A sentence that says why not.
     pub fn connect(
         settings: &HandOffSettings,
         tls: &OnceLock<Arc<ClientConfig>>,
@@ -137,7 +140,7 @@ impl LmtpSession {
         self.sound
     }
 
-    /// What is worth telling an administrator.
+    /// Facts about the server for an administrator, one a line.
     pub fn facts(&self, place: &LmtpPlace) -> Vec<String> {
         let Offers { name, session, timeout, size, .. } = &self.offers;
         let tls = match (self.is_tls, place) {

@@ -19,7 +19,7 @@ use onedrop_net::lmtp::read::DialogError;
 use onedrop_net::lmtp::{data, path};
 use onedrop_net::xtext;
 
-/// Stands behind the number of the try, of a copy that was found.
+/// Stands after the number of the try, of a copy that was found.
 const AGAIN: &str = " again";
 
 /// A message and its envelope, as LMTP says them.
@@ -204,8 +204,8 @@ impl LmtpSession {
         let were_sound = std::mem::replace(&mut self.sound, false);
         let at_once = if self.offers.pipelining { commands.len() } else { 1 };
         let mut refused: Option<StoreError> = None;
-        // A server that takes a message for nobody, or says yes to something else, is out of step:
-        // the connection ends, as what it says later would be taken for another answer.
+        // A server that takes a message without a recipient, or says yes to something else, is out
+        // of step: the connection ends, as what it says later would be taken for another answer.
         let (mut out_of_step, had_orcpt) = (false, self.offers.orcpt);
         let mut accepts_data = false;
         for group in commands.chunks(at_once) {

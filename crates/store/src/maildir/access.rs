@@ -22,7 +22,7 @@ impl Access for MaildirStore {
     fn missing_place(&self, account: &str) -> Result<Option<PathBuf>, StoreError> {
         let place = self.template.as_ref().ok().and_then(|template| template.place(account));
         let Some(place) = place.filter(|_| !self.trial) else { return Ok(None) };
-        // A link is one that somebody made, also where the disk behind it is not mounted.
+        // A link counts as made by hand, also where its disk is not mounted.
         match fs::symlink_metadata(&place) {
             Ok(_) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(place)),

@@ -40,11 +40,11 @@ pub fn find(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// As [`find`], for each of several names; the folder is listed once, but for names whose files are
-/// being renamed.
+/// Does what [`find`] does for several names; the folder is listed once, but for names whose files
+/// are being renamed.
 ///
 /// # Errors
-/// As for [`find`].
+/// Those of [`find`].
 pub fn find_all(
     folder: &Path,
     names: &[String],
@@ -190,7 +190,7 @@ fn take_out(
         )));
     }
     fs::remove_file(&aside).map_err(|error| at(&aside, &error))?;
-    // Durable before the ledger is told that there is one copy.
+    // Durable before the ledger records that there is one copy.
     kept.and(sync_folder(&folder.join(sub)).map_err(|error| at(folder, &error)))
 }
 

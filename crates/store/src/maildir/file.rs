@@ -53,8 +53,8 @@ impl Unlinked {
     }
 
     fn write_named(folder: &Path, name: &str, copy: &Copy<'_>) -> io::Result<Unlinked> {
-        // A crash leaves its file, and the next process may have its number: the time tells them
-        // apart.
+        // A crash leaves its file, and the next process may have its number: the time distinguishes
+        // them.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (number, now) = (NEXT.fetch_add(1, Ordering::Relaxed), SystemTime::now());
         let nanos = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

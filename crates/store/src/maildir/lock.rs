@@ -1,5 +1,5 @@
 //! The lock of a copy: a byte of a file in its mailbox' folder. It ends with the process that holds
-//! it, whatever becomes of the ledger's session, and costs nothing to leave behind.
+//! it, even when the ledger's session is lost, and leaves nothing to remove.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -23,7 +23,7 @@ struct SyncTask {
     done: Sender<io::Result<()>>,
 }
 
-/// Begins to sync `file`, if a helper is free; what came of it can be received once.
+/// Begins to sync `file`, if a helper is free; its result can be received once.
 pub fn begin(file: &Arc<File>) -> Option<Receiver<io::Result<()>>> {
     let (done, is_done) = channel();
     let task = SyncTask { file: Arc::clone(file), done };
