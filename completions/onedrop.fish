@@ -44,7 +44,7 @@ complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "forget" -d 'Let mes
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "replay" -d 'Deliver again, from files or from the ledger, and write nothing twice'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "with-lock" -d 'Run a command while no other host or process holds the same lock'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "lock" -d 'Show who holds locks, assert one, make one free'
-complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "jobs" -d 'Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are'
+complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "jobs" -d 'Show jobs and their runs; pause, resume or reset one; report them to a monitoring system'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "completions" -d 'Print the completions of a shell'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "man" -d 'Show the manual page of a command'
 complete -c onedrop -n "__fish_onedrop_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -148,7 +148,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand forget" -s h -l help -d 
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l to -d 'Deliver each message to this address; may be repeated [default: its top-most Delivered-To, else X-Original-To, above the first Received field]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l mbox -d 'Files are mboxes; QUOTING says which lines of messages got a `>` when they were written. rd: those that begin with `From `, or with `>From ` at any depth; o: with `From ` alone' -r -f -a "rd\t'mboxrd: `From `, and `>From ` at any depth'
 o\t'mboxo: `From ` alone'"
-complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l rate -d 'Deliver at most so many messages a time: 50/s, 600/m, 1000/h' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l rate -d 'Deliver at most this number of messages a time: 50/s, 600/m, 1000/h' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l parallel -d 'Messages at a time; with more than one they do not come in the order of the source' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l state -d 'Note in this file what is delivered; a run that was ended goes on there' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l since -d 'With --from-ledger: messages recorded since: a duration back (24h, 7d) or a date (2026-11-01) [default: all]' -r
@@ -186,7 +186,7 @@ never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "list" -d 'Show the locks that are held, and leases that have run out'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "holder" -d 'Show who holds a lock'
-complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "assert" -d 'Tell whether the lock is still held under which this command runs, and for how many seconds'
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "assert" -d 'Print whether the lock is still held under which this command runs, and for how many seconds'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "release" -d 'Make a slot free whose holder is known to be gone'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "steal" -d 'Make a slot free whose lease has run out, and let its holder know that it has lost it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -210,7 +210,7 @@ always\t''
 never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from assert" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l slot -r
-complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l epoch -d 'As `onedrop lock list` shows it' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l epoch -d 'The epoch that `onedrop lock list` shows' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from release" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''
@@ -226,7 +226,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from steal" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "list" -d 'Show the locks that are held, and leases that have run out'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "holder" -d 'Show who holds a lock'
-complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "assert" -d 'Tell whether the lock is still held under which this command runs, and for how many seconds'
+complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "assert" -d 'Print whether the lock is still held under which this command runs, and for how many seconds'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "release" -d 'Make a slot free whose holder is known to be gone'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "steal" -d 'Make a slot free whose lease has run out, and let its holder know that it has lost it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -244,7 +244,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_see
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "run" -d 'Run a job if it is due and what it depends on has succeeded'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "tick" -d 'Run every job that is due, look again when one has ended and each minute while any runs'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "audit" -d 'Compare the ledger with the configuration, a line per finding'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "check" -d 'Tell a monitoring system how jobs are: one line with performance data'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "check" -d 'Report how jobs are to a monitoring system: one line with performance data'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit check help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
@@ -316,7 +316,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "run" -d 'Run a job if it is due and what it depends on has succeeded'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "tick" -d 'Run every job that is due, look again when one has ended and each minute while any runs'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "audit" -d 'Compare the ledger with the configuration, a line per finding'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "check" -d 'Tell a monitoring system how jobs are: one line with performance data'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "check" -d 'Report how jobs are to a monitoring system: one line with performance data'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand completions" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand completions" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
@@ -342,13 +342,13 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_see
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "replay" -d 'Deliver again, from files or from the ledger, and write nothing twice'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "with-lock" -d 'Run a command while no other host or process holds the same lock'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "lock" -d 'Show who holds locks, assert one, make one free'
-complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "jobs" -d 'Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are'
+complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "jobs" -d 'Show jobs and their runs; pause, resume or reset one; report them to a monitoring system'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "completions" -d 'Print the completions of a shell'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "man" -d 'Show the manual page of a command'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and not __fish_seen_subcommand_from deliver lmtp web migrate check trace status verify settle purge forget replay with-lock lock jobs completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from lock" -f -a "list" -d 'Show the locks that are held, and leases that have run out'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from lock" -f -a "holder" -d 'Show who holds a lock'
-complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from lock" -f -a "assert" -d 'Tell whether the lock is still held under which this command runs, and for how many seconds'
+complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from lock" -f -a "assert" -d 'Print whether the lock is still held under which this command runs, and for how many seconds'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from lock" -f -a "release" -d 'Make a slot free whose holder is known to be gone'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from lock" -f -a "steal" -d 'Make a slot free whose lease has run out, and let its holder know that it has lost it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "list" -d 'Show every job: how it stands, its last run, when it runs next'
@@ -360,4 +360,4 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "run" -d 'Run a job if it is due and what it depends on has succeeded'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "tick" -d 'Run every job that is due, look again when one has ended and each minute while any runs'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "audit" -d 'Compare the ledger with the configuration, a line per finding'
-complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "check" -d 'Tell a monitoring system how jobs are: one line with performance data'
+complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "check" -d 'Report how jobs are to a monitoring system: one line with performance data'

@@ -53,7 +53,7 @@ impl CheckContext {
     /// What `f` returns, which is told by when to return.
     ///
     /// # Errors
-    /// As for [`bounded`].
+    /// Those of [`bounded`].
     fn ask<T: Send + 'static>(
         &self,
         f: impl FnOnce(&CheckContext, Instant) -> T + Send + 'static,

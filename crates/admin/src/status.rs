@@ -130,7 +130,7 @@ impl LedgerFacts {
     /// What the gauges need, which are asked for each minute: no hosts, and no attempts.
     ///
     /// # Errors
-    /// As [`read`](LedgerFacts::read).
+    /// Those of [`read`](LedgerFacts::read).
     pub fn without_attempts(
         ledger: &dyn StatusLedger,
         until: Instant,

@@ -76,7 +76,7 @@ impl Schedule {
     /// A cron expression, five fields or a nickname, in a time zone.
     ///
     /// # Errors
-    /// What is wrong, in words that do not quote it.
+    /// A sentence that says what is wrong and does not quote it.
     pub fn cron(text: &str, zone_name: &str) -> Result<Schedule, String> {
         let zone = zone(zone_name)?;
         let mut fields: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -100,7 +100,7 @@ impl Schedule {
         Ok(Schedule { text, times: Times::Cron { cron, zone, each_hour, last_weekday } })
     }
 
-    /// Again so long after the last start.
+    /// Starts again `text` (a duration) after the last start.
     ///
     /// # Errors
     /// It is not a time, or less than a second.
@@ -145,8 +145,8 @@ impl Schedule {
         }
     }
 
-    /// The first time after this one; of `every`, so long after it. In the year 4900 there is none,
-    /// and it stays there.
+    /// The first time after this one; of `every`, one interval after it. In the year 4900 there is
+    /// none, and it stays there.
     pub fn next_after(&self, time: SystemTime) -> SystemTime {
         let from = timestamp(time);
         let found = match &self.times {
@@ -174,7 +174,7 @@ impl Schedule {
     /// clocks of the schedule's zone (`2026-11-01 03:17`), those of UTC without a zone.
     ///
     /// # Errors
-    /// It is not a time, in words that do not quote it.
+    /// A sentence that does not quote it: it is not a time.
     pub fn named_time(&self, text: &str) -> Result<SystemTime, String> {
         const FORMS: &str = "expected a time such as 2026-11-01T03:17:00Z or \"2026-11-01 03:17\"";
         let text = text.trim();
@@ -197,7 +197,7 @@ impl Schedule {
             Times::Cron { cron, zone, last_weekday, .. } => {
                 let mut words = cron.describe();
                 if *last_weekday {
-                    // croner tells it as L.
+                    // croner calls it L.
                     const LAST: &str = "the last day of the month";
                     const LAST_WEEKDAY: &str = "the last weekday (Monday to Friday) of the month";
                     words = words.replace(LAST, LAST_WEEKDAY);
@@ -245,7 +245,7 @@ fn next_by_day(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestam
     }
 }
 
-/// As [`next_by_day`].
+/// The newest time at or before `until`; goes day by day, as [`next_by_day`] does.
 fn newest_by_day(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
     let mut civil = zone.to_datetime(until);
     if let AmbiguousOffset::Fold { after, .. } = zone.to_ambiguous_timestamp(civil).offset()
@@ -274,7 +274,7 @@ fn next_by_time(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timesta
     }
 }
 
-/// As [`next_by_time`].
+/// The newest time at or before `until`; goes time by time, as [`next_by_time`] does.
 fn newest_by_time(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
     let mut at = until;
     loop {

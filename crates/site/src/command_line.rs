@@ -78,7 +78,7 @@ pub enum CliCommand {
     WithLock(WithLockArgs),
     /// Show who holds locks, assert one, make one free
     Lock(LockArgs),
-    /// Show jobs and their runs; pause, resume or reset one; tell a monitoring system how they are
+    /// Show jobs and their runs; pause, resume or reset one; report them to a monitoring system
     Jobs(JobsArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),

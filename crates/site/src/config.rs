@@ -171,7 +171,7 @@ pub struct DirectorySettings {
     pub ca_file: Option<PathBuf>,
 }
 
-/// As it is written.
+/// The file as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectoryKeys {
@@ -227,7 +227,8 @@ impl Deref for DirectorySettings {
 pub struct SentSettings {
     /// When a From address is believed.
     pub trust: Trust,
-    /// Whose top-most Authentication-Results count; empty: nobody's.
+    /// The authserv-id whose top-most Authentication-Results count (RFC 8601 section 2.5); empty:
+    /// none do.
     pub authserv_id: String,
     /// How long the sender's own mail program gets to save its copy. Zero: ours is written with the
     /// delivery.
@@ -275,7 +276,7 @@ pub struct LimitSettings {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct DeliverSettings {
-    /// The socket of the LMTP server that takes the message; where nobody listens, and with `None`,
+    /// The socket of the LMTP server that takes the message; if no server listens, and with `None`,
     /// the process delivers by itself.
     pub via: Option<PathBuf>,
     /// What is missing is made: the ledger's file, the root of Maildirs, an account's folder.

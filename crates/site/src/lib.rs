@@ -5,7 +5,7 @@
 //! | set up        | `config`, `command_line` (what clap reads), `site_names`                    |
 //! | whose mail    | `routing`, `filing`, `userdb`                                               |
 //! | delivery      | `service`                                                                   |
-//! | what is told  | `telemetry`, `delivery_log`                                                 |
+//! | logs          | `telemetry`, `delivery_log`                                                 |
 //!
 //! Adapters are chosen by `main`: here stand their ports alone.
 

@@ -50,7 +50,7 @@ impl Routing {
         self.directory.known(address)
     }
 
-    /// The account of a recipient, and the mailbox that is meant; `None` when nobody has the
+    /// The account of a recipient, and the mailbox that is meant; `None` when no account has the
     /// address.
     ///
     /// # Errors

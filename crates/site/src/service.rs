@@ -84,10 +84,10 @@ impl Site {
         self.ledger_within(ONE)
     }
 
-    /// As [`ledger`](Site::ledger), with so many connections.
+    /// The ledger as [`ledger`](Site::ledger) opens it, with connections within `limits`.
     ///
     /// # Errors
-    /// As there.
+    /// The same.
     pub fn ledger_within(&self, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
         (self.adapters.ledger)(&self.loaded, limits)
     }
@@ -95,7 +95,7 @@ impl Site {
     /// The ledger for questions alone.
     ///
     /// # Errors
-    /// As [`ledger`](Site::ledger).
+    /// Those of [`ledger`](Site::ledger).
     pub fn reading(&self, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
         (self.adapters.reading)(&self.loaded, limits)
     }
@@ -103,7 +103,7 @@ impl Site {
     /// What asks the server at `directory.url`; `None` where the ledger is asked.
     ///
     /// # Errors
-    /// As [`ledger`](Site::ledger).
+    /// Those of [`ledger`](Site::ledger).
     pub fn accounts(&self, limits: Limits) -> Result<Option<Arc<dyn AccountServer>>, LedgerError> {
         (self.adapters.accounts)(&self.loaded, limits)
     }
@@ -111,15 +111,15 @@ impl Site {
     /// The store, for a process that does one thing.
     ///
     /// # Errors
-    /// As [`ledger`](Site::ledger).
+    /// Those of [`ledger`](Site::ledger).
     pub fn store(&self) -> Result<Arc<dyn AnyStore>, StoreError> {
         self.store_within(ONE)
     }
 
-    /// As [`store`](Site::store), with so many sessions.
+    /// The store as [`store`](Site::store) opens it, with sessions within `limits`.
     ///
     /// # Errors
-    /// As there.
+    /// The same.
     pub fn store_within(&self, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreError> {
         (self.adapters.store)(&self.loaded, limits)
     }
@@ -136,7 +136,7 @@ pub const LOOK_UP: Duration = Duration::from_secs(20);
 /// Among how many of the newest copies accounts are looked for that can log in.
 const WITNESSES: u32 = 20;
 
-/// See the module.
+/// What delivers: ledger, store, routing and policy of one configuration.
 pub struct Service {
     loaded: Arc<Loaded>,
     pub ledger: Arc<dyn AnyLedger>,
@@ -154,7 +154,7 @@ pub struct Service {
     look_backs: Option<LookBackQueue>,
 }
 
-/// What tells how old a message is.
+/// How the age of a message is known.
 enum Age {
     /// What the site's own Postfix has written, and none of what its sender wrote: else whoever
     /// writes an old Date has a whole mailbox searched.
@@ -168,7 +168,7 @@ enum Age {
 pub struct Mail<'a> {
     pub message: &'a Message,
     pub envelope: &'a Envelope,
-    /// The account of each recipient, and the mailbox that is meant; `None`: nobody has that
+    /// The account of each recipient, and the mailbox that is meant; `None`: no account has that
     /// address.
     pub homes: &'a [Option<Home>],
     /// Where our trace fields are to be prepended: how the message came, and when.
@@ -182,7 +182,7 @@ pub struct Mail<'a> {
 
 impl Service {
     /// # Errors
-    /// What is wrong with the configuration, in words.
+    /// A sentence that says what is wrong with the configuration.
     pub fn new(site: &Site) -> Result<Service, Failure> {
         let pool = &site.loaded.config.pool;
         let idle = Duration::from_secs(pool.idle_secs);
@@ -194,7 +194,7 @@ impl Service {
         Ok(Service { look_backs, ..service })
     }
 
-    /// As [`new`](Service::new), for one message.
+    /// A service like that of [`new`](Service::new), for one message.
     pub fn for_one(site: &Site) -> Result<Service, Failure> {
         let mut service = Service::with(site, ONE, ONE)?;
         // The recipient's own copy first; and the watchdog knows of one append at a time.
@@ -205,10 +205,11 @@ impl Service {
         Ok(service)
     }
 
-    /// As [`new`](Service::new), for message after message, so many at a time.
+    /// A service like that of [`new`](Service::new), for message after message, `at_a_time` at
+    /// once.
     ///
     /// # Errors
-    /// As there.
+    /// The same.
     pub fn for_many(site: &Site, at_a_time: usize) -> Result<Service, Failure> {
         let limits = Limits { kept: at_a_time, ..ONE };
         let per_key = site.loaded.config.pool.per_account;
@@ -273,11 +274,11 @@ impl Service {
         }
     }
 
-    /// The account of a recipient, and the mailbox that is meant; `None` when nobody has the
+    /// The account of a recipient, and the mailbox that is meant; `None` when no account has the
     /// address.
     ///
     /// # Errors
-    /// It cannot be told now.
+    /// It cannot be found out now.
     pub fn account_of(&self, address: &str, until: Instant) -> Result<Option<Home>, Failure> {
         let home = self.routing.account_of(address, self.ledger.as_ref(), until)?;
         let Some(Home { account, .. }) = &home else { return Ok(None) };
@@ -319,8 +320,8 @@ impl Service {
         }
     }
 
-    /// Delivers to those recipients that have an account. All are told how it ended for them, and
-    /// the attempts of all are on record, each with its own end.
+    /// Delivers to those recipients that have an account. Returns an ending for each recipient; the
+    /// attempts of all are on record, each with its own end.
     pub fn deliver(&self, mail: Mail<'_>, deadline: &Deadline, watch: &dyn Watch) -> Vec<Ending> {
         let (policy, ledger, store) = (&self.policy, &*self.ledger, &*self.store);
         let look_backs = match &self.look_backs {
@@ -366,11 +367,11 @@ impl Service {
         }
     }
 
-    /// Delivers to the envelope's addresses. All are told how it ended for them, and there is one
-    /// ending for all, as of a process.
+    /// Delivers to the envelope's addresses. Each recipient gets an ending, and all together one,
+    /// as of a process.
     ///
     /// # Errors
-    /// Who the recipients are cannot be told for any of them.
+    /// The recipients cannot be found out, for any of them.
     pub fn deliver_to(
         &self,
         message: &Message,
@@ -440,11 +441,11 @@ impl Service {
         deliver::note_unrouted(message, envelope, &self.host, ended, took, ledger, until);
     }
 
-    /// Where a delivery to the envelope's addresses would place copies, in words. Nothing is
+    /// Where a delivery to the envelope's addresses would place copies, a line each. Nothing is
     /// written.
     ///
     /// # Errors
-    /// An address has no account, or that cannot be told.
+    /// An address has no account, or that cannot be found out.
     pub fn places(
         &self,
         message: &Message,
@@ -479,7 +480,7 @@ impl Service {
             true => Routing::mailboxes(own),
             false => self.routing.destinations(own, message, envelope, ledger, until)?,
         };
-        // What cannot be told of an author keeps no mail from a recipient.
+        // A failed look-up of the author keeps no mail from a recipient.
         destinations
             .retain(|one| !one.shared || !matches!(self.missing_place(&one.account), Ok(Some(_))));
         let mut names: Vec<&str> = destinations.iter().map(|one| one.account.as_str()).collect();

@@ -1,11 +1,11 @@
-//! The names that this site calls its own: by them the Received that its Postfix has written is
-//! told from one that came with the message. They are this host's, Postfix' `myhostname` and
-//! `mydestination` as main.cf says them, `directory.domains` with all hosts in them, and
-//! `dedup.received_by`. A name too many costs nothing: only who hands mail over writes above what
-//! senders have written. One too few makes every message look back.
+//! The names that this site calls its own: by them Onedrop distinguishes the Received that its
+//! Postfix has written from one that came with the message. They are this host's, Postfix'
+//! `myhostname` and `mydestination` as main.cf says them, `directory.domains` with all hosts in
+//! them, and `dedup.received_by`. A name too many costs nothing: only who hands mail over writes
+//! above what senders have written. One too few makes every message look back.
 //!
 //! main.cf is read here, once for a configuration, because a delivery must not run postconf for
-//! each mail. What it cannot tell (a table, a condition, another instance's main.cf) is left out,
+//! each mail. What it does not say (a table, a condition, another instance's main.cf) is left out,
 //! and `onedrop check`, which asks postconf, names what is missing.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 
-/// See the module. All are in lower case.
+/// The names by which this site calls its own hosts, in lower case.
 #[derive(Debug, Clone, Default)]
 pub struct SiteNames {
     names: Vec<String>,
@@ -54,7 +54,8 @@ pub fn of(config: &Config, host: &str) -> SiteNames {
     in_folder(config, host, folder.as_deref().unwrap_or(Path::new("/etc/postfix")))
 }
 
-/// As [`of`], with the Postfix whose main.cf is in `folder`; there may be none.
+/// The names as [`of`] finds them, with the Postfix whose main.cf is in `folder`; there may be
+/// none.
 pub fn in_folder(config: &Config, host: &str, folder: &Path) -> SiteNames {
     let main_cf = std::fs::read_to_string(folder.join("main.cf")).unwrap_or_default();
     let (domains, named) = (&config.directory.addresses.domains, &config.dedup.received_by);

@@ -1,8 +1,8 @@
 //! Logs go to the systemd journal, never to standard output or error: Postfix reads those as the
 //! delivery's result. Without a journal (a container, a trial) nothing is logged, but by a server;
-//! the ledger and Postfix's own log still tell. A journal, or a reader of a server's standard
-//! error, that does not take a record at once loses it: no mail waits for a log. After a restart of
-//! journald records go on. By hand: tracing-journald waits for a full journal.
+//! the ledger and Postfix's own log still have the facts. A journal, or a reader of a server's
+//! standard error, that does not take a record at once loses it: no mail waits for a log. After a
+//! restart of journald records go on. By hand: tracing-journald waits for a full journal.
 //!
 //! Priorities are syslog(3)'s. tracing has no NOTICE, so an event may name its priority in a field
 //! of that name ([`Priority`]), which then counts in place of its level.
@@ -79,8 +79,8 @@ pub fn start() {
     }
 }
 
-/// As [`start`]; without a journal a line per record goes to standard error, which is nobody's
-/// answer here. What it does not take is lost as well, and counted.
+/// Does what [`start`] does; without a journal a line per record goes to standard error, which here
+/// is no delivery's result. What it does not take is lost as well, and counted.
 pub fn start_for_a_server() -> Log {
     if let Ok(journal) = journal(SOCKET.into()) {
         log_to(journal);
@@ -121,8 +121,8 @@ pub const WAITING_LINES: usize = 1000;
 /// How long the last ones may take.
 pub const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// A line per record, written to `out` by tracing-appender's thread: no other thread waits where
-/// nobody reads. `None` where no thread is to be had.
+/// A line per record, written to `out` by tracing-appender's thread: no other thread waits for a
+/// reader that is slow. `None` if no thread can be started.
 pub fn lines(
     out: impl Write + Send + 'static,
 ) -> Option<(impl Layer<Registry> + Send + Sync, Log)> {
@@ -149,7 +149,7 @@ pub fn lines(
 /// one. A record for which it has no room is lost.
 ///
 /// # Errors
-/// Nobody takes datagrams there.
+/// No socket takes datagrams there.
 pub fn journal(path: PathBuf) -> std::io::Result<impl Layer<Registry> + Send + Sync> {
     UnixDatagram::unbound()?.connect(&path)?;
     let socket = UnixDatagram::unbound()?;
@@ -205,7 +205,7 @@ impl<W: Write> Write for CountedLines<W> {
     }
 
     fn write_all(&mut self, line: &[u8]) -> std::io::Result<()> {
-        // Nobody is left to tell of an error.
+        // An error cannot be reported any more.
         let _ = self.tell_losses();
         self.out.write_all(line)
     }
@@ -216,7 +216,7 @@ impl<W: Write> Write for CountedLines<W> {
     }
 }
 
-/// A line of a log that has nobody to put the time before it.
+/// A line of a log in which nothing else puts the time before it.
 fn line(priority: Priority, text: &str) -> String {
     format!("{} {} {text}\n", Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z"), priority.name())
 }

@@ -5,9 +5,9 @@
 //! Promise: "no such user" is returned only for an answer that says so, to this very question, in a
 //! connection that was in step from its first line. Silence, garbage, an end, another version and
 //! an answer to another question are failures. Lines are bounded, calls end by the time given. Each
-//! question has a connection of its own: a process of Dovecot's that was told to end, or to read
-//! its configuration again, goes on with what it has, and what it knows, as long as a client stays.
-//! Nothing is left behind by a crash.
+//! question has a connection of its own: a process of Dovecot's that is to end, or to read its
+//! configuration again, goes on with what it has, and what it knows, as long as a client stays. A
+//! crash leaves nothing.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ const GREETING: usize = 16;
 /// Bytes read at a time.
 const BLOCK: usize = 4096;
 
-/// See the module.
+/// A client of Dovecot's user database.
 pub struct Userdb {
     path: PathBuf,
 }
@@ -92,7 +92,7 @@ impl UserdbConnection {
         if let b"CUID" | b"COOKIE" | b"DONE" | b"MECH" = field(0) {
             return Err(UserdbError::Setup(NOT_A_MASTER.to_owned()));
         }
-        // What comes behind its first two fields may be a secret of the user's (imapc_password).
+        // What comes after its first two fields may be a secret of the user's (imapc_password).
         let no_answer = || {
             let first: Vec<String> = fields.iter().take(2).map(|field| shown(field)).collect();
             UserdbError::Away(format!("no answer to the question: {}", first.join(" ")))

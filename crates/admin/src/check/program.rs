@@ -52,7 +52,7 @@ impl From<String> for ProgramError {
 /// The same of one that is to do something else than to read its configuration.
 ///
 /// # Errors
-/// As [`output`].
+/// Those of [`output`].
 pub fn output_of(
     command: &mut Command,
     what: &str,

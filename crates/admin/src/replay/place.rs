@@ -97,7 +97,7 @@ impl OpenFolder {
     /// A folder beside it.
     ///
     /// # Errors
-    /// As [`folder`](OpenFolder::folder).
+    /// Those of [`folder`](OpenFolder::folder).
     fn beside(&self, name: &OsStr) -> io::Result<OpenFolder> {
         let parent = self.open_at("..".as_ref(), OFlag::O_DIRECTORY)?;
         let (path, absolute) = (self.path.with_file_name(name), self.absolute.with_file_name(name));
@@ -181,7 +181,7 @@ impl SourceFile {
     /// As [`open`](SourceFile::open); and whether it lies in `cur` by now, where it was in `new`.
     ///
     /// # Errors
-    /// As [`open`](SourceFile::open).
+    /// Those of [`open`](SourceFile::open).
     pub fn open_wherever(&self) -> Result<(File, Metadata, bool), String> {
         let opened = match self.opened() {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.in_maildir => {

@@ -198,7 +198,7 @@ impl ReplayState {
     /// What is done, for a run that writes nothing.
     ///
     /// # Errors
-    /// As [`open`](ReplayState::open).
+    /// Those of [`open`](ReplayState::open).
     pub fn read(path: &Path, purpose: &StatePurpose) -> Result<DoneBefore, String> {
         let told = |error: &dyn std::fmt::Display| format!("--state {}: {error}", path.display());
         match File::open(path) {

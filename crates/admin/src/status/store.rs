@@ -46,7 +46,7 @@ pub fn answers(config: &Config, until: Instant) -> Result<(), String> {
 /// As [`answers`], and as [`root_is_known`] where there is a ledger.
 ///
 /// # Errors
-/// As there.
+/// The same.
 pub fn serves<L: Proofs + ?Sized>(
     config: &Config,
     ledger: Option<&L>,

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::stat::{Mode, umask};
 
-/// What systemd tells the process that it has started: sd_notify(3), sd_listen_fds(3),
+/// What systemd passes to the process that it starts: sd_notify(3), sd_listen_fds(3),
 /// sd_watchdog_enabled(3).
 const SYSTEMDS: [&str; 6] = [
     "LISTEN_FDNAMES",

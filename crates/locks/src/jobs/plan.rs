@@ -3,8 +3,8 @@
 //!
 //! Promise: from the moment a job is first seen, each time of its schedule is run or skipped, once,
 //! in order; a skip is a row with its reason. A plan makes nothing happen: the ledger takes the row
-//! that it gives only where nobody has changed it since, and one run of a due time and try, so that
-//! any number of hosts may plan at once.
+//! that it gives only if it was not changed since, and one run of a due time and try, so that any
+//! number of hosts may plan at once.
 //!
 //! Reliance: all times are by one clock, the ledger's. Where that steps back by up to a day, times
 //! that were dealt with are not dealt with again; by more, the schedule goes on from then.
@@ -29,14 +29,14 @@ pub use skips::MOST_COUNTED;
 
 /// How long after its time a run is on time: hosts look every minute.
 pub const ON_TIME: Duration = Duration::from_secs(120);
-/// A row tells at most so often that its job was seen.
+/// Minimum interval between two updates of a row's `seen_at`.
 const SEEN_EVERY: Duration = Duration::from_secs(3600);
 const CHANGED: &str = "the schedule was changed before it had run";
 const DISABLED: &str = "the job was disabled";
 /// What the ledger keeps of a time.
 const MILLI: Duration = Duration::from_millis(1);
 
-/// Whether the caller has the job's lock, and nobody else can be running it.
+/// Whether the caller has the job's lock, so that no other process can be running it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockSight {
     Ours,
@@ -155,7 +155,7 @@ pub fn end(
     ended(job, row, run, how, now, now)
 }
 
-/// For when the ledger refuses a plan, although nobody has changed the row: some of it is on record
+/// For when the ledger refuses a plan, although the row is unchanged: some of it is on record
 /// already, from a run by hand, or from a time when the ledger's clock was wrong. A time that was
 /// dealt with is passed over, one that failed is tried again, and what is skipped is the rest. A
 /// crashed run that is not on record any more is forgotten.
@@ -206,7 +206,7 @@ pub fn delay(job: &JobSettings) -> Duration {
     Duration::from_millis(number % most)
 }
 
-/// What comes of the times that are due.
+/// What to do about the times that are due.
 enum Choice {
     NotBefore(SystemTime),
     /// This one; not before the second.
@@ -263,7 +263,7 @@ impl<'a> Planner<'a> {
         JobPlan { row, skipped, crashed, changed, replaced, step }
     }
 
-    /// Nobody knows when it died: the wait for the next try counts from its start.
+    /// The time of the crash is unknown: the wait for the next try counts from its start.
     fn settle_crash(&mut self, due: SystemTime, try_no: u32) {
         let started = self.row.last_start.unwrap_or(due);
         let run = JobRun {
@@ -460,7 +460,7 @@ fn set_done(job: &JobSettings, row: &mut JobRow, due: SystemTime) {
     row.retry_at = None;
 }
 
-/// How long after so many tries, at least one, the next begins.
+/// The wait for the next try after `tries` of them, at least one.
 fn wait(job: &JobSettings, tries: u32) -> Duration {
     let doubled = 1u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
     job.retry.saturating_mul(doubled).min(job.retry_most)

@@ -1,5 +1,5 @@
-//! A plan that the ledger has refused, although nobody has changed the job's row: what of it is on
-//! record already is passed over, and told.
+//! A plan that the ledger has refused, although the job's row is unchanged: what of it is on record
+//! already is passed over, and logged.
 
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime};
@@ -36,7 +36,7 @@ pub fn passed_over(
         let last = ledger.last_try(&job.name, due, until)?;
         let is_known = on_record.iter().any(|run| run.due == due && run.try_no >= last);
         if last > 0 && !is_known {
-            // What came of it is too long ago: it is not begun again.
+            // Its run is too long ago to be known: it is not begun again.
             let outcome = Some(JobOutcome::Marked);
             let known = JobRun::new(&job.name, due, JobTrigger::Schedule, due);
             on_record.push(JobRun { try_no: last, outcome, ..known });

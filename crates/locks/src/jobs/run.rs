@@ -121,7 +121,7 @@ impl LedgerClock {
 
 /// A run that has begun.
 struct BegunRun {
-    /// As this process has left it.
+    /// The row that this process wrote last.
     row: JobRow,
     run: JobRun,
     clock: LedgerClock,
@@ -144,7 +144,7 @@ enum Then {
     Ended,
 }
 
-/// What comes of a look at the record.
+/// What a reading of the record leads to.
 enum Decision {
     Change(Box<PendingChange>),
     NoChange(Begun),
@@ -154,7 +154,7 @@ enum Decision {
 struct JobRecord {
     request: JobRequest,
     ledger: Arc<dyn JobLedger>,
-    /// It is made again as it was, until the ledger has said what became of it.
+    /// It is made again unchanged, until the ledger has answered whether it was made.
     pending: Option<Box<PendingChange>>,
     begun: Option<BegunRun>,
 }
@@ -186,7 +186,7 @@ impl RunRecord for JobRecord {
         until: Instant,
     ) -> Result<EndRecord, LedgerError> {
         let how = run_end(end, &self.request.host);
-        // As this process has left it: mostly nobody has changed it since.
+        // The row that this process wrote last: mostly it is unchanged since.
         let mut row = self.begun.as_ref().map(|begun| begun.row.clone());
         for _ in 0..READS {
             let Some(BegunRun { run, clock, .. }) = &self.begun else {
@@ -367,7 +367,8 @@ fn run_end(end: &CommandEnd, host: &str) -> RunEnd {
     RunEnd { outcome, exit, signal, output: end.output.clone(), reason }
 }
 
-/// Whatever has a text of its own is told at the end of the process.
+/// Logs the end of a run and what follows. An ending with a text of its own is printed when the
+/// process ends.
 fn tell_of(row: &JobRow, due: Option<SystemTime>, ending: &LockEnding) {
     let name = &row.name;
     tracing::info!("job {name} has ended: {ending}");

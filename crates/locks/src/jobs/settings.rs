@@ -51,7 +51,7 @@ pub struct JobSettings {
     pub late: Option<Duration>,
     /// How many missed times are made up for, with [`Backfill::All`].
     pub backfill_most: u32,
-    /// It starts up to so long after its time, always equally long.
+    /// It starts up to this time after it is due; the delay of a job is always the same.
     pub splay: Duration,
     /// Jobs that must have succeeded first.
     pub depends_on: Vec<String>,

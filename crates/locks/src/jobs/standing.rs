@@ -154,7 +154,7 @@ impl<'a> JobStanding<'a> {
         JobStanding { job, row, holder, state, next, waits_for, overdue }
     }
 
-    /// Failures in a row, a crash that nobody has settled yet among them.
+    /// Failures in a row, with a crash that is not settled yet.
     pub fn failures(&self) -> u32 {
         let crash = u32::from(self.state == JobState::Crashed);
         self.row.map_or(0, |row| row.errors.saturating_add(crash))
@@ -175,8 +175,8 @@ impl<'a> JobStanding<'a> {
         self.job.enabled && self.row.is_none_or(|row| row.paused.is_none())
     }
 
-    /// What a monitoring system is told. A job that makes up for every time that it has missed gets
-    /// a second try before its failure is critical.
+    /// The status for a monitoring system. A job that makes up for every time that it has missed
+    /// gets a second try before its failure is critical.
     pub fn status(&self) -> PluginStatus {
         if !self.is_on() {
             return PluginStatus::Ok;
@@ -195,7 +195,7 @@ impl<'a> JobStanding<'a> {
         failed.max(late)
     }
 
-    /// What is wrong with it, in words.
+    /// A sentence: what is wrong with it.
     pub fn trouble(&self) -> String {
         let name = &self.job.name;
         let Some(row) = self.row else {
@@ -285,7 +285,7 @@ fn overdue(
 ) -> Option<Duration> {
     let next = next_start(job, row)?;
     let mut allowed = ON_TIME;
-    // Those that it waits for are told by themselves.
+    // Those that it waits for have findings of their own.
     let can_run = |name: &String| {
         let is_enabled = all.iter().any(|one| one.name == *name && one.enabled);
         is_enabled && seen.row(name).is_none_or(|row| row.paused.is_none())

@@ -141,7 +141,7 @@ impl Signals {
         Ok(Signals { stop, wakes })
     }
 
-    /// Waits for a signal, at most so long.
+    /// Waits for a signal, at most for `time`.
     fn wait(&self, time: Duration) {
         let timeout = PollTimeout::try_from(time + Duration::from_millis(1));
         let mut fds = [PollFd::new(self.wakes.as_fd(), PollFlags::POLLIN)];
@@ -214,7 +214,8 @@ impl Tick<'_> {
         Ok(wait.max(SECOND))
     }
 
-    /// The jobs whose locks are held, if any run is on record as open: else nobody needs to know.
+    /// The jobs whose locks are held, if any run is on record as open: else the answer is not
+    /// needed.
     fn locked(&self, rows: &[JobRow], until: Instant) -> Result<BTreeSet<String>, LedgerError> {
         if rows.iter().all(|row| row.open.is_none()) {
             return Ok(BTreeSet::new());

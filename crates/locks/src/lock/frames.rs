@@ -1,7 +1,7 @@
-//! What wrapper and guardian say to each other: frames of four numbers over a socket that nobody
-//! else has; one kind has text behind it. A frame is written at once, so that a process that is
-//! stopped leaves none half sent. An order never waits for a guardian that is stopped: where the
-//! socket is full, it is not sent.
+//! Messages between wrapper and guardian: frames of four numbers over a socket that only these two
+//! have; one kind has text after it. A frame is written at once, so that a process that is stopped
+//! leaves none half sent. An order never waits for a guardian that is stopped: where the socket is
+//! full, it is not sent.
 
 use std::ffi::OsString;
 use std::io::{self, Read};

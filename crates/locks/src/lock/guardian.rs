@@ -1,8 +1,8 @@
 //! The process that starts the command and ends it: at the latest when the lease does, whether the
-//! wrapper lives, is stopped, or hears nothing from the ledger. It speaks with nobody else. It has
-//! one thread and a process group of its own, so that a terminal's signals do not reach it; as a
-//! subreaper it inherits what the command leaves behind, and ends that, too, before it says that
-//! the command has ended.
+//! wrapper lives, is stopped, or hears nothing from the ledger. It speaks only with the wrapper. It
+//! has one thread and a process group of its own, so that a terminal's signals do not reach it; as
+//! a subreaper it inherits the processes that the command leaves, and ends them, too, before it
+//! says that the command has ended.
 //!
 //! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper.
 
@@ -35,7 +35,7 @@ use onedrop_core::lock_name::{LockName, LockToken};
 /// Between the first rounds of SIGKILL, and the longest time between two.
 const KILL_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// The command, and what it is told about its lock.
+/// The command, and what it gets to know about its lock.
 #[derive(Debug, Clone)]
 pub struct CommandPlan {
     pub program: OsString,
@@ -228,7 +228,7 @@ impl<'a> Guardian<'a> {
 
     fn watch(&mut self) -> io::Result<()> {
         loop {
-            // All of them first: after a stop, the newest trust may be behind others.
+            // All of them first: after a stop, the newest trust may be the last of them.
             self.hear_wrapper()?;
             let now = since_boot()?;
             let none_is_left = self.reap();
@@ -274,7 +274,7 @@ impl<'a> Guardian<'a> {
             self.by_trust = true;
             self.end(now);
         }
-        // What the command has left behind.
+        // The processes that the command has left.
         if self.status.is_some() {
             self.end(now);
         }

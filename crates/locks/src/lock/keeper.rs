@@ -28,7 +28,8 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(10);
 /// What giving back may take; the lease ends by itself as well.
 const RELEASE: Duration = Duration::from_secs(5);
-/// The same of a claim that had no answer, and what a waiter that is told to end has for all.
+/// The same for a claim that had no answer, and the time that a waiter has for all when it is to
+/// end.
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// The lock that is wanted.
@@ -75,7 +76,7 @@ pub(super) enum LockNews {
     Gone,
 }
 
-/// What the keeper is told when the command has ended or will not run.
+/// What the keeper gets when the command has ended or will not run.
 #[derive(Debug)]
 pub(super) struct Stop {
     pub command: CommandEnd,
@@ -396,7 +397,7 @@ fn copy_of(error: &LedgerError) -> LedgerError {
     LedgerError::Unavailable(error.to_string())
 }
 
-/// Who has a lock, in words.
+/// A phrase that names who has a lock.
 pub fn described(rows: &[LockRow]) -> String {
     let one = |row: &LockRow| {
         let LockHolder { host, pid, command, note, .. } = &row.holder;

@@ -3,10 +3,10 @@
 //! Postfix started is read from one, as pipe(8) does, and its beginning held back.
 //!
 //! Promise: the command never waits for longer than [`PATIENCE`] for a reader that takes nothing;
-//! from then on, what does not fit into [`QUEUE_BYTES`] is left out of what is passed on, and told,
-//! until the reader takes something again. A reader that is gone stops nothing. What is kept is in
-//! the order in which it was read. The end of the output is not waited for: when the command has
-//! ended, what the pipes hold is read, whoever still has them.
+//! from then on, what does not fit into [`QUEUE_BYTES`] is left out of what is passed on, and
+//! reported, until the reader takes something again. A reader that is gone stops nothing. What is
+//! kept is in the order in which it was read. The end of the output is not waited for: when the
+//! command has ended, what the pipes hold is read, whoever still has them.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter, Read};
@@ -248,7 +248,7 @@ struct QueuedOutput {
     passed: u64,
     /// The reader took nothing for a while.
     is_stuck: bool,
-    /// Bytes that found no room, since that was last told.
+    /// Bytes that found no room since the last report of that.
     left_out: usize,
 }
 

@@ -46,7 +46,7 @@ pub struct CommandEnd {
     pub output: String,
 }
 
-/// What became of the record.
+/// What was done with the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndRecord {
     /// There is none: whether the lock was ours to the end is known by giving it back.

@@ -108,9 +108,9 @@ fn fork_guardian(
     if fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("another thread runs already"));
     }
-    // SAFETY: this process has this one thread, as was just seen, and nobody else can start one. So
-    // no lock is held by a thread that the child would not have, and the child may do whatever this
-    // process may.
+    // SAFETY: this process has this one thread, as was just seen, and nothing else can start one.
+    // So no lock is held by a thread that the child would not have, and the child may do whatever
+    // this process may.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok((ours, child, pipes)),
         ForkResult::Child => {
@@ -131,7 +131,7 @@ fn fork_guardian(
 struct State {
     is_ordered: bool,
     is_lost: bool,
-    /// Why the command was told to end.
+    /// Why the command was ordered to end.
     timed_out: Option<String>,
     /// Nothing of it is left, and how it ended.
     ended: Option<CommandStatus>,
@@ -145,12 +145,12 @@ struct Wrapper<'a> {
     timer: BootTimer,
     trust: Option<Duration>,
     timeout_at: Option<Duration>,
-    /// When this process ends the command that the guardian was told to end.
+    /// When this process ends the command itself, after it has ordered the guardian to.
     forced_at: Option<Duration>,
     state: State,
     keeper: Keeper,
     output: OutputWay,
-    /// /dev/null: opened while a failure can still be told.
+    /// /dev/null: opened while a failure can still be reported.
     null: File,
     /// When waiting and running end under Postfix.
     mail_ends_at: Option<Duration>,
@@ -318,7 +318,7 @@ impl<'a> Wrapper<'a> {
                     let why = "the thread that asks for the lock has ended";
                     return Ok(Some(LockEnding::Failed(why.to_owned())));
                 }
-                // Nobody renews it.
+                // It is not renewed any more.
                 LockNews::Gone => {
                     self.state.is_lost = true;
                     self.order_the_end(since_boot()?);

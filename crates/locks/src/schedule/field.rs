@@ -42,9 +42,9 @@ const WEEKDAY: usize = 4;
 
 /// An expression whose fields are right.
 pub(super) struct CronFields {
-    /// As it is on record: texts that say the same are equal.
+    /// The form on record: texts that say the same are equal.
     pub normalised: String,
-    /// As croner takes it.
+    /// The form that croner takes.
     pub for_croner: String,
     /// The hour begins with `*`.
     pub each_hour: bool,
@@ -53,7 +53,7 @@ pub(super) struct CronFields {
 }
 
 /// # Errors
-/// What is wrong, in words that do not quote it.
+/// A sentence that says what is wrong and does not quote it.
 pub(super) fn read(fields: &[&str]) -> Result<CronFields, String> {
     let names = || KINDS.map(|kind| kind.name).join(", ");
     let upper: Vec<String> = fields.iter().map(|field| field.to_ascii_uppercase()).collect();

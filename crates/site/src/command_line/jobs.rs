@@ -62,7 +62,7 @@ pub enum JobsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Tell a monitoring system how jobs are: one line with performance data
+    /// Report how jobs are to a monitoring system: one line with performance data
     Check {
         /// [default: every job]
         names: Vec<String>,

@@ -85,7 +85,7 @@ pub enum LockCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Tell whether the lock is still held under which this command runs, and for how many
+    /// Print whether the lock is still held under which this command runs, and for how many
     /// seconds
     Assert {
         /// The lock's name, or a token (NAME#SLOT:EPOCH) [default: $ONEDROP_LOCK_TOKEN]
@@ -100,7 +100,7 @@ pub enum LockCommand {
         name: LockName,
         #[arg(long)]
         slot: u32,
-        /// As `onedrop lock list` shows it
+        /// The epoch that `onedrop lock list` shows
         #[arg(long)]
         epoch: i64,
     },

@@ -34,7 +34,7 @@ pub struct ReplayArgs {
     /// Read the folders below as well: those of a Maildir (.Sent, Archive/2020), or any
     #[arg(long)]
     pub subfolders: bool,
-    /// Deliver at most so many messages a time: 50/s, 600/m, 1000/h
+    /// Deliver at most this number of messages a time: 50/s, 600/m, 1000/h
     #[arg(long, value_name = "N/s")]
     pub rate: Option<String>,
     /// Messages at a time; with more than one they do not come in the order of the source

@@ -29,7 +29,7 @@ impl MergedValues {
             !OTHERS.contains(&section) && !self.by_variable.iter().any(|one| one == key)
         };
         let digest = |key: &str| {
-            // Tables in the order of their keys; nothing for a key that nobody sets.
+            // Tables in the order of their keys; an empty value for a key that is not set.
             let value = self.values.get::<serde_json::Value>(key).unwrap_or_default();
             let digest = Sha256::digest(format!("{key}\0{value}"));
             (key.to_owned(), hex(&digest[..BYTES]))

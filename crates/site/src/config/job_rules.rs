@@ -171,7 +171,7 @@ fn dependencies(job: &JobSettings, names: &BTreeSet<&str>, reading: &mut Reading
     }
 }
 
-/// Each after those that it depends on. Jobs in a circle are told, a circle at a time.
+/// Each after those that it depends on. Jobs in a circle are a problem, one for each circle.
 fn in_order(mut left: Vec<JobSettings>, reading: &mut Reading) -> Vec<JobSettings> {
     let mut ordered: Vec<JobSettings> = Vec::new();
     while !left.is_empty() {

@@ -91,7 +91,7 @@ impl Reading {
         self.problems.push(Problem { origin, text });
     }
 
-    /// Puts the problems since there were so many aside, as those of jobs.
+    /// Puts the problems after the first `before` aside, as those of jobs.
     pub(super) fn set_aside(&mut self, before: usize) {
         self.job_problems.extend(self.problems.drain(before..));
     }

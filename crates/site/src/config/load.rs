@@ -65,7 +65,7 @@ impl Loaded {
         self.merged.digests()
     }
 
-    /// Whether it is what is read where nobody names another file.
+    /// Whether it is the file that is read if none is named.
     pub fn is_the_hosts(&self) -> bool {
         let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let default = resolved(Path::new(DEFAULT_FILE));
@@ -124,10 +124,11 @@ impl Config {
         read_all(explicit, std::env::vars_os(), opens, JobMistakes::Count)
     }
 
-    /// As [`Config::load`], for what runs no jobs: what is wrong with them is no error.
+    /// The configuration as [`Config::load`] reads it, for what runs no jobs: what is wrong with
+    /// them is no error.
     ///
     /// # Errors
-    /// As [`Config::load`], for all but `[jobs]` and `[jobs.NAME]`.
+    /// Those of [`Config::load`], without those in `[jobs]` and `[jobs.NAME]`.
     pub fn load_despite_jobs(
         explicit: Option<&Path>,
         opens: Opens,
@@ -135,10 +136,10 @@ impl Config {
         read_all(explicit, std::env::vars_os(), opens, JobMistakes::AreSetAside)
     }
 
-    /// As [`Config::load`] for everything, with an environment given by the caller.
+    /// The configuration as [`Config::load`] reads it, with an environment given by the caller.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Those of [`Config::load`].
     pub fn load_from(
         explicit: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,

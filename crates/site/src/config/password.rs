@@ -1,5 +1,5 @@
-//! Reading files that the configuration names: a password, which nobody else may read, and a CA's
-//! certificate.
+//! Reading files that the configuration names: a password, which only its owner may read, and a
+//! CA's certificate.
 //!
 //! Only regular files are opened: a delivery's stdin is the message, and a pipe could wait for
 //! ever. The password's file is judged and read through one open file, so what was judged is what
@@ -73,10 +73,10 @@ fn is_closed(path: &Path, found: &Metadata) -> Result<(), String> {
     Err(format!("{shown} is open to group or others (mode {mode:04o}; expected 0600 or 0400)"))
 }
 
-/// Opens a file that is one: not a folder, a pipe or a terminal.
+/// Opens a regular file: not a folder, a pipe or a terminal.
 ///
 /// # Errors
-/// Why not, in words.
+/// A sentence that says why not.
 pub(super) fn open_regular(path: &Path) -> Result<File, String> {
     let explained = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),

@@ -15,7 +15,7 @@ use onedrop_core::text;
 const FIRST_LINE: usize = 199;
 
 /// Where a value or a problem comes from. Sorts in the order in which an administrator reads: files
-/// as they are layered, each from its top, then variables, then what nobody has set.
+/// as they are layered, each from its top, then variables, then what is not set.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Origin {
     /// A place in a file; line and column count from 1, and are 0 for the file as a whole.

@@ -24,7 +24,7 @@ use onedrop_locks::schedule;
 pub(super) struct Key {
     /// `section.name`; of jobs `jobs.NAME.name`, the same for all
     pub full: &'static str,
-    /// As a variable would say it.
+    /// The value as an environment variable would have it.
     pub default: &'static str,
     pub kind: Kind,
 }
@@ -34,7 +34,7 @@ pub(super) struct Key {
 pub(super) enum Kind {
     /// A string that the function accepts.
     Text(fn(&str) -> Result<(), String>),
-    /// As `Text`, but empty means that it is not set: a path, a query.
+    /// Like `Text`, but empty means that it is not set: a path, a query.
     OptionalText(fn(&str) -> Result<(), String>),
     /// true or false
     Flag,

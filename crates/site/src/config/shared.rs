@@ -29,7 +29,8 @@ impl Config {
             ("directory.detail", detail.to_owned()),
             ("file", rules(&self.file)),
             ("sent.mailbox", self.sent.mailbox.clone()),
-            // By IMAP alone nobody would find what was handed over and filed somewhere.
+            // A site with IMAP alone would not find what another has handed over and a filter has
+            // filed elsewhere.
             ("store.lmtp", if self.store.lmtp.is_some() { "yes" } else { "no" }.to_owned()),
             ("store.url", place(&self.store.url)),
         ])

@@ -155,7 +155,7 @@ fn write_path(f: &mut fmt::Formatter<'_>, scheme: &str, path: &Path) -> fmt::Res
     write!(f, "{scheme}:{slashes}{}", path.display())
 }
 
-/// The path behind `scheme:`: absolute after `//`, otherwise as it stands.
+/// The path after `scheme:`: absolute after `//`, otherwise as it stands.
 fn local_path(scheme: &str, rest: &str) -> Result<PathBuf, String> {
     let path = rest.strip_prefix("//").unwrap_or(rest);
     if path != rest && !path.starts_with('/') {
@@ -180,7 +180,7 @@ fn imap(rest: &str, default_port: u16, tls: Tls) -> Result<StoreUrl, String> {
     Ok(StoreUrl::Imap { host, port, tls })
 }
 
-/// Host and port behind `scheme:`; `no_user` says why there may be no user.
+/// Host and port after `scheme:`; `no_user` says why there may be no user.
 fn server(
     rest: &str,
     default_port: u16,

@@ -5,8 +5,8 @@
 //! longer than its delivery goes on: the next attempt has what it has come to. All is in memory:
 //! after a restart it is looked once more.
 //!
-//! `onedrop deliver` by itself looks at once: a process that ends with its mail leaves nobody to
-//! look on for it, and one that waits in turn holds a connection for as long.
+//! `onedrop deliver` by itself looks at once: no process would go on looking after one that ends
+//! with its mail, and one that waits in turn holds a connection for as long.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,19 +22,19 @@ use onedrop_core::text;
 
 /// In all, at a time.
 const MOST: usize = 2;
-/// So many deliveries wait for theirs to begin, of the 20 at a time that Postfix starts.
+/// Deliveries that wait for their look to begin, of the 20 at a time that Postfix starts.
 const MOST_PATIENT: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What waits, and what is remembered of those that have ended.
 const MOST_WAITING: usize = 1000;
 const MOST_ENDED: usize = 1000;
-/// And so many bytes of each: an account may have thousands of mailboxes, and a sender a long
-/// Message-ID.
+/// Bytes of each that are remembered: an account may have thousands of mailboxes, and a sender a
+/// long Message-ID.
 const MOST_BYTES: usize = 32 << 20;
-/// A look may take so long.
+/// The longest time of a look.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// See the module.
+/// The look backs of this server: those that run, wait and have ended.
 pub struct LookBackQueue(Arc<LookBackWork>);
 
 struct LookBackWork {
@@ -70,7 +70,7 @@ struct LookBackJob {
 struct EndedLook {
     at: Instant,
     bytes: usize,
-    /// `None`: it failed, which was told.
+    /// `None`: it failed, which was reported.
     looked: Option<Looked>,
 }
 
@@ -146,8 +146,8 @@ impl LookBacks for LookBackQueue {
     }
 }
 
-/// After a reload nobody asks here any more, and those that wait are not looked for beside the new
-/// configuration's.
+/// After a reload no delivery asks here any more, and those that wait are not looked for beside the
+/// new configuration's.
 impl Drop for LookBackQueue {
     fn drop(&mut self) {
         self.0.state().waiting.clear();
@@ -234,7 +234,7 @@ impl LookBackState {
         self.ended.get(name).is_some_and(|one| one.looked.is_none())
     }
 
-    /// What a look has come to. An error is told once: the next attempt looks again.
+    /// What a look has come to. An error is returned once: the next attempt looks again.
     fn end_of(&mut self, name: &Name) -> Option<LookBackEnd> {
         let looked = &mut self.ended.get_mut(name)?.looked;
         match looked {
@@ -302,7 +302,7 @@ mod tests {
         assert!(!found(RandomValue::default()), "its owner has deleted it since");
     }
 
-    /// Says that a look has begun, and lets it end as it is told.
+    /// Says that a look has begun, and lets it end with what it is sent.
     struct HeldLook(Mutex<(Sender<()>, Receiver<Told>)>);
 
     type Told = Result<(), StoreError>;

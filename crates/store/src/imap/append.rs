@@ -94,7 +94,7 @@ pub fn append(
 /// Returns the command's tag.
 ///
 /// # Errors
-/// As for [`append`]; never in doubt.
+/// Those of [`append`]; never in doubt.
 fn begin(
     session: &mut ImapSession,
     mailbox: &str,
@@ -130,7 +130,7 @@ fn begin(
 /// can work on it. Waits for no longer than `until`.
 ///
 /// # Errors
-/// As for [`append`], never in doubt; also where the server would have to be waited for.
+/// Those of [`append`], never in doubt; also where the server would have to be waited for.
 pub fn begin_early(
     session: &mut ImapSession,
     mailbox: &str,
@@ -149,7 +149,7 @@ pub fn begin_early(
 /// Ends what was begun as `tag`: looks at the clock, sends the last bytes and waits for the answer.
 ///
 /// # Errors
-/// As for [`append`].
+/// Those of [`append`].
 pub fn complete(
     session: &mut ImapSession,
     tag: &str,

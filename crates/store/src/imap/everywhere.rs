@@ -81,7 +81,7 @@ pub fn find_all(
 /// Looks back for what is `sought` in its mailbox; what was handed over, in all of them.
 ///
 /// # Errors
-/// As for [`find_all`].
+/// Those of [`find_all`].
 pub fn look_back(
     session: &mut ImapSession,
     destination: &Destination,

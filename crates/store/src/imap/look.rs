@@ -79,7 +79,7 @@ pub fn find_all(
 /// Looks back for what is `sought` in `mailbox`.
 ///
 /// # Errors
-/// As for [`find_all`].
+/// Those of [`find_all`].
 pub fn look_back(
     session: &mut ImapSession,
     mailbox: &str,

@@ -327,7 +327,7 @@ impl ImapSession {
     /// for more than the rest of a line.
     ///
     /// # Errors
-    /// As for [`answer`](ImapSession::answer), and a BYE.
+    /// Those of [`answer`](ImapSession::answer), and a BYE.
     pub fn early(&mut self, tag: Option<&str>) -> Result<Option<Event>, String> {
         while self.wire.has_input()? {
             let line = self.wire.read_line()?;

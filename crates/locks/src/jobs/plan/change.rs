@@ -1,5 +1,5 @@
-//! What becomes of a job's next time where the configuration and the row have come apart: another
-//! schedule, a job that was disabled, a clock that was wrong, a time zone with other rules.
+//! A job's next time where the configuration and the row have come apart: another schedule, a job
+//! that was disabled, a clock that was wrong, a time zone with other rules.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use super::{CHANGED, DISABLED, MILLI, ON_TIME, Planner, skip, skips, wait};
 use crate::schedule::Schedule;
 use onedrop_core::ledger::{JobOutcome, JobRun};
 
-/// Where a row was seen so long after now, its due times come from a clock that was wrong.
+/// A row that was seen this long after now has its due times from a clock that was wrong.
 const CLOCK_WAS_AHEAD: Duration = Duration::from_secs(86_400);
 
 impl Planner<'_> {

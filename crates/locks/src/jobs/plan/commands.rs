@@ -52,7 +52,7 @@ pub fn force(
             Choice::NotBefore(_) => (planner.now, 1),
         },
     };
-    // An extra start counts: the next comes so long after it.
+    // An extra start counts: the next comes one interval after it.
     if let Some(interval) = job.schedule.interval().filter(|_| planner.row.next_due != Some(due)) {
         planner.row.next_due = Some(planner.now + interval);
     }

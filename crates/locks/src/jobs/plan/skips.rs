@@ -16,7 +16,7 @@ pub const MOST_COUNTED: u64 = 10_000;
 
 impl Planner<'_> {
     /// Skips what comes before the chosen time, or all up to `newest` if none is. The first is no
-    /// part of it if it was tried: the failed run tells of it.
+    /// part of it if it was tried: the failed run is its record.
     pub(super) fn skip_up_to(
         &mut self,
         first: SystemTime,
@@ -127,7 +127,7 @@ impl Planner<'_> {
             let came_too_late = || other.last_success.and_then(|time| self.replaced_until(time));
             !is_ready || came_too_late().is_some_and(|until| due < until)
         });
-        // Later, no host looked: after an outage nobody knows what would have been.
+        // Later, no host looked: after an outage it is unknown what would have been.
         if let Some((name, _, _)) = waited_for
             && start < row.seen_at + SEEN_EVERY
         {

@@ -77,7 +77,8 @@ impl Work {
         }
     }
 
-    /// After a claim that had no answer: else the lock would be held by nobody for its time.
+    /// After a claim that had no answer: else the lock would be held without a holder until its
+    /// lease ends.
     fn give_back_what_is_ours(&self) {
         let LockWish { name, owner, .. } = &self.wish;
         let until = Instant::now() + LEAVE;

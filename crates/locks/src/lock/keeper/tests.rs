@@ -1,4 +1,4 @@
-//! A keeper beside a ledger in memory that fails as it is told.
+//! A keeper beside a ledger in memory that fails on request.
 
 use std::sync::Mutex;
 

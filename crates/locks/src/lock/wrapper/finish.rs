@@ -49,7 +49,7 @@ impl Wrapper<'_> {
             OutputWay::PassedOn(output) => (tail, passing_on) = Some(output.end()).unzip(),
             OutputWay::HeldBack(output) => held_back = Some(output.end()),
         }
-        // Without a record there is nothing to tell until then.
+        // Without a record there is nothing to report until then.
         let patience = trust_left.filter(|_| tail.is_some()).unwrap_or_default();
         let is_waiter = !state.is_ordered && matches!(ending, LockEnding::Killed(_));
         let command = CommandEnd { ending: ending.clone(), output: tail.unwrap_or_default() };
