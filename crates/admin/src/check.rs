@@ -1,11 +1,11 @@
 //! `onedrop check`: everything that would keep mail from being delivered, found before a message
 //! has to wait for it. Configuration, both ends, the proof that two sessions exclude each other,
 //! and the local Postfix: a line per finding, whatever else fails. Every step is bounded in time,
-//! each on a thread of its own; one that hangs is reported and left behind. No migration, no
-//! message, and no file but one that is linked in the account's Maildir and taken out. Whether a
-//! mail server heeds for whom we log in goes on record, and so does whether the guard of
-//! `store.lmtp` is in force; to find out the first it may make an empty mailbox of `store.user`'s
-//! own, and takes it away again.
+//! each on a thread of its own; one that hangs is reported and left. No migration, no message, and
+//! no file but one that is linked in the account's Maildir and taken out. The check records whether
+//! the mail server honours the authorization identity, and whether the guard of `store.lmtp` is in
+//! force; for the first it may make an empty mailbox of `store.user`'s own, and takes it away
+//! again.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -50,7 +50,7 @@ struct CheckContext {
 }
 
 impl CheckContext {
-    /// What `f` returns, which is told by when to return.
+    /// What `f` returns; `f` is given the time by which to return.
     ///
     /// # Errors
     /// Those of [`bounded`].
@@ -185,11 +185,11 @@ fn of_users(loaded: &Loaded) -> Option<Finding> {
     (limits.message_bytes == 0).then(|| Finding::new(Severity::Warning, "lmtp", text))
 }
 
-/// What `f` returns, if it returns within `time`. A thread that hangs is left behind and ends with
-/// the process.
+/// What `f` returns, if it returns within `time`. A thread that hangs is left and ends with the
+/// process.
 ///
 /// # Errors
-/// `f` took too long or panicked, in words for an administrator.
+/// A sentence for an administrator: `f` took too long or panicked.
 fn bounded<T: Send + 'static>(
     time: Duration,
     f: impl FnOnce() -> T + Send + 'static,
@@ -208,7 +208,7 @@ fn bounded<T: Send + 'static>(
     })
 }
 
-/// An error of the system in words, without its number.
+/// The text of an error of the system, without its number.
 fn shown(error: &io::Error) -> String {
     text::without_number(&error.to_string()).to_owned()
 }

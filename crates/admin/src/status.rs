@@ -1,9 +1,9 @@
 //! Is all well, and if not, which command next: what `onedrop status` shows, and the page's front.
 //!
 //! [`LedgerFacts`] reads the ledger, within a time that does not grow with what is on record;
-//! [`LedgerFacts::findings`] judges. What only this host can tell (its mail store, Postfix' queue)
-//! is in [`of_this_host`]. A finding is a value: the command line and the page show the same ones.
-//! It changes nothing, and reads no message.
+//! [`LedgerFacts::findings`] judges. What only this host knows (its mail store, Postfix' queue) is
+//! in [`of_this_host`]. A finding is a value: the command line and the page show the same ones. It
+//! changes nothing, and reads no message.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -48,12 +48,12 @@ pub enum StatusLevel {
     Ok,
     /// A person should look.
     Attention,
-    /// It could not be told.
+    /// It could not be found out.
     Failed,
 }
 
 impl StatusLevel {
-    /// As the command line and the page say it.
+    /// The word for it on the command line and the page.
     pub fn word(self) -> &'static str {
         match self {
             StatusLevel::Ok => "ok",
@@ -92,7 +92,7 @@ impl StatusFinding {
         StatusFinding { level, command, ..StatusFinding::ok(topic, sentence) }
     }
 
-    /// What keeps it from being told.
+    /// A finding that something could not be found out; `sentence` says why.
     pub fn failed(
         topic: &'static str,
         sentence: impl AsRef<str>,
@@ -103,7 +103,7 @@ impl StatusFinding {
     }
 }
 
-/// What the ledger has on record that tells how things are.
+/// The facts on record by which the findings are judged.
 #[derive(Debug)]
 pub struct LedgerFacts {
     pub schema: SchemaVersion,
@@ -169,7 +169,7 @@ pub fn without_ledger(error: &LedgerError) -> StatusFinding {
     StatusFinding::failed("ledger", error.to_string(), command)
 }
 
-/// What this host alone can tell, each within `time`: whether its mail store answers, and Postfix'
+/// What this host alone knows, each within `time`: whether its mail store answers, and Postfix'
 /// queue.
 pub fn of_this_host(loaded: &Loaded, time: Duration) -> Vec<StatusFinding> {
     let store = &loaded.config.store;

@@ -70,7 +70,7 @@ const AT_ONCE: Duration = Duration::from_millis(25);
 /// What a page's questions may take together; its look at the schema may take as long before.
 const TIME: Duration = Duration::from_secs(3);
 
-/// How often attempts are counted, and findings read, when nobody looks.
+/// How often attempts are counted, and findings read, while no page is open.
 pub const COUNTING: Duration = Duration::from_secs(60);
 
 const STYLE: &str = include_str!("web/style.css");
@@ -151,7 +151,7 @@ impl PagesState {
 }
 
 /// Counts attempts, and reads findings and the configuration's jobs, now and then in a thread of
-/// its own, so that a page finds them there. Closes sessions that nobody uses.
+/// its own, so that a page finds them there. Closes sessions that are not used.
 pub fn keep_counting(
     site: &Arc<PagesState>,
     every: Duration,
@@ -285,8 +285,8 @@ async fn made(
     }
 }
 
-/// As [`made`]; where its questions take longer than [`AT_ONCE`], what stands above the rows comes
-/// before.
+/// The page as [`made`] makes it; where its questions take longer than [`AT_ONCE`], what stands
+/// above the rows comes before.
 async fn begun(
     site: Arc<PagesState>,
     head: &Head,

@@ -1,7 +1,7 @@
 //! `directory.query` and `directory.userdb` in `onedrop check`: they are asked for an address that
-//! nobody has, because one that fails would defer all mail, and one that knows every address takes
-//! mail for wrong ones. The userdb is asked as well for accounts that have mail: one that it does
-//! not know is a fault of the set-up, or was closed.
+//! no account has, because one that fails would defer all mail, and one that knows every address
+//! takes mail for wrong ones. The userdb is asked as well for accounts that have mail: one that it
+//! does not know is a fault of the set-up, or was closed.
 
 use std::time::Instant;
 use std::{fs, io};
@@ -16,9 +16,9 @@ use onedrop_site::config::StoreUrl;
 use onedrop_site::service::ONE;
 use onedrop_site::userdb::Userdb;
 
-/// An address that nobody has.
+/// An address that no account has.
 const NOBODY: &str = "nobody@onedrop-check.invalid";
-/// Accounts of so many of the newest copies are asked for.
+/// The accounts of this number of newest copies are asked for.
 const COPIES: u32 = 20;
 
 /// In the ledger's database, if it is asked there.
@@ -145,7 +145,7 @@ pub(super) fn of_userdb(check: &CheckContext) -> Vec<Finding> {
     findings
 }
 
-/// What the userdb would be asked for an address that nobody has in the first domain.
+/// The name that the userdb would be asked for an unknown address in the first domain.
 fn name_of_nobody(directory: &Directory) -> String {
     let domain = directory.domains.first().map_or("onedrop-check.invalid", String::as_str);
     let asked = Asked::plain(&format!("onedrop-check-nobody@{domain}"));

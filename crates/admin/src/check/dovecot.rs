@@ -50,7 +50,7 @@ pub(super) fn findings(
         }
         Err(found) => found,
     };
-    // What no test could reach is told, not passed over.
+    // Reports, rather than passes over, what no test could reach.
     let found = match &config.store.lmtp {
         Some(_) if found.is_empty() && !is_named => vec![Finding::new(
             Severity::Warning,
@@ -143,7 +143,7 @@ fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
     remarks.findings("dovecot", "").collect()
 }
 
-/// Maildirs that Dovecot does not serve are read by nobody. Its user database may name others.
+/// Maildirs that Dovecot does not serve have no reader. Its user database may name others.
 fn place(conf: &Conf, config: &Config, remarks: &mut Remarks) {
     let StoreUrl::Maildir { root } = config.store.kind() else { return };
     let Some((driver, path)) = conf.mail_place() else { return };

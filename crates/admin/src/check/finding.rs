@@ -61,7 +61,7 @@ impl Finding {
         Finding { line: Some(*line).filter(|line| *line > 0), ..finding.in_file(path) }
     }
 
-    /// As an administrator reads it.
+    /// The finding as a line for an administrator.
     pub fn line(&self) -> String {
         format!("{:<7} {}: {}", self.severity, self.topic, self.text)
     }

@@ -101,7 +101,8 @@ fn clock(check: &CheckContext) -> Option<Finding> {
     Some(Finding::new(severity, "clock", text))
 }
 
-/// By how much at least a clock that said `said` between these two times is before or behind.
+/// The least by which a clock that said `said` between these two times differs from ours, and to
+/// which side.
 fn clocks_apart(
     before: SystemTime,
     said: SystemTime,
@@ -124,7 +125,7 @@ fn durability(check: &CheckContext) -> Vec<Finding> {
             })
             .collect(),
         Err(error) => {
-            let text = format!("it cannot be read what a commit outlives: {error}");
+            let text = format!("cannot read the server's durability settings: {error}");
             vec![finding(Severity::Warning, text)]
         }
     }
@@ -146,7 +147,7 @@ fn not_purged(check: &CheckContext) -> Option<Finding> {
             };
             format!("{when}: it grows; run \"onedrop purge\" daily ([jobs.purge])")
         }
-        Err(error) => format!("it cannot be read when it was last purged: {error}"),
+        Err(error) => format!("cannot read when it was last purged: {error}"),
     };
     Some(Finding::new(Severity::Warning, "ledger", text))
 }
@@ -157,7 +158,7 @@ fn written_otherwise(check: &CheckContext) -> Option<Finding> {
     let copies = match check.ask_ledger(|ledger, until| ledger.latest_copies(LATEST, until)) {
         Ok(copies) => copies,
         Err(error) => {
-            let text = format!("it cannot be read how the latest copies were written: {error}");
+            let text = format!("cannot read how the latest copies were written: {error}");
             return Some(Finding::new(Severity::Warning, "ledger", text));
         }
     };

@@ -186,8 +186,8 @@ pub(super) fn findings(
     }
 }
 
-/// Whether the Postfix of this host delivers by this configuration. Where that cannot be told, it
-/// may.
+/// Whether the Postfix of this host delivers by this configuration; true if that cannot be found
+/// out.
 pub fn leads_to(loaded: &Loaded, until: Instant) -> bool {
     let Some(file) = loaded.files.first() else { return true };
     let ours = ExpectedPostfix::new(Some(loaded), file);

@@ -1,5 +1,5 @@
-//! Whether the LMTP server that runs has read what the files say now: it tells digests of its
-//! values in its answer to HELP. A reload that failed, or that nobody asked for, is found so.
+//! Whether the LMTP server that runs has read what the files say now: its answer to HELP has
+//! digests of its values. This finds a reload that failed, or that was forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -55,7 +55,7 @@ fn of_the_root(check: &CheckContext) -> Result<(), String> {
         let ledger = check.site.ledger()?;
         let found = MailRoot::find(root).map_err(StoreError::NotStored)?;
         match found.is_known(root, &*ledger, until) {
-            // What is wrong with the ledger is told there.
+            // A problem of the ledger has a finding there.
             Err(Failure::Ledger(_)) => Ok(()),
             known => known,
         }
@@ -113,7 +113,7 @@ pub(super) fn of_the_guard(check: &CheckContext, holds: bool) -> Option<Finding>
     Some(Finding::new(Severity::Warning, "store", text))
 }
 
-/// Whether the server heeds for whom we log in; what comes of it is put on record for deliveries.
+/// Whether the server honours the authorization identity; the result is recorded for deliveries.
 fn of_the_way(check: &CheckContext, account: String) -> Option<Finding> {
     let renewed = check.ask(move |check, until| -> Result<Option<String>, Failure> {
         let store = check.site.store()?;

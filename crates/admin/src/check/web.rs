@@ -22,7 +22,7 @@ use onedrop_site::service::ONE;
 const SERVICE: &str = "onedrop-web";
 /// Where systemd puts what it gives to a service alone.
 const CREDENTIALS: &str = "/run/credentials/";
-/// A ledger whose newest message is so much older than ours is not that of deliveries any more.
+/// A ledger whose newest message is this much older than ours is not that of deliveries any more.
 const BEHIND: Duration = Duration::from_secs(3600);
 
 /// Who reads a password of the pages.
@@ -184,7 +184,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 enum LedgersCompared {
     Same,
-    /// It has our rows, but none of so long.
+    /// It has our rows, but no newer ones: the time between both newest messages.
     Behind(Duration),
     Different,
     OursUnknown,

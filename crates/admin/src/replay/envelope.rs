@@ -5,7 +5,7 @@
 use onedrop_core::envelope::Envelope;
 use onedrop_core::message::Message;
 
-/// Best first: where pipe(8) writes both, Delivered-To is the address behind aliases.
+/// Best first: where pipe(8) writes both, Delivered-To is the address after aliases.
 const RECIPIENT_FIELDS: [&[u8]; 2] = [b"delivered-to", b"x-original-to"];
 
 /// The envelope; without a recipient where the message does not say for whom it is.

@@ -1,18 +1,18 @@
-//! When a run is to end. A message that fails for now may tell of its mailbox, or of all: where the
-//! store is away, each further message would only fail as well, and take its time. So ten that
-//! failed with none delivered between them end the run. A mailbox that is broken is not all there
-//! is: it counts for three of the ten, and after ten failures what else is for it is left.
+//! When a run is to end. A message that fails for now may do so for its mailbox alone, or for all:
+//! where the store is away, each further message would only fail as well, and take its time. So ten
+//! that failed with none delivered between them end the run. A mailbox that is broken is not all
+//! there is: it counts for three of the ten, and after ten failures what else is for it is left.
 
 use std::collections::HashMap;
 
 use super::report::EndMeaning;
 
-/// So many failures with no delivery between them end a run, or a mailbox's part in it.
+/// This number of failures with no delivery between them ends a run, or a mailbox's part in it.
 const MOST: u32 = 10;
-/// A mailbox counts for so many of them.
+/// The most failures of one mailbox that count for the run.
 const MOST_OF_ONE: u32 = 3;
 
-/// What is told of a message that is not tried.
+/// The text for a message that is not tried.
 pub const LEFT: &str = "left: the ten messages before it that were tried for this mailbox failed";
 
 /// What has failed for now.

@@ -64,7 +64,7 @@ pub enum ReplayNews {
     At {
         units: u64,
     },
-    /// Earlier runs have delivered so many.
+    /// Messages that earlier runs have delivered.
     Done {
         count: u64,
     },
@@ -73,7 +73,7 @@ pub enum ReplayNews {
     },
     /// A sentence; nothing has failed.
     Note(String),
-    /// So many are held by other deliveries, and tried again.
+    /// Messages that other deliveries hold, and that are tried again.
     Waits {
         count: usize,
     },
@@ -250,7 +250,7 @@ impl Replayer<'_> {
         sleep_unless(stop, pause);
     }
 
-    /// Reads all sources; ends when nobody delivers any more.
+    /// Reads all sources; ends early when no thread takes messages any more.
     fn read(
         &self,
         workers: &SyncSender<MessageWork>,

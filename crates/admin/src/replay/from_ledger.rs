@@ -36,14 +36,14 @@ pub struct ReplayPlan<'a> {
     pub by: &'a Attempt,
 }
 
-/// A copy, and what came of it.
+/// A copy, and its end.
 pub struct Replayed<'a> {
     pub message: &'a RawMessage,
     pub destination: &'a Destination,
     pub end: ReplayedEnd,
 }
 
-/// What came of a copy.
+/// How the replay of a copy ended.
 pub enum ReplayedEnd {
     WouldBeDelivered,
     Tried(CopyEnd),
@@ -51,12 +51,11 @@ pub enum ReplayedEnd {
     Left,
 }
 
-/// Replays all there is, and tells each copy. Returns why it ended before that; or that
-/// all it tried failed for now.
+/// Replays all there is, and passes the end of each copy to `tell`. Returns why the run ended
+/// before that; or that all it tried failed for now.
 ///
 /// # Errors
-/// The ledger cannot be read, or takes nothing from this host. What stands in the way of a copy is
-/// told.
+/// The ledger cannot be read, or takes nothing from this host. A copy's own failure is its end.
 pub fn from_ledger(
     plan: &ReplayPlan<'_>,
     ledger: &dyn ReplayLedger,
@@ -131,7 +130,7 @@ fn place(
         recorded_at: raw.recorded_at,
         is_new: false,
         collision: false,
-        attempt: 0, // none: nobody but this run has asked for it
+        attempt: 0, // none: only this run has asked for it
         copies,
     };
     let job = DeliveryRequest {

@@ -5,10 +5,10 @@ pub const FROM: &[u8] = b"From ";
 /// It is shorter.
 pub const NO_FROM_LINE: usize = 1000;
 
-/// Whether the line is `From ` and, behind an address of whatever form, a date:
-/// `Thu Jan  1 00:00:00 1970` with a time zone before or behind the year or none, or as in a Date
-/// field, `Thu, 1 Jan 1970 00:00:00`. The year may have two digits, as mutt takes it. `line` has
-/// its line feed, unless the file ends there. Where lines end in CR alone, the file is one line.
+/// Whether the line is `From ` and, after an address of whatever form, a date: `Thu Jan  1 00:00:00
+/// 1970` with a time zone before or after the year or none, or as in a Date field, `Thu, 1 Jan 1970
+/// 00:00:00`. The year may have two digits, as mutt takes it. `line` has its line feed, unless the
+/// file ends there. Where lines end in CR alone, the file is one line.
 pub fn is_from_line(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(FROM) else { return false };
     let rest = rest.trim_ascii_end();

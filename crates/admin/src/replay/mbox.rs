@@ -2,8 +2,8 @@
 //! cuts a message at any body line that begins with `From `, and knows neither offsets nor limits.
 //!
 //! A From_ line begins a message only with a date that reads as one, and only at the beginning,
-//! behind an empty line, or where the header of a message follows: Thunderbird leaves the empty
-//! line out. What looks like one otherwise is kept to be told. Content-Length is not believed:
+//! after an empty line, or where the header of a message follows: Thunderbird leaves the empty line
+//! out. What looks like one otherwise is kept and reported. Content-Length is not believed:
 //! programs that rewrite a message forget to correct it. But where it leads beyond a From_ line to
 //! exactly the begin of another message, or the end, one of the two is wrong, and neither part is
 //! taken for a message. The empty line before a From_ line, or before the end, belongs to the mbox.
@@ -17,7 +17,7 @@ use onedrop_site::command_line::MboxQuoting;
 
 /// Lines are read in pieces of at most this size.
 const PIECE: u64 = 64 * 1024;
-/// So many lines are kept that may be From_ lines, and so many bytes of each.
+/// Lines that are kept because they may be From_ lines, and bytes of each.
 const MOST_DOUBTFUL: usize = 20;
 const DOUBTFUL_BYTES: usize = 100;
 
@@ -40,13 +40,13 @@ pub struct MboxMessage {
 }
 
 /// A line that counts as text, and that a program may have meant to begin a message: one that
-/// begins with `From ` and has a number, or a header field behind it, but no date that reads as
-/// one; or a From_ line with no empty line before it.
+/// begins with `From ` and has a number, or a header field after it, but no date that reads as one;
+/// or a From_ line with no empty line before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoubtfulLine {
     /// Where it begins.
     pub at: u64,
-    /// It has a date, and stands right behind text and before no header.
+    /// It has a date, and stands right after text and before no header.
     pub is_behind_text: bool,
     /// Its beginning.
     pub text: String,
@@ -65,20 +65,21 @@ pub enum MboxError {
 pub struct MboxReader<R> {
     input: R,
     quoting: MboxQuoting,
-    /// Messages have at most so many bytes, unless it is 0.
+    /// Largest message in bytes; 0: no limit.
     limit: u64,
     /// Of the next byte that is read.
     offset: u64,
     piece: Vec<u8>,
-    /// Those behind it that were looked at.
+    /// The lines after it that were looked at.
     ahead: VecDeque<Vec<u8>>,
     /// `piece` begins a line.
     is_line: bool,
     /// Where the From_ line begins that was read last.
     opened: Option<u64>,
-    /// The first ones, and how many more there were; whoever tells them takes them out.
+    /// The first ones, and how many more there were; the caller takes them out when it reports
+    /// them.
     pub doubtful: (Vec<DoubtfulLine>, u64),
-    /// The line before, if it may be one as well: a header field behind it says so.
+    /// The line before, if it may be one as well: a header field after it says so.
     before: Option<DoubtfulLine>,
 }
 
@@ -176,7 +177,7 @@ impl<R: BufRead> MboxReader<R> {
         Ok(Some(MboxMessage { start, end, claimed_end, bytes }))
     }
 
-    /// Keeps the line at `at`, if it has a number, as a date has; or else a header field behind it.
+    /// Keeps the line at `at`, if it has a number, as a date has; or else a header field after it.
     fn doubt(&mut self, at: u64, is_behind_text: bool) {
         let line = self.piece.trim_ascii_end();
         let text = String::from_utf8_lossy(&line[..line.len().min(DOUBTFUL_BYTES)]).into_owned();
@@ -225,8 +226,8 @@ impl<R: BufRead> MboxReader<R> {
         Ok(!self.piece.is_empty())
     }
 
-    /// Whether the lines behind this one are fields up to an empty line, and among them who wrote
-    /// the message and what mail programs or servers give every message.
+    /// Whether the lines after this one are fields up to an empty line, and among them one of the
+    /// author and one that mail programs or servers give every message.
     fn header_follows(&mut self) -> io::Result<bool> {
         let (mut has_author, mut has_more) = (false, false);
         for at in 0..MOST_HEADER_LINES {
@@ -367,7 +368,7 @@ mod tests {
         }
     }
 
-    /// As Thunderbird writes it, with an empty line or without one.
+    /// Thunderbird writes both: with an empty line and without one.
     #[test]
     fn a_line_with_a_date_and_a_header_begins_a_message_right_behind_text() {
         let header = |id: &str| {

@@ -17,10 +17,11 @@ use nix::libc;
 pub const LOCK_TIME: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The facts of the file as of a moment when nobody wrote to it. `tell` hears, once, who does.
+/// The facts of the file as of a moment when no program wrote to it. `tell` is called once with the
+/// program that does.
 ///
 /// # Errors
-/// Somebody does all the time; or the file cannot be asked.
+/// A program writes all the time; or the file cannot be asked.
 pub fn wait(
     file: &File,
     path: &Path,
@@ -54,7 +55,7 @@ fn settled(
     mut facts: impl FnMut(&File) -> io::Result<Metadata>,
 ) -> io::Result<Result<Metadata, String>> {
     let by_lock = || "another program has it locked".to_owned();
-    // Where a file system has no locks, nobody has any.
+    // A file system without locks shows none.
     let _fcntl = match OpenLock::shared(file) {
         Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Err(by_lock())),
         lock => lock,
@@ -229,7 +230,7 @@ mod tests {
         // It has given the lock back by then.
         let seen = settled([&begins, &ends, &nothing, &nothing]);
         assert_eq!(seen, Err("another program writes to it".to_owned()));
-        // It comes when nobody looks any more: what it adds is not in the facts.
+        // It comes when the look is over: what it adds is not in the facts.
         let whole = fs::metadata(&path).expect("facts").len();
         assert_eq!(settled([&nothing, &nothing, &locks, &begins]), Ok(whole));
         ends();

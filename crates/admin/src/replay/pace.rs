@@ -1,4 +1,4 @@
-//! At most so many messages a second, evenly.
+//! A limit on messages a second, spread evenly.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl Pacer {
         Pacer { rate, next: None }
     }
 
-    /// What so many messages take at least.
+    /// The least time for `count` messages.
     pub fn time_for(&self, count: usize) -> Duration {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.rate.map_or(Duration::ZERO, |rate| rate.pause.saturating_mul(count))

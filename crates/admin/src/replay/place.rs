@@ -25,7 +25,7 @@ use onedrop_site::command_line::MboxQuoting;
 #[derive(Debug)]
 pub struct OpenFolder {
     file: File,
-    /// As it was named.
+    /// The path as it was named.
     pub path: PathBuf,
     /// The same wherever it is named from.
     pub absolute: PathBuf,
@@ -62,7 +62,7 @@ impl OpenFolder {
         Ok(entries)
     }
 
-    /// As [`entries`](OpenFolder::entries), with hidden names.
+    /// The entries as [`entries`](OpenFolder::entries) lists them, with hidden names.
     ///
     /// # Errors
     /// It cannot be read.
@@ -146,12 +146,12 @@ pub struct SourceFile {
     /// `None`: the administrator named the file.
     pub folder: Option<Arc<OpenFolder>>,
     pub name: OsString,
-    /// It is in a Maildir: a mail program may give it another name behind the colon.
+    /// It is in a Maildir: a mail program may change its name after the colon.
     pub in_maildir: bool,
 }
 
 impl SourceFile {
-    /// As it was named.
+    /// The path as it was named.
     pub fn path(&self) -> PathBuf {
         match &self.folder {
             None => PathBuf::from(&self.name),
@@ -172,13 +172,14 @@ impl SourceFile {
     }
 
     /// # Errors
-    /// It is no regular file or cannot be opened, in words.
+    /// A sentence: it is no regular file or cannot be opened.
     pub fn open(&self) -> Result<(File, Metadata), String> {
         let (file, facts, _) = self.open_wherever()?;
         Ok((file, facts))
     }
 
-    /// As [`open`](SourceFile::open); and whether it lies in `cur` by now, where it was in `new`.
+    /// The file as [`open`](SourceFile::open) opens it; and whether it lies in `cur` by now, where
+    /// it was in `new`.
     ///
     /// # Errors
     /// Those of [`open`](SourceFile::open).
@@ -206,7 +207,7 @@ impl SourceFile {
     fn opened(&self) -> io::Result<File> {
         match &self.folder {
             Some(folder) => folder.open_at(&self.name, OFlag::empty()),
-            // A FIFO that nobody writes to must not block.
+            // A FIFO without a writer must not block.
             None => OpenOptions::new()
                 .read(true)
                 .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
@@ -248,7 +249,7 @@ impl SourcePlace {
     /// there.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// A sentence that says why not.
     pub fn read(&self, limit: u64, found: FileVersion) -> Result<Vec<u8>, String> {
         let (mut file, facts) = self.file.open()?;
         if FileVersion::of(&facts) != found {
@@ -302,7 +303,7 @@ pub fn too_large(limit: u64) -> String {
     }
 }
 
-/// All of a file that nobody changes meanwhile.
+/// All of a file that does not change meanwhile.
 fn whole(mut file: File, facts: &Metadata) -> io::Result<Vec<u8>> {
     let size = facts.len();
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(1 << 26));
@@ -337,7 +338,7 @@ mod tests {
         SourcePlace { file, in_mbox: None }
     }
 
-    /// As it is now.
+    /// Reads the file as it is now.
     fn read(folder: &Arc<OpenFolder>, name: &str, limit: u64) -> Result<Vec<u8>, String> {
         let place = place(folder, name);
         let (_, facts) = place.file.open()?;

@@ -1,9 +1,9 @@
-//! What came of a message that a file held, and what that means for those that follow.
+//! How the delivery of a message from a file ended, and what that means for those that follow.
 
 use onedrop_core::deliver::{Ending, How};
 use onedrop_core::outcome::{Outcome, Reason};
 
-/// What came of a message.
+/// How the delivery of a message ended.
 #[derive(Debug)]
 pub struct FileReport {
     pub place: String,
@@ -89,7 +89,7 @@ impl EndMeaning {
                 | Reason::Internal,
             ) => EndMeaning::OfIts,
             // A user database says "not now" of one user, and of each one while what it asks is
-            // away: nobody can tell which, so that counts as well.
+            // away: the two look the same, so that counts as well.
             Some(Reason::Directory)
             | Some(
                 Reason::Deadline

@@ -1,6 +1,6 @@
 //! The file of `onedrop replay --state`: which messages are delivered. A line of JSON is appended
 //! for each once its delivery is confirmed, and the file is synced every second and at the end: a
-//! run that was killed goes on behind its last line; after a power failure the last second is done
+//! run that was killed goes on after its last line; after a power failure the last second is done
 //! again, and found there. One run at a time has it. A last line that is torn is cut off.
 
 use std::collections::{BTreeMap, HashMap};

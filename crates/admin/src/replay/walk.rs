@@ -25,12 +25,12 @@ use onedrop_site::command_line::MboxQuoting;
 /// What a walk comes to.
 #[derive(Debug)]
 pub enum WalkStep {
-    /// A folder or an mbox with so many files or bytes.
+    /// A folder or an mbox; `units` are its files or bytes.
     Begins {
         path: PathBuf,
         units: u64,
     },
-    /// So many of them are passed.
+    /// How many of them are passed.
     At {
         units: u64,
     },
@@ -44,7 +44,7 @@ pub enum WalkStep {
         place: String,
         why: String,
     },
-    /// Earlier runs have delivered so many.
+    /// Messages that earlier runs have delivered.
     Done {
         count: u64,
     },
@@ -69,7 +69,7 @@ pub struct Walk<'a> {
     /// Files are mboxes, quoted so; else each is a message.
     pub mbox: Option<MboxQuoting>,
     pub subfolders: bool,
-    /// Messages have at most so many bytes.
+    /// Largest message in bytes.
     pub limit: u64,
     /// The state file: what it says is no message, wherever it is.
     pub state: Option<FileId>,
@@ -130,7 +130,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Tells how many Maildirs right below this one are not read.
+    /// Reports how many Maildirs right below this one are not read.
     fn tell_left(&mut self, maildir: &OpenFolder) -> ControlFlow<()> {
         let is_maildir = |(name, kind): &(OsString, FileType)| {
             let is_own = OWN.iter().any(|own| name == *own);
@@ -139,7 +139,7 @@ impl Walk<'_> {
                 ["cur", "new"].iter().any(|part| sub.folder(part.as_ref()).is_ok())
             })
         };
-        // One that cannot be read has been told.
+        // One that cannot be read has been reported.
         let entries = maildir.all_entries().unwrap_or_default();
         match entries.iter().filter(|entry| is_maildir(entry)).count() {
             0 => ControlFlow::Continue(()),
@@ -163,7 +163,8 @@ impl Walk<'_> {
         }
     }
 
-    /// What is below, if it is a folder. One that cannot be read is told: nobody would miss it.
+    /// Visits what is below, if it is a folder. One that cannot be read is reported: else its
+    /// absence would go unnoticed.
     fn subfolder(
         &mut self,
         folder: &OpenFolder,
@@ -365,7 +366,7 @@ impl Walk<'_> {
     }
 }
 
-/// Tells steps until it is said not to go on.
+/// Passes steps to `visit` until it says stop.
 struct Steps<'a, 'b> {
     visit: &'a mut Visit<'b>,
     ended: bool,
@@ -382,10 +383,10 @@ const UNQUOTED: &str = "may be a part of a message: by a Content-Length a messag
 const MBOX_CHANGED: &str = "changed while it was read: what follows is left, replay it again";
 const BEHIND_TEXT: &str =
     "looks like the begin of a message, but no empty line stands before it, so it is text";
-/// So many doubtful lines of an mbox are told one by one.
+/// Doubtful lines of an mbox that are reported one by one.
 const MOST_TOLD: u64 = 20;
 
-/// What is told of lines that may begin messages, and count as text.
+/// Counts the lines that may begin messages, and count as text.
 #[derive(Default)]
 struct DoubtfulLines {
     told: u64,

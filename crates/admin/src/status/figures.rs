@@ -14,7 +14,7 @@ use super::findings::{percentile, reasons, unverified, with_outcome};
 use onedrop_locks::jobs::standing::{JobStanding, JobState};
 use onedrop_site::config::JobSettings;
 
-/// See the module.
+/// The figures of `onedrop status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StatusFigures {
     pub schema_version: i64,

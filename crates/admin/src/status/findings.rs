@@ -16,14 +16,14 @@ use onedrop_site::config::JobSettings;
 
 /// A host that has said nothing for longer is gone for good.
 const GONE: Duration = Duration::from_secs(24 * 3600);
-/// Clocks of a host and the ledger may differ by so much.
+/// Clocks of a host and the ledger may differ by this.
 const CLOCKS_MS: i64 = 2000;
 /// Hosts, and jobs, that are named.
 const NAMED_HOSTS: usize = 8;
 const NAMED: usize = 3;
 /// What is due once a day, verify and purge, is overdue after two.
 const DAILY: Duration = Duration::from_secs(2 * 24 * 3600);
-/// Of a hundred ends that are no quota's and no other delivery's, so many may be deferred.
+/// Of a hundred ends that are no quota's and no other delivery's, this many may be deferred.
 const DEFERRED: u64 = 1;
 
 pub(super) fn of_ledger(facts: &LedgerFacts, jobs: &[JobSettings]) -> Vec<StatusFinding> {
@@ -98,7 +98,7 @@ fn hosts(facts: &LedgerFacts) -> Vec<StatusFinding> {
     found
 }
 
-/// What tells why nothing runs on a host.
+/// The command that shows why nothing runs on a host.
 fn look_at(host: &str) -> String {
     format!("ssh {} systemctl status 'onedrop-*'", operand(host))
 }
@@ -167,7 +167,7 @@ fn attempts(counts: &[AttemptCount], reach: Duration) -> Vec<StatusFinding> {
     found
 }
 
-/// In milliseconds, of those that were delivered: so many of a hundred took no longer.
+/// The time in milliseconds within which `of_hundred` of a hundred delivered attempts ended.
 pub(super) fn percentile(counts: &[AttemptCount], of_hundred: u64) -> Option<u64> {
     let mut took: Vec<(u64, u64)> = counts
         .iter()
@@ -215,13 +215,13 @@ fn doubts(facts: &LedgerFacts) -> StatusFinding {
     }
 }
 
-/// The command that compares and repairs what was recorded since so long ago. It still reaches
+/// The command that compares and repairs what was recorded up to `oldest` ago. It still reaches
 /// that if it is typed within the hour.
 fn verify_command(oldest: Duration) -> String {
     format!("onedrop verify --since {} --repair", verify_since(oldest.saturating_add(HOUR)))
 }
 
-/// For `--since` of `onedrop verify`: a window in which a message is that was recorded so long ago.
+/// The value for `onedrop verify --since`: a window that contains a message of this age.
 pub fn verify_since(ago: Duration) -> String {
     match ago < WINDOW {
         true => "48h".to_owned(),

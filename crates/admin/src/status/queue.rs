@@ -18,7 +18,7 @@ use onedrop_site::config::Loaded;
 /// at longer and longer intervals.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A message in the queue, as a line of JSON tells it.
+/// A message in the queue, as a line of JSON of postqueue(1) has it.
 #[derive(Deserialize)]
 struct QueuedMessage {
     queue_name: String,
@@ -57,7 +57,7 @@ pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> 
                 }
             })
         }
-        // This user may not ask, or the queue is too long to be told in time.
+        // This user may not ask, or the queue is too long to be listed in time.
         Err(why) => Some(StatusFinding::attention("queue", why.text, "postqueue -p")),
     }
 }

@@ -43,7 +43,7 @@ pub fn answers(config: &Config, until: Instant) -> Result<(), String> {
     answers.map(drop).map_err(|why| format!("store.lmtp: {place} cannot be reached: {why}"))
 }
 
-/// As [`answers`], and as [`root_is_known`] where there is a ledger.
+/// Checks what [`answers`] does, and [`root_is_known`] where there is a ledger.
 ///
 /// # Errors
 /// The same.
@@ -57,7 +57,7 @@ pub fn serves<L: Proofs + ?Sized>(
 }
 
 /// Whether the ledger knows the folder above all Maildirs; `Ok` where there is none, and where the
-/// ledger cannot be asked, which others tell.
+/// ledger cannot be asked, which has a finding of its own.
 ///
 /// # Errors
 /// A sentence: nothing is delivered there, and why.
@@ -105,7 +105,7 @@ fn looked_at() -> MutexGuard<'static, Vec<PathBuf>> {
     LOOKED_AT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `look` says of `root`, in a thread that is left behind if that comes too late.
+/// What `look` says of `root`, in a thread that is left if that comes too late.
 fn in_time<T: Send + 'static>(
     root: &Path,
     until: Instant,
@@ -124,7 +124,7 @@ fn in_time<T: Send + 'static>(
     let work = move || {
         let found = look(&of_thread);
         looked_at().retain(|one| *one != of_thread);
-        // Fails if nobody waits any more.
+        // Fails if the caller waits no more.
         let _ = sender.send(found);
     };
     if let Err(error) = thread::Builder::new().name("store".to_owned()).spawn(work) {

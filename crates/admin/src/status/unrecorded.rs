@@ -1,4 +1,4 @@
-//! Deliveries that were put off before they were on record, as this host's log tells: the ledger
+//! Deliveries that were put off before they were on record, as this host's log has them: the ledger
 //! was away or refused, or the configuration could not be read. Each has a record in the journal
 //! with the field `ONEDROP_UNRECORDED`, which names the configuration file (`delivery_log.rs`).
 //!
@@ -78,8 +78,8 @@ impl JournalRecord {
     }
 }
 
-/// What a record tells behind its five words: queue id, recipient, Message-ID, outcome and status.
-/// In quotation marks a sender may have written blanks, and any word ([`text::quoted`]).
+/// The part of a record after its first five words: queue id, recipient, Message-ID, outcome and
+/// status. In quotation marks a sender may have written blanks, and any word ([`text::quoted`]).
 fn behind_the_heading(said: &str) -> Option<&str> {
     let (mut is_quoted, mut is_escaped, mut words) = (false, false, 0);
     let at = said.find(|c: char| {

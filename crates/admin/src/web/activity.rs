@@ -15,15 +15,15 @@ const OPEN: i64 = 15;
 const HOUR: i64 = 60;
 /// Minutes of a bar.
 pub const BAR: i64 = 15;
-/// So many hours are shown, and bars.
+/// Hours that are shown, and bars.
 pub const HOURS: usize = 24;
 pub const BARS: usize = HOURS * 4;
-/// What was counted so long ago is shown as it is.
+/// A count that is younger than this is shown as it is.
 const FRESH: Duration = Duration::from_secs(3);
 /// What counting may take.
 const TIME: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// The counts of the last day.
 #[derive(Default)]
 pub struct Activity {
     /// Locked for moments, never while the ledger is asked.
@@ -97,7 +97,7 @@ impl Activity {
     /// Counts what came; only by the one that holds `catching_up`.
     fn catch_up(&self, ledger: &dyn PagesLedger, now: i64) -> Result<(), LedgerError> {
         let known = self.counted().to;
-        // Of a day that nobody has looked at the hours are counted by `fill`.
+        // Of a day that was not looked at the hours are counted by `fill`.
         let is_new = known == 0 || known > now + OPEN || known < now - HOUR;
         let from = if is_new { now - OPEN } else { known };
         let rows = counted_between(ledger, from, None)?;
@@ -207,8 +207,8 @@ impl MinuteSlot {
         self.deferred + self.refused
     }
 
-    /// After so many milliseconds at most this part of the attempts had ended, which is given in
-    /// percent; `None`: none has. What took longer than the longest bound is told by that.
+    /// The bound in milliseconds within which `percent` of the attempts had ended; `None`: none
+    /// has. Slower ones count to the longest bound.
     pub fn ended_within_ms(&self, percent: u64) -> Option<u64> {
         let all: u64 = self.slowness.iter().sum();
         let wanted = (all * percent).div_ceil(100).max(1);
@@ -244,7 +244,7 @@ fn counted_between(
     let until = Instant::now() + TIME;
     let pages: &dyn PagesLedger = ledger;
     let first = first_since(pages, Numbered::Attempt, time_of(from), until)?;
-    // Rows behind may be a little older than those before them.
+    // Rows with higher numbers may be a little older than those before them.
     let end = match to {
         Some(to) => first_since(pages, Numbered::Attempt, time_of(to + 2 * OPEN), until)?,
         None => i64::MAX,

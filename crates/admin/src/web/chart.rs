@@ -15,7 +15,7 @@ pub struct Bar {
     pub class: &'static str,
 }
 
-/// See the module.
+/// The bars of a chart, ready to be drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
     /// Names the drawing, once a page.

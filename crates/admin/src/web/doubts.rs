@@ -16,7 +16,8 @@ use onedrop_core::text::shell::word;
 
 /// Copies of messages since then are looked through; older ones are found where they want a look.
 const BACK: Duration = Duration::from_secs(48 * 3600);
-/// So long a command may stand on a page before it is pasted: its window is longer by that.
+/// Longest time between the load of a page and the paste of a command: its window is longer by
+/// that.
 const PASTED_WITHIN: Duration = Duration::from_secs(12 * 3600);
 /// Bytes of a Message-ID in a line.
 const ID_BYTES: usize = 200;
@@ -116,7 +117,7 @@ fn commands(copies: &[&CopyOnRecord], now: SystemTime) -> Vec<String> {
     commands
 }
 
-/// Looks at copies of messages that were recorded so long ago or later, of one account or of all.
+/// Looks at copies of messages that were recorded up to `ago` ago, of one account or of all.
 pub fn verify_command(ago: Duration, account: Option<&str>) -> String {
     let since = verify_since(ago.saturating_add(PASTED_WITHIN));
     let mut command = format!("onedrop verify --since {since} --repair");
@@ -167,7 +168,7 @@ fn mark(copy: &CopyOnRecord) -> StateMark {
     }
 }
 
-/// What `onedrop verify --repair` does, in words.
+/// A sentence: what `onedrop verify --repair` does.
 fn will(copy: &CopyOnRecord) -> String {
     let text = match (&copy.standing, &copy.kept) {
         _ if copy.is_left_to_settle() => {

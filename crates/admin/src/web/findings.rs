@@ -16,7 +16,7 @@ const STALE: Duration = Duration::from_secs(150);
 /// What reading may take.
 const TIME: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// The findings that were read last.
 #[derive(Default)]
 pub struct KeptFindings {
     kept: Mutex<Option<ReadFindings>>,

@@ -145,7 +145,7 @@ fn is_address(host: &str) -> bool {
     }
 }
 
-/// See the module.
+/// Answers a request that is not allowed by itself, and sets the fields of each answer.
 pub async fn guard(State(site): State<Arc<PagesState>>, request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     let mut response = if method != Method::GET && method != Method::HEAD {

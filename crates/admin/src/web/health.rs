@@ -1,6 +1,6 @@
 //! What `/healthz` says. The ledger is asked for one client at a time, and the answer serves all
 //! who ask within half a second: however many do, it costs two questions a second. So its turn
-//! never rests: a probe must not be told that the ledger is away because others probe.
+//! never rests: a probe must not hear that the ledger is away because others probe.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use super::turns::Turns;
 use super::{PagesState, asked};
 
-/// For so long an answer serves.
+/// How long an answer is kept for the next clients.
 const KEPT: Duration = Duration::from_millis(500);
 
 /// Fit, or why not.
 type Health = Result<(), String>;
 
-/// See the module.
+/// The last answer, and the turn to ask for a new one.
 pub struct KeptHealth {
     turns: Arc<Turns>,
     kept: Mutex<Option<(Instant, Health)>>,

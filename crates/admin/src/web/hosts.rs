@@ -12,7 +12,7 @@ use onedrop_core::ledger::{HostRow, MOST_HOSTS};
 
 /// Hosts that were seen since then are shown.
 const BACK: Duration = Duration::from_secs(35 * 86_400);
-/// From then on `check` tells of a clock.
+/// From this difference on `check` has a finding about a clock.
 const CLOCK_MS: i64 = 2000;
 
 struct SeenHost {

@@ -54,7 +54,7 @@ impl Bounds {
 }
 
 /// From below `before` down to `first`, the newest rows first. `read` gets a span and how many rows
-/// are wanted; `number` tells a row's.
+/// are wanted; `number` is a row's.
 pub fn back<T>(
     (first, before): (i64, i64),
     bounds: Bounds,
@@ -165,7 +165,8 @@ mod tests {
             let Some(next) = looked.next else { break };
             from = next;
         }
-        // Of a number with more rows than a page has, a page's worth is shown, and it is told.
+        // Of a number with more rows than a page has, a page's worth is shown, and the rest is
+        // mentioned.
         let page = |rows: Range<usize>, cut| (all[rows].to_vec(), cut);
         let expected = [page(0..1, None), page(1..3, None), page(3..6, Some(5)), page(7..9, None)];
         assert_eq!(pages, expected);

@@ -1,5 +1,5 @@
-//! What all pages share: their head, times and states in words and shapes, and how a page that
-//! cannot be shown says so.
+//! What all pages share: their head, times and states as text and shapes, and the page that says
+//! why another cannot be shown.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -241,7 +241,7 @@ pub struct NotShown {
     status: StatusCode,
     title: &'static str,
     text: String,
-    /// Of the ledger; the site tells it.
+    /// An error of the ledger, which the server logs.
     error: Option<LedgerError>,
     elsewhere: Option<String>,
 }

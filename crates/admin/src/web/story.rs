@@ -15,7 +15,7 @@ use onedrop_core::text::shell::operand;
 
 /// Copies that are shown.
 const COPIES: usize = 200;
-/// Accounts whose copies `onedrop verify` is told to look at alone; for more it looks at all.
+/// Most accounts to which a proposed `onedrop verify` is limited; for more it looks at all.
 const ACCOUNTS: usize = 3;
 
 /// A step of the story.

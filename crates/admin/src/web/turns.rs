@@ -1,5 +1,6 @@
-//! Whose turn it is to ask the ledger: so many at a time, in the order in which they came, and with
-//! a rest after each while many wait. A client that was served and asks again at once is the last.
+//! Limits the pages that ask the ledger at a time, in the order in which they came. While many
+//! wait, a page's slot pauses after use. A client that was served and asks again at once is the
+//! last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,11 +11,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// How long a page waits for its turn.
 const TURN: Duration = Duration::from_secs(2);
 
-/// While many pages wait, the turn of one rests for so many times as long as its questions took:
-/// four turns are then a twenty-fourth of one processor.
+/// While many pages wait, a slot pauses after each page for 95 times its query time: four slots use
+/// at most 4 % of a processor.
 const PAUSE: u32 = 95;
 
-/// So many may wait, and no turn rests: a browser with a few pages, or a few people.
+/// While this many wait or fewer, no slot pauses: a browser with a few pages, or a few people.
 const FEW: u32 = 8;
 
 /// No rest is longer than this for each that waits beyond those: sixteen who ask at once get their
@@ -56,7 +57,7 @@ impl Turns {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// How long a turn rests after questions that took so long, as many wait now.
+    /// How long a slot pauses after questions that took `took`, with those that wait now.
     fn pause(&self, took: Duration) -> Duration {
         if !self.rests {
             return Duration::ZERO;
@@ -77,12 +78,12 @@ impl Turns {
 }
 
 impl PageTurn {
-    /// So many wait that it rests after questions that took so long.
+    /// Whether enough wait that the slot pauses after questions that took `took`.
     pub fn must_rest(&self, took: Duration) -> bool {
         !self.turns.pause(took).is_zero()
     }
 
-    /// Rests after questions that took so long; ends when only a few wait any more.
+    /// Pauses after questions that took `took`; ends when only a few wait any more.
     pub async fn rest(self, took: Duration) {
         let began = Instant::now();
         loop {

@@ -98,7 +98,7 @@ impl Conf {
             })
             .collect();
         numbered.sort_unstable();
-        // Behind a number that is not there nothing runs.
+        // Dovecot runs no script after a number that is missing.
         let numbered = (1..).zip(numbered).filter(|(at, (number, _))| at == number);
         let numbered = numbered.map(|(_, script)| script);
         let own = self.sections.get("protocol lmtp");

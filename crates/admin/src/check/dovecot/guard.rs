@@ -15,12 +15,12 @@ use onedrop_core::deliver::guard::REMEMBERED;
 
 /// What the guard asks Dovecot to remember.
 const REMEMBERED_SECS: u64 = REMEMBERED.as_secs();
-/// What the guard has that tells accounts of which Dovecot remembers nothing.
+/// A guard with this text knows accounts of which Dovecot remembers nothing.
 const BY_ACCOUNT: &str = "\"onedrop-account\"";
 /// No guard is longer, and no other script is read further.
 const LONGEST: u64 = 65_536;
 
-/// What becomes of a copy that is handed over twice.
+/// The consequence for a copy that is handed over twice.
 const OTHERWISE: &str = "a copy that is handed over a second time, because the answer to the first \
                          was lost, may be filtered, forwarded and answered twice";
 
@@ -149,7 +149,7 @@ fn one_at_a_time(conf: &Conf, remarks: &mut Remarks) {
 /// Where the guard stands among the scripts that run before users' own.
 enum Guard {
     First(PathBuf),
-    /// Behind this one.
+    /// After this one.
     After(PathBuf, PathBuf),
     /// One of them, which may be it, cannot be read.
     Unread(PathBuf, io::Error),

@@ -13,7 +13,7 @@ const DELIMITER: &str = "+";
 /// Accounts that are named in a finding.
 const MOST_NAMED: usize = 5;
 
-/// What is wrong with it, and what cannot be told.
+/// What is wrong with it, and what cannot be found out.
 pub(super) fn judge(conf: &Conf, config: &Config, remarks: &mut Remarks) {
     quotas(conf, remarks);
     cut_names(conf, config, remarks);

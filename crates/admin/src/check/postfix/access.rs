@@ -21,7 +21,7 @@ use onedrop_site::config::{Config, LedgerUrl, StoreUrl};
 /// The ids with which Postfix runs a program.
 #[derive(Debug, Clone)]
 pub(super) struct Credentials {
-    /// As an administrator writes it.
+    /// The name that an administrator writes.
     name: String,
     uid: u32,
     gid: u32,
@@ -75,10 +75,10 @@ impl RequiredPath {
 }
 
 impl Credentials {
-    /// As pipe(8) runs its command by `user=USER[:GROUP]`: one group.
+    /// The credentials of a command that pipe(8) runs by `user=USER[:GROUP]`: one group.
     ///
     /// # Errors
-    /// Why pipe(8) runs nothing as `user`, in words.
+    /// A sentence: why pipe(8) runs nothing as `user`.
     pub(super) fn of_pipe(user: Option<&str>, mail_owner: &str) -> Result<Credentials, String> {
         let user = user.ok_or("no user=; pipe(8) needs one")?;
         let owner = Credentials::of(mail_owner);
@@ -97,7 +97,7 @@ impl Credentials {
         Err(format!("user={user}: {why}"))
     }
 
-    /// As Postfix's own unprivileged programs run: with all groups of the user.
+    /// The credentials of Postfix's own unprivileged programs: with all groups of the user.
     pub(super) fn of_daemon(user: &str) -> Option<Credentials> {
         let one = Credentials::of(user)?;
         let groups = getgrouplist(&CString::new(user).ok()?, one.gid.into()).unwrap_or_default();
@@ -117,7 +117,7 @@ impl Credentials {
         Some(Credentials { name, uid, gid, groups: Vec::new(), takes_group: true })
     }
 
-    /// What of `wanted` this user may not, each in words; nothing if that is unknown.
+    /// What of `wanted` this user may not, a phrase each; nothing if that is unknown.
     pub(super) fn lacks(&self, wanted: &[RequiredPath], until: Instant) -> Vec<String> {
         let asked = (geteuid().is_root() && self.groups.is_empty())
             .then(|| self.refused_by_the_kernel(wanted, until))

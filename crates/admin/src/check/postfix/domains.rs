@@ -37,7 +37,7 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
     let Some(config) = &ours.config else { return };
     let routes = routes::to_us(setup);
     let tables = || TABLES.iter().filter(|(route, ..)| routes.contains(route));
-    // A directory that knows nobody defers, and has its own warning.
+    // A directory without accounts defers, and has its own warning.
     if !config.directory.knows_nobody() {
         for (route, list, _) in tables().filter(|(_, list, _)| *list != RELAY_DOMAINS) {
             unknown_domains(setup, &config.directory, route, list, remarks);

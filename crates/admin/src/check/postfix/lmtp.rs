@@ -32,7 +32,7 @@ pub(super) struct LmtpTransport {
     concurrency_limit: String,
     /// The first socket without a listener, and the error of connecting.
     deaf: Option<(PathBuf, String)>,
-    /// The sockets that Postfix's own user may not connect to, in words.
+    /// The sockets that Postfix's own user may not connect to, a phrase each.
     lacks: Vec<String>,
 }
 

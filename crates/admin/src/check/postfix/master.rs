@@ -32,8 +32,8 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// As pipe(8) reads them: names in any case, the last of each counts, flags accumulate, argv is
-    /// the last.
+    /// The attributes as pipe(8) reads them: names in any case, the last of each counts, flags
+    /// accumulate, argv is the last.
     pub(super) fn read(arguments: &[String]) -> Attributes {
         let mut read =
             Attributes { flags: String::new(), argv: Vec::new(), others: BTreeMap::new() };

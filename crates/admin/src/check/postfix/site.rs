@@ -146,7 +146,7 @@ fn memory(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
     }
 }
 
-/// What Postfix writes of itself in Received tells how old a message is.
+/// What Postfix writes of itself in Received decides how old a message is taken to be.
 fn received_by(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
     let own = setup.value("myhostname").to_owned();
     let overridden = setup.services.iter().filter_map(|service| service.own("myhostname"));
@@ -197,7 +197,7 @@ fn mailbox_command(command: &MailboxCommand, ours: &ExpectedPostfix, remarks: &m
     }
 }
 
-/// As [`time_limit`], for a command that waits for the server's answer.
+/// Like [`time_limit`], for a command that waits for the server's answer.
 fn by_server_in_time(limit: &str, remarks: &mut Remarks) {
     let most = TIME_FOR_THE_SERVER.as_secs();
     if seconds(limit).is_none_or(|secs| secs < most + MARGIN_SECS) {

@@ -53,7 +53,7 @@ struct HostFacts {
     config_file: PathBuf,
     /// Why the program cannot be run, if so.
     cannot_run: Option<String>,
-    /// Accesses that a delivery needs and the transport's user does not have, each in words.
+    /// Accesses that a delivery needs and the transport's user does not have, a phrase each.
     lacks: Vec<String>,
 }
 
@@ -266,7 +266,7 @@ impl PipeTransport {
         }
     }
 
-    /// The attributes that say what becomes of the message.
+    /// The attributes that decide where the message goes and how it looks.
     fn attributes(&self, setup: &Setup, remarks: &mut Remarks) {
         let attributes = &self.attributes;
         let flags = &attributes.flags;
