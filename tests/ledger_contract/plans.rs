@@ -4,6 +4,11 @@
 
 use std::time::Duration;
 
+use onedrop::ledger::{
+    BatchTerms, ForgetWhat, JobChange, JobOutcome, JobRow, JobRun, JobTrigger, LockHolder,
+    LockRequest, LockTheft, LockTry, PurgeWhat,
+};
+
 use super::*;
 use onedrop::ledger::{FailureFilter, MessagePart, Numbered};
 
@@ -439,5 +444,201 @@ fn pages_read_what_they_show_on_mariadb() {
     for (what, bound, ask) in reports(&host) {
         let most = most_of(&|| ask());
         assert!(most < bound, "{what}: {most} rows");
+    }
+}
+
+/// Beside those of [`MANY`]: bytes of each message, locks, and runs of one job.
+const MANY_BESIDE: &str = "
+INSERT INTO onedrop_raw (message_id, bytes) SELECT id, '\\x00' FROM onedrop_message;
+INSERT INTO onedrop_kept (message_id, why, bytes)
+SELECT id, 'full', '\\x00' FROM onedrop_message ORDER BY id DESC LIMIT 3;
+INSERT INTO onedrop_unsettled (copy_id, look_at)
+SELECT id, clock_timestamp() FROM onedrop_copy ORDER BY id LIMIT 3;
+INSERT INTO onedrop_lock (name_hash, slot, name, epoch)
+SELECT decode(md5(n::text) || md5(n::text), 'hex'), 1, 'lock' || n, 1
+FROM generate_series(1, 20000) n;
+INSERT INTO onedrop_lock_lease (name_hash, slot, epoch) SELECT name_hash, 1, 1 FROM onedrop_lock;
+INSERT INTO onedrop_job_run (job, due_at, try, triggered_by, epoch, host, pid, started_at, ended_at,
+    outcome, output, reason, last_due_at, occurrences, begin_value)
+SELECT j.name, clock_timestamp() - n * interval '1 hour', 1, 'schedule', 1, 'mx1', 1,
+    clock_timestamp() - n * interval '1 hour', clock_timestamp() - n * interval '1 hour', 'ok', '',
+    '', clock_timestamp(), 1, '\\x00'
+FROM onedrop_job j, generate_series(1, 20000) n WHERE j.name = 'nightly';
+VACUUM (ANALYZE) onedrop_raw, onedrop_kept, onedrop_unsettled, onedrop_lock, onedrop_lock_lease,
+    onedrop_job, onedrop_job_run;";
+
+const MANY_BESIDE_ON_MARIADB: &str = "
+INSERT INTO onedrop_raw (message_id, position, bytes, kept_at)
+SELECT id, 0, '', recorded_at FROM onedrop_message;
+INSERT INTO onedrop_kept (message_id, why, kept_at)
+SELECT id, 'full', UTC_TIMESTAMP(6) FROM onedrop_message ORDER BY id DESC LIMIT 3;
+INSERT IGNORE INTO onedrop_unsettled (copy_id, look_at)
+SELECT id, UTC_TIMESTAMP(6) FROM onedrop_copy ORDER BY id LIMIT 3;
+INSERT INTO onedrop_lock (name_hash, slot, name, epoch)
+SELECT UNHEX(SHA2(seq, 256)), 1, CONCAT('lock', seq), 1 FROM seq_1_to_20000;
+INSERT INTO onedrop_lock_lease (name_hash, slot, epoch) SELECT name_hash, 1, 1 FROM onedrop_lock;
+INSERT INTO onedrop_job_run (job, due_at, try, triggered_by, epoch, host, pid, started_at, ended_at,
+    outcome, output, reason, last_due_at, occurrences, begin_value)
+SELECT 'nightly', UTC_TIMESTAMP(3) - INTERVAL seq HOUR, 1, 'schedule', 1, 'mx1', 1,
+    UTC_TIMESTAMP(3) - INTERVAL seq HOUR, UTC_TIMESTAMP(3) - INTERVAL seq HOUR, 'ok', '', '',
+    UTC_TIMESTAMP(3), 1, RANDOM_BYTES(16)
+FROM seq_1_to_20000;
+ANALYZE TABLE onedrop_raw, onedrop_kept, onedrop_unsettled, onedrop_lock, onedrop_lock_lease,
+    onedrop_job, onedrop_job_run";
+
+/// Tables that grow with the mail, the locks or the runs.
+const LARGE: [&str; 7] = [
+    "onedrop_message",
+    "onedrop_copy",
+    "onedrop_attempt",
+    "onedrop_raw",
+    "onedrop_lock",
+    "onedrop_lock_lease",
+    "onedrop_job_run",
+];
+
+impl Host {
+    fn has_a_job(&self) {
+        let now = SystemTime::now();
+        let row = JobRow::new("nightly", "@daily UTC".to_owned(), now, now);
+        let value = RandomValue::default();
+        let change = JobChange { seen: None, value, row: &row, added: &[], ended: None };
+        assert!(self.0.change_job(&change, soon()).expect("an answer"));
+    }
+
+    /// What `settle` asks and does.
+    fn settles(&self) {
+        for copies in [self.due(), self.watched(), self.to_settle()] {
+            for copy in copies {
+                assert!(!self.has_namesake(&copy));
+                self.look_again(&copy, Some(Duration::from_secs(60)));
+                self.look_again(&copy, None);
+            }
+        }
+        let hour = Duration::from_secs(3600);
+        let window = Window { since: SystemTime::now() - hour, all: true };
+        let copies = self.copies_by(&window, 500);
+        let copy = copies.first().expect("a copy");
+        assert!(self.settle(copy, &uid(77)));
+        let claim = Claim {
+            copy: copy.copy,
+            epoch: copy.epoch,
+            in_doubt: false,
+            looks_back: false,
+            value: copy.value,
+        };
+        assert!(self.leave_to_sender(&claim, Some(&uid(77)), &uid(78)));
+    }
+
+    /// What `purge`, `forget` and `replay` do, 50 at a time.
+    fn forgets(&self) {
+        let old = Duration::from_secs(19 * 86_400);
+        for dry_run in [true, false] {
+            let how = BatchTerms { limit: 50, dry_run };
+            for what in [PurgeWhat::Kept, PurgeWhat::Facts, PurgeWhat::Messages] {
+                self.batch(what, old, None, how);
+            }
+            let this = ForgetWhat::Message("<nobody@example.org>");
+            self.0.forget(this, 0, how, soon()).expect("forgotten");
+        }
+        assert!(self.0.next_raw(UNIX_EPOCH, 0, soon()).expect("an answer").is_some());
+        self.0.remembered(soon()).expect("an answer");
+    }
+
+    fn locks(&self) {
+        let name = "lock".parse().expect("a name");
+        let holder = LockHolder {
+            host: "mx1".to_owned(),
+            pid: 1,
+            command: "true".to_owned(),
+            note: String::new(),
+            slots: 1,
+        };
+        let lease = Duration::from_secs(60);
+        let request = LockRequest {
+            name: &name,
+            slots: &[1],
+            owner: RandomValue::default(),
+            lease,
+            holder: &holder,
+        };
+        let claim = || match self.0.take_lock(&request, soon()).expect("an answer") {
+            LockTry::Taken { claim, .. } => claim,
+            LockTry::Busy(rows) => panic!("busy: {rows:?}"),
+        };
+        let first = claim();
+        assert!(self.0.renew_lock(&first, lease, soon()).expect("an answer"));
+        assert!(self.0.release_lock(&first, soon()).expect("an answer"));
+        let value = RandomValue::default();
+        claim();
+        let theft = LockTheft { name: &name, slot: 1, force: true, value, note: "" };
+        assert!(self.0.steal_lock(&theft, soon()).expect("an answer").is_some());
+    }
+
+    fn works(&self) {
+        let (row, due) = (self.0.jobs(soon()).expect("jobs").jobs.remove(0), SystemTime::now());
+        let begun = JobRun::new("nightly", due, JobTrigger::Schedule, due);
+        let value = RandomValue::default();
+        let added = std::slice::from_ref(&begun);
+        let change = JobChange { seen: Some(row.revision), value, row: &row, added, ended: None };
+        assert!(self.0.change_job(&change, soon()).expect("an answer"));
+        let (outcome, ended_at) = (Some(JobOutcome::Ok), Some(due));
+        let ended = JobRun { outcome, ended_at, ..begun.clone() };
+        let seen = Some(row.revision + 1);
+        let value = RandomValue::default();
+        let change = JobChange { seen, value, row: &row, added: &[], ended: Some(&ended) };
+        assert!(self.0.change_job(&change, soon()).expect("an answer"));
+        assert_eq!(self.0.last_try("nightly", due, soon()).expect("an answer"), 1);
+        assert_eq!(self.0.job_runs("nightly", 50, soon()).expect("runs").len(), 50);
+        let old = Duration::from_secs(30 * 86_400);
+        assert_eq!(self.0.prune_job_runs(old, 50, soon()).expect("an answer"), 50);
+    }
+}
+
+#[test]
+fn settle_purge_locks_and_jobs_read_by_indexes() {
+    let rig = PostgresRig::with(
+        "session_preload_libraries = 'auto_explain'\nauto_explain.log_min_duration = 0\n\
+         auto_explain.log_analyze = on\n",
+    );
+    let host = Host::of(&rig);
+    host.confirm(&host.claim(&mail("model"), &inbox()), &uid(1));
+    host.has_a_job();
+    for statement in MANY.split_inclusive(';').chain(MANY_BESIDE.split_inclusive(';')) {
+        rig.postgres.psql(statement);
+    }
+    for work in [Host::settles, Host::forgets, Host::locks, Host::works] {
+        let begun = rig.postgres.whole_log().len();
+        work(&host);
+        let log = rig.postgres.whole_log().split_off(begun);
+        assert!(log.matches("plan:").count() > 2, "{log}");
+        for table in LARGE {
+            assert!(!log.contains(&format!("Seq Scan on {table} ")), "{table}: {log}");
+        }
+        let most = most_rows(&log);
+        assert!(most.is_some_and(|most| most < 1200), "{most:?} rows: {log}");
+    }
+}
+
+#[test]
+fn settle_purge_locks_and_jobs_read_by_indexes_on_mariadb() {
+    let rig = MariadbRig::with(&[
+        "--slow-query-log=1",
+        "--slow-query-log-file=slow.log",
+        "--long-query-time=0",
+        "--log-slow-verbosity=query_plan,explain",
+    ]);
+    let host = Host::of(&rig);
+    host.confirm(&host.claim(&mail("model"), &inbox()), &uid(1));
+    host.has_a_job();
+    rig.sql(MANY_ON_MARIADB);
+    rig.sql(MANY_BESIDE_ON_MARIADB);
+    for work in [Host::settles, Host::forgets, Host::locks, Host::works] {
+        let begun = rig.mariadb.data_file("slow.log").len();
+        work(&host);
+        let log = rig.mariadb.data_file("slow.log").split_off(begun);
+        let rows = |part: &str| part.split_whitespace().next()?.parse::<u64>().ok();
+        let most = log.split("Rows_examined: ").skip(1).filter_map(rows).max();
+        assert!(most.is_some_and(|most| most < 2400), "{most:?} rows: {log}");
     }
 }
