@@ -37,19 +37,19 @@ mail-followup-to mail-reply-to autocrypt disposition-notification-to return-rece
 CLAIMS = [
     (
         "a lease of another boot is over",
-        SQLITE_CLOCK, "ELSE {lease_ms} / 1000.0 END", "ELSE 0 END",
+        SQLITE_CLOCK, '" ELSE ", $lease_ms, " / 1000.0 END)"', '" ELSE 0 END)"',
     ),
     (
         "a lease of another boot counts as if it were of this one",
-        SQLITE_CLOCK, "ELSE {lease_ms} / 1000.0 END", "ELSE {until} END",
+        SQLITE_CLOCK, '" ELSE ", $lease_ms, " / 1000.0 END)"', '" ELSE ", $until, " END)"',
     ),
     (
         "a lease that may be of this boot is taken for another's",
-        SQLITE_CLOCK, "THEN max({until}, {lease_ms} / 1000.0)", "THEN {lease_ms} / 1000.0",
+        SQLITE_CLOCK, '" THEN max(", $until, ", ", $lease_ms, " / 1000.0)"', '" THEN ", $lease_ms, " / 1000.0"',
     ),
     (
         "a lease of another boot ends sooner than its length after the boot",
-        SQLITE_CLOCK, "max({until}, {lease_ms} / 1000.0)", "{until}",
+        SQLITE_CLOCK, '" THEN max(", $until, ", ", $lease_ms, " / 1000.0)"', '" THEN ", $until',
     ),
     (
         "a lease counts by the wall clock",
@@ -164,13 +164,13 @@ IDENTITIES = [
     ),
 ]
 
-POSTGRES_LOCKS, GUARDIAN = "crates/ledger/src/postgres/locks.rs", "crates/locks/src/lock/guardian.rs"
+POSTGRES, GUARDIAN = "crates/ledger/src/postgres/dialect.rs", "crates/locks/src/lock/guardian.rs"
 FENCE = "crates/ledger/src/migrations/postgres/0010_base.sql"
 
 LOCKS = [
     (
         "a lock's lease ends as it begins",
-        POSTGRES_LOCKS, "clock_timestamp() + $4 *", "clock_timestamp() + 0 * $4 *",
+        POSTGRES, "lease_until = clock_timestamp() + @ *", "lease_until = clock_timestamp() + 0 * @ *",
     ),
     (
         "a lock's guardian heeds no end of the lease",
@@ -187,19 +187,19 @@ LOCKS = [
     ("a lock's fence only warns", FENCE, "RAISE EXCEPTION 'the lock", "RAISE NOTICE 'the lock"),
 ]
 
-SQLITE_JOBS, SQLITE_LOCKS = "crates/ledger/src/sqlite/jobs.rs", "crates/ledger/src/sqlite/locks.rs"
+JOBS_SQL, SQLITE = "crates/ledger/src/sql/jobs.rs", "crates/ledger/src/sqlite/dialect.rs"
 
 # The lock and the unique key hide it from the ticks.
 JOB_ROWS = [
     (
         "a job's row is changed whatever it says",
-        SQLITE_JOBS, "REVISION, [name])? != seen {", "REVISION, [name])? != seen && false {",
+        JOBS_SQL, "is_made || !is_as_seen ||", "is_made || !is_as_seen && false ||",
     ),
 ]
 JOBS = [
     (
         "a job's lock ends as it begins",
-        SQLITE_LOCKS, "let until = boot.secs + lease.as_secs_f64();", "let until = boot.secs;",
+        SQLITE, "lease_until = :boot + @,", "lease_until = :boot + 0 * @,",
     ),
 ]
 

@@ -1,6 +1,6 @@
 //! The ledger in SQL: `postgres`, `mariadb` and `sqlite`, each the sessions of one engine behind
 //! `pooled`. All run the ledger's contract suite. `sql` is what they have alike: statements, and
-//! what is asked by them. `locks`, `pages`, `rows` and `trace` read an engine's rows into the
+//! what is asked by them. `pages`, `rows` and `trace` read an engine's rows into the
 //! port's values.
 //!
 //! An engine knows the port (`onedrop_core::ledger`), the network and this; no other.
@@ -8,8 +8,6 @@
 mod doubts;
 mod facts;
 mod given_up;
-mod jobs;
-mod locks;
 #[cfg(feature = "mariadb")]
 pub mod mariadb;
 mod pages;

@@ -24,10 +24,8 @@ mod connection;
 mod dialect;
 mod durability;
 mod errors;
-mod jobs;
 mod kept;
 mod link;
-mod locks;
 mod newly;
 mod pages;
 mod receipts;
@@ -35,11 +33,9 @@ mod record;
 mod retention;
 mod schema;
 mod session;
-mod settling;
 mod statement;
 mod target;
 mod trace;
-mod verify;
 
 pub use target::MariadbSettings;
 

@@ -25,20 +25,16 @@ mod connection;
 mod dialect;
 mod durability;
 mod errors;
-mod jobs;
 mod link;
-mod locks;
 mod metered;
 mod migrate;
 mod pages;
 mod retention;
 mod schema;
 mod session;
-mod settling;
 mod target;
 mod together;
 mod trace;
-mod verify;
 
 pub use target::PostgresSettings;
 

@@ -4,16 +4,21 @@
 //! with the answers stands here.
 
 mod dialect;
+mod jobs;
+mod locks;
 mod overview;
 mod proof;
+pub(crate) mod settling;
 mod statement;
+pub(crate) mod verify;
 
+pub(crate) use dialect::ACCOUNTS;
 pub use dialect::Dialect;
 pub use statement::{Sql, Value};
 pub(crate) use statement::{sql, values};
 
 use crate::Session;
-use crate::rows::{Cell, SqlRow};
+use crate::rows::{self, Cell, SqlRow};
 use onedrop_core::ledger::LedgerError;
 
 /// What a session of an SQL engine does with statements. Each call is one round trip, if the engine
@@ -42,6 +47,16 @@ pub trait SqlSession: Session {
     /// Ends the open transaction, if any; nothing of it stands.
     fn rollback(&mut self) -> Result<(), LedgerError>;
 
+    /// Opens the session again if it has died unseen: before a call that is never made twice.
+    fn revive(&mut self) -> Result<(), LedgerError>;
+
+    /// Whether a statement was refused because a row with its key is there.
+    fn is_duplicate(error: &LedgerError) -> bool;
+
+    /// What is kept of a message, which may be longer than one answer. `None`: nothing, or no
+    /// longer.
+    fn bytes_of(&mut self, message: i64, kept: Kept) -> Result<Option<Vec<u8>>, LedgerError>;
+
     /// The rows of one query.
     fn rows(&mut self, query: &Sql<'_>) -> Result<Vec<Self::Row>, LedgerError> {
         let answers = SqlSession::read(self, std::slice::from_ref(query))?;
@@ -60,10 +75,20 @@ pub trait SqlSession: Session {
         Ok(answers.first().map_or(0, |answer| answer.count))
     }
 
-    /// The same, for what is said again soon: where a commit waits for a disk, this one need not.
+    /// The same, where the commit need not be on a disk: a crash may undo it, and nothing that was
+    /// committed before.
     fn change_unsynced(&mut self, statement: &Sql<'_>) -> Result<u64, LedgerError> {
         self.change(statement)
     }
+}
+
+/// Bytes of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// For shared copies that are not placed (`onedrop_kept`).
+    ForCopies,
+    /// As received (`onedrop_raw`).
+    Raw,
 }
 
 /// What came back of one statement.
@@ -74,4 +99,47 @@ pub struct Answer<R> {
     /// How many rows a statement inserted, deleted, or meant to change, also where they were so
     /// before. Of a query nothing.
     pub count: u64,
+}
+
+/// Runs statements by `run` ([`SqlSession::read`] or [`SqlSession::begin`]), in a ledger whose
+/// schema goes with the session's program; what came back of each.
+///
+/// # Errors
+/// [`LedgerError::Version`] where it does not.
+fn checked<'a, S: SqlSession>(
+    session: &mut S,
+    run: impl FnOnce(&mut S, &[Sql<'a>]) -> Result<Vec<Answer<S::Row>>, LedgerError>,
+    statements: impl IntoIterator<Item = Sql<'a>>,
+) -> Result<Vec<Answer<S::Row>>, LedgerError> {
+    let version = sql!("SELECT {int(version)}, {int(oldest_program)} FROM onedrop_ledger");
+    let all: Vec<Sql<'a>> = [version].into_iter().chain(statements).collect();
+    let mut answers = match run(session, &all) {
+        // Another schema may have no such table.
+        Err(LedgerError::Refused(why)) => {
+            session.schema_version()?.check()?;
+            return Err(LedgerError::Refused(why));
+        }
+        answers => answers?,
+    };
+    let ledger = rows_at(&answers, 0).first().ok_or_else(rows::no_ledger)?;
+    if let Err(error) = session.program().sees(ledger.cell(0)?, ledger.cell(1)?).check() {
+        session.rollback()?;
+        return Err(error.into());
+    }
+    Ok(answers.split_off(1))
+}
+
+/// The rows of a statement.
+fn rows_at<R>(answers: &[Answer<R>], at: usize) -> &[R] {
+    answers.get(at).map_or(&[], |answer| answer.rows.as_slice())
+}
+
+/// The first column of its first row.
+fn first<T: Cell, R: SqlRow>(answers: &[Answer<R>], at: usize) -> Result<Option<T>, LedgerError> {
+    rows_at(answers, at).first().map(|row| row.cell(0)).transpose()
+}
+
+/// Whether it has changed a row.
+fn has_changed<R>(answers: &[Answer<R>], at: usize) -> bool {
+    answers.get(at).is_some_and(|answer| answer.count > 0)
 }

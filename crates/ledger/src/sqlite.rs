@@ -39,8 +39,6 @@ mod copies;
 mod dialect;
 mod durability;
 mod file;
-mod jobs;
-mod locks;
 mod migrate;
 mod pages;
 #[cfg(test)]
@@ -49,9 +47,7 @@ mod reading;
 mod record;
 mod retention;
 mod schema;
-mod settling;
 mod trace;
-mod verify;
 
 pub use account::SqliteAccounts;
 use clock::HostClocks;

@@ -2,12 +2,13 @@
 
 use mysql_async::Row;
 
-use super::connection::MariadbSession;
-use super::statement::SqlBatch;
-use crate::sql::{Answer, Dialect, Sql, SqlSession};
+use super::connection::{MariadbSession, first};
+use super::errors;
+use super::statement::{SqlBatch, values};
+use crate::sql::{Answer, Dialect, Kept, Sql, SqlSession};
 use onedrop_core::ledger::LedgerError;
 
-const DIALECT: Dialect = Dialect(&[
+pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", "UTC_TIMESTAMP(6)"),
     ("secs", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', @) / 1000000"),
     ("whole", "TIMESTAMPDIFF(SECOND, '1970-01-01', @)"),
@@ -24,11 +25,28 @@ const DIALECT: Dialect = Dialect(&[
     ("ended_ms", "NULL"),
     ("later", "TIMESTAMPADD(MICROSECOND, 1000000 * @, UTC_TIMESTAMP(6))"),
     ("int", "@"),
+    ("millis", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', @) DIV 1000"),
     ("true", "TRUE"),
     ("false", "FALSE"),
     ("has", "LOCATE(LOWER(@2), LOWER(@)) > 0"),
     ("upsert", "ON DUPLICATE KEY UPDATE"),
     ("new", "VALUES(@)"),
+    ("same", "@ <=> @2"),
+    ("hashed", "@ = @2"),
+    ("locked", "FOR UPDATE"),
+    ("locked_at_once", "FOR UPDATE NOWAIT"),
+    ("locked_or_left", "FOR UPDATE SKIP LOCKED"),
+    ("lease_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @leased_until) / 1000000"),
+    ("lock_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @lease_until) / 1000000"),
+    ("lock_lasts", "lease_until = TIMESTAMPADD(MICROSECOND, 1000000 * @, UTC_TIMESTAMP(6))"),
+    ("with_copies", "STRAIGHT_JOIN onedrop_copy c ON @"),
+    // To the last copy of each account (Using index for group-by): nothing brings the server to
+    // begin each account's part of the index in the middle.
+    (
+        "accounts",
+        "SELECT account FROM onedrop_copy WHERE account > @
+         GROUP BY account HAVING MAX(message_id) >= @2 ORDER BY account",
+    ),
 ]);
 
 impl SqlSession for MariadbSession {
@@ -60,6 +78,36 @@ impl SqlSession for MariadbSession {
 
     fn rollback(&mut self) -> Result<(), LedgerError> {
         MariadbSession::rollback(self)
+    }
+
+    fn revive(&mut self) -> Result<(), LedgerError> {
+        MariadbSession::revive(self)
+    }
+
+    fn is_duplicate(error: &LedgerError) -> bool {
+        errors::is_duplicate(error)
+    }
+
+    fn bytes_of(&mut self, message: i64, kept: Kept) -> Result<Option<Vec<u8>>, LedgerError> {
+        let (whole, pieces) = match kept {
+            Kept::ForCopies => (
+                "SELECT 1 FROM onedrop_kept WHERE message_id = ?1",
+                "SELECT bytes FROM onedrop_kept_bytes WHERE message_id = ?1 AND position = ?2",
+            ),
+            Kept::Raw => (
+                "SELECT 1 FROM onedrop_raw WHERE message_id = ?1 AND position = 0",
+                "SELECT bytes FROM onedrop_raw WHERE message_id = ?1 AND position = ?2",
+            ),
+        };
+        let mut bytes = Vec::new();
+        for position in 0i64.. {
+            match first::<Vec<u8>>(&self.query(pieces, values![message, position])?)? {
+                Some(piece) => bytes.extend(piece),
+                None => break,
+            }
+        }
+        // All pieces go at once: where something is there still, it was read whole.
+        Ok(first::<i64>(&self.query(whole, values![message])?)?.map(|_| bytes))
     }
 }
 

@@ -98,26 +98,6 @@ pub(super) fn kept(
     first(&connection.query(WHY, values![message])?)
 }
 
-/// The bytes that are kept, piece by piece: one answer need not hold them all.
-pub(super) fn kept_bytes(
-    connection: &mut MariadbSession,
-    message: i64,
-) -> Result<Option<Vec<u8>>, LedgerError> {
-    if kept(connection, message)?.is_none() {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    let sql = "SELECT bytes FROM onedrop_kept_bytes WHERE message_id = ?1 AND position = ?2";
-    for position in 0i64.. {
-        match first::<Vec<u8>>(&connection.query(sql, values![message, position])?)? {
-            Some(piece) => bytes.extend(piece),
-            None => break,
-        }
-    }
-    // They may have gone meanwhile, all at once.
-    Ok(kept(connection, message)?.map(|_| bytes))
-}
-
 /// Where the copy stands.
 const DUE: &str = "
 SELECT placed_at IS NOT NULL, uid_validity, uid, file_name,

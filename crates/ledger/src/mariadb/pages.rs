@@ -7,12 +7,13 @@ use mysql_async::Row;
 
 use super::MariadbLedger;
 use super::attempts::INDEXED;
+use super::dialect::DIALECT;
 use super::statement::{Value, list, values};
 use super::trace::{story, with_times};
-use super::verify;
 use crate::doubts;
 use crate::pages::{self};
 use crate::rows;
+use crate::sql::verify;
 use onedrop_core::ledger::{
     ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -190,7 +191,7 @@ impl Pages for MariadbLedger {
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let sql = UNPLACED.replace("{copy}", &verify::copy());
+        let sql = UNPLACED.replace("{copy}", &DIALECT.spell(&verify::copy()));
         let values = values![messages.start, messages.end, limit];
         self.lines(until, &sql, values, rows::copy_on_record)
     }
@@ -203,7 +204,7 @@ impl Pages for MariadbLedger {
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let sql = UNSETTLED
             .replace("{wants_a_look}", doubts::WANTS_A_LOOK)
-            .replace("{copy}", &verify::copy());
+            .replace("{copy}", &DIALECT.spell(&verify::copy()));
         self.lines(until, &sql, values![after, limit], rows::copy_on_record)
     }
 

@@ -4,10 +4,11 @@ use postgres::Row;
 use postgres::types::Type;
 
 use super::connection::{Connection, Statement, TransactionMode};
-use crate::sql::{Answer, Dialect, Sql, SqlSession, Value};
+use crate::rows::SqlRow;
+use crate::sql::{ACCOUNTS, Answer, Dialect, Kept, Sql, SqlSession, Value};
 use onedrop_core::ledger::LedgerError;
 
-const DIALECT: Dialect = Dialect(&[
+pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", "clock_timestamp()"),
     ("secs", "extract(epoch FROM @)::float8"),
     ("whole", "extract(epoch FROM @)::bigint"),
@@ -24,11 +25,25 @@ const DIALECT: Dialect = Dialect(&[
     ("ended_ms", "c.attempt_ms"),
     ("later", "(clock_timestamp() + @ * interval '1 second')"),
     ("int", "(@)::bigint"),
+    ("millis", "(extract(epoch FROM @) * 1000)::bigint"),
     ("true", "true"),
     ("false", "false"),
     ("has", "position(lower(@2) IN lower(@)) > 0"),
     ("upsert", "ON CONFLICT (@) DO UPDATE SET"),
     ("new", "excluded.@"),
+    ("same", "@ IS NOT DISTINCT FROM @2"),
+    ("hashed", "@ = @2"),
+    ("locked", "FOR UPDATE OF @"),
+    ("locked_at_once", "FOR UPDATE OF @ NOWAIT"),
+    ("locked_or_left", "FOR UPDATE OF @ SKIP LOCKED"),
+    ("lease_left", "extract(epoch FROM @leased_until - clock_timestamp())::float8"),
+    ("lock_left", "extract(epoch FROM @lease_until - clock_timestamp())::float8"),
+    ("lock_lasts", "lease_until = clock_timestamp() + @ * interval '1 second'"),
+    // OFFSET keeps the server from joining all copies where it does not know how few rows there are
+    // to join them to.
+    ("with_copies", "CROSS JOIN LATERAL (SELECT * FROM onedrop_copy c WHERE @ OFFSET 0) c"),
+    // A subquery with a LIMIT is asked for each account; EXISTS may become a join of whole tables.
+    ("accounts", ACCOUNTS),
 ]);
 
 impl SqlSession for Connection {
@@ -63,7 +78,52 @@ impl SqlSession for Connection {
     fn rollback(&mut self) -> Result<(), LedgerError> {
         Connection::rollback(self)
     }
+
+    fn change_unsynced(&mut self, statement: &Sql<'_>) -> Result<u64, LedgerError> {
+        // The commit waits for no disk and no standby.
+        let unsynced = Statement::new("SET LOCAL synchronous_commit = off");
+        Connection::rollback(self)?;
+        let all = [unsynced, self::statement(statement)];
+        let answers = self.send_and_end(TransactionMode::Write, &all)?;
+        Ok(answers.last().map_or(0, |answer| answer.count))
+    }
+
+    fn revive(&mut self) -> Result<(), LedgerError> {
+        // `renew` has looked.
+        Ok(())
+    }
+
+    fn is_duplicate(error: &LedgerError) -> bool {
+        // unique_violation
+        matches!(error, LedgerError::Refused(why) if why.starts_with("23505"))
+    }
+
+    fn bytes_of(&mut self, message: i64, kept: Kept) -> Result<Option<Vec<u8>>, LedgerError> {
+        let table = match kept {
+            Kept::ForCopies => "onedrop_kept",
+            Kept::Raw => "onedrop_raw",
+        };
+        let sql = format!(
+            "SELECT substring(bytes FROM $2 FOR {PIECE_BYTES}) FROM {table} WHERE message_id = $1"
+        );
+        let mut bytes: Vec<u8> = Vec::new();
+        loop {
+            let from = i32::try_from(bytes.len() + 1).unwrap_or(i32::MAX);
+            let piece = Statement::new(&*sql).with(message, Type::INT8).with(from, Type::INT4);
+            let rows = self.query(piece)?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let piece: Vec<u8> = row.cell(0)?;
+            let is_last = piece.len() < PIECE_BYTES;
+            bytes.extend(piece);
+            if is_last {
+                return Ok(Some(bytes));
+            }
+        }
+    }
 }
+
+/// Bytes of a message that are asked for at a time: an answer is bounded, a message is not.
+const PIECE_BYTES: usize = 4 * 1024 * 1024;
 
 fn spelt<'a>(statements: &'a [Sql<'_>]) -> Vec<Statement<'a>> {
     statements.iter().map(statement).collect()
@@ -76,7 +136,10 @@ fn statement<'a>(sql: &'a Sql<'_>) -> Statement<'a> {
         Value::Seconds(secs) => statement.with(*secs, Type::FLOAT8),
         Value::Flag(flag) => statement.with(*flag, Type::BOOL),
         Value::Bytes(bytes) => statement.with(bytes.as_deref(), Type::BYTEA),
-        Value::Text(text) => statement.with(text.as_deref(), Type::TEXT),
+        // Text in Postgres cannot hold NUL.
+        Value::Text(text) => {
+            statement.with(text.as_deref().map(|text| text.replace('\0', "\u{FFFD}")), Type::TEXT)
+        }
         Value::Time(time) => statement.with(*time, Type::TIMESTAMPTZ),
     })
 }

@@ -11,11 +11,12 @@ use postgres::types::Type;
 use super::PostgresLedger;
 use super::columns::INDEXED;
 use super::connection::Statement;
+use super::dialect::DIALECT;
 use super::trace::{story, with_times};
-use super::verify;
 use crate::doubts;
 use crate::pages::{self};
 use crate::rows;
+use crate::sql::verify;
 use onedrop_core::ledger::{
     ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -231,7 +232,7 @@ impl Pages for PostgresLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let statement = || {
-            Statement::new(UNPLACED.replace("{copy}", &verify::copy()))
+            Statement::new(UNPLACED.replace("{copy}", &DIALECT.spell(&verify::copy())))
                 .with(messages.start, Type::INT8)
                 .with(messages.end, Type::INT8)
                 .with(i64::from(limit), Type::INT8)
@@ -249,7 +250,7 @@ impl Pages for PostgresLedger {
             Statement::new(
                 UNSETTLED
                     .replace("{wants_a_look}", doubts::WANTS_A_LOOK)
-                    .replace("{copy}", &verify::copy()),
+                    .replace("{copy}", &DIALECT.spell(&verify::copy())),
             )
             .with(after, Type::INT8)
             .with(i64::from(limit), Type::INT8)

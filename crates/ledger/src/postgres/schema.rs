@@ -8,23 +8,6 @@ use super::connection::{Connection, Statement};
 use crate::rows::{self, SqlRow};
 use onedrop_core::ledger::{LedgerError, SchemaVersion};
 
-/// Whether a program of the version in this parameter may use the ledger, within a statement, as
-/// [`SchemaVersion::fits`] says.
-macro_rules! fits {
-    ($program:literal) => {
-        concat!(
-            "EXISTS (SELECT FROM onedrop_ledger WHERE version BETWEEN ",
-            $program,
-            " - 1 AND ",
-            $program,
-            " + 1 AND oldest_program <= ",
-            $program,
-            ")"
-        )
-    };
-}
-pub(super) use fits;
-
 /// SQLSTATE undefined_table and undefined_function.
 const NOT_THERE: [&str; 2] = ["42P01", "42883"];
 
@@ -61,32 +44,6 @@ pub(super) fn version(connection: &mut Connection) -> Result<SchemaVersion, Ledg
 fn seen(connection: &Connection, row: Option<&Row>) -> Result<SchemaVersion, LedgerError> {
     let row = row.ok_or_else(rows::no_ledger)?;
     Ok(connection.program().sees(row.cell(0)?, row.cell(1)?))
-}
-
-/// Runs statements by `run` ([`Connection::read`] or [`Connection::write`]) on tables of a schema
-/// that goes with this program; each one's rows.
-///
-/// # Errors
-/// [`LedgerError::Version`] where it does not. A statement that writes must not do so there by
-/// itself ([`fits!`]).
-pub(super) fn checked<'a>(
-    connection: &mut Connection,
-    run: impl FnOnce(&mut Connection, &[Statement<'a>]) -> Result<Vec<Vec<Row>>, LedgerError>,
-    statements: impl IntoIterator<Item = Statement<'a>>,
-) -> Result<Vec<Vec<Row>>, LedgerError> {
-    let all: Vec<_> = [Statement::new(VERSION)].into_iter().chain(statements).collect();
-    let mut answers = match run(connection, &all) {
-        // An older schema has no such table.
-        Err(LedgerError::Refused(why)) if is_of_another(&why) => {
-            version(connection)?.check()?;
-            return Err(LedgerError::Refused(why));
-        }
-        answers => answers?.into_iter(),
-    };
-    let missing = || LedgerError::Broken("a statement without an answer".to_owned());
-    let versions = answers.next().ok_or_else(missing)?;
-    seen(connection, versions.first())?.check()?;
-    Ok(answers.collect())
 }
 
 /// [`Session::shared_config`](crate::session::Session::shared_config).

@@ -19,16 +19,43 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{lease_end}`, `{lease_now}`: when the lease of a copy `c` ends, and the time by the clock
 ///   that leases go by;
 /// - `{int(x)}`: a whole number of any width, to be read as `i64`;
+/// - `{millis(t)}`: a time as whole milliseconds since 1970;
 /// - `{true}`, `{false}`;
 /// - `{copy_of(id)}`, `{message_of(id)}`: behind the few rows of a FROM clause, joins the copy `c`
 ///   or message `m` of each; an engine is kept from reading all copies or messages for them;
 /// - `{ended}`, `{ended_ms}`: the attempt whose end the row of a copy `c` tells, and how long it
 ///   took; NULL where the attempt's row says so itself;
+/// - `{same(a, b)}`: whether two values are equal, or both null;
+/// - `{hashed(column, hash)}`: whether a message's hash is this one, by the index of hashes;
 /// - `{has(text, part)}`: whether a text holds a part, in any case;
-/// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow,
-///   in which `{new(column)}` is what was to be inserted.
+/// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow, in
+///   which `{new(column)}` is what was to be inserted;
+/// - `{locked(t)}`, at the end of a query: its rows of the table `t` stay locked until the
+///   transaction ends; `{locked_at_once(t)}` fails where another has locked them,
+///   `{locked_or_left(t)}` leaves those out. SQLite locks the whole file to write;
+/// - `{lease_left(c.)}`: the seconds that are left of a copy's lease, below 0 where it is over, null
+///   where it was given back; `{lock_left(l.)}`: of a lock's. They count by the clock of leases;
+/// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts so many seconds from now.
+///
+/// What planners need to be told:
+/// - `{with_copies(condition)}`, in place of a join: for each row of what stands before it, the
+///   copies `c` that meet the condition, by an index;
+/// - `{accounts(account, message)}`: accounts from behind this one on, in their order, that have a
+///   copy of this message or a later one; from one account to the next by the index.
 #[derive(Debug)]
 pub struct Dialect(pub &'static [(&'static str, &'static str)]);
+
+/// `{accounts}`, where a recursive query stops when its rows are no longer wanted.
+pub(crate) const ACCOUNTS: &str = "
+    WITH RECURSIVE every (account) AS (
+        SELECT min(account) FROM onedrop_copy WHERE account > @
+        UNION ALL
+        SELECT (SELECT min(c.account) FROM onedrop_copy c WHERE c.account > every.account)
+        FROM every WHERE every.account IS NOT NULL
+    )
+    SELECT account FROM every WHERE (
+        SELECT c.message_id FROM onedrop_copy c
+        WHERE c.account = every.account AND c.message_id >= @2 LIMIT 1) IS NOT NULL";
 
 /// What all engines spell alike.
 const ALIKE: &[(&str, &str)] = &[("in_doubt", IN_DOUBT), ("wants_a_look", WANTS_A_LOOK)];

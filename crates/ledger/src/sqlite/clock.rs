@@ -75,16 +75,20 @@ fn boot_id(text: &str) -> Result<&str, String> {
     if is_id { Ok(id) } else { Err(format!("{id:?} is no boot's id")) }
 }
 
-/// When the lease in a row ends, in seconds since this boot, as SQL; null where the column `until`
-/// is. `now` and `id` are the parameters of [`BootTime`].
-pub(super) fn lease_end(until: &str, boot_id: &str, lease_ms: &str, now: &str, id: &str) -> String {
-    format!(
-        "(CASE WHEN {until} IS NULL OR {boot_id} = {id} THEN {until}
-               WHEN {until} <= {now} + {lease_ms} / 1000.0
-               THEN max({until}, {lease_ms} / 1000.0)
-               ELSE {lease_ms} / 1000.0 END)"
-    )
+/// When the lease in a row ends, in seconds since this boot, as SQL; null where its column is. `$now`
+/// and `$id` are the values of [`BootTime`].
+macro_rules! lease_end {
+    ($until:literal, $boot_id:literal, $lease_ms:literal, $now:literal, $id:literal) => {
+        concat!(
+            "(CASE WHEN ",
+            concat!($until, " IS NULL OR ", $boot_id, " = ", $id, " THEN ", $until),
+            concat!(" WHEN ", $until, " <= ", $now, " + ", $lease_ms, " / 1000.0"),
+            concat!(" THEN max(", $until, ", ", $lease_ms, " / 1000.0)"),
+            concat!(" ELSE ", $lease_ms, " / 1000.0 END)")
+        )
+    };
 }
+pub(super) use lease_end;
 
 #[cfg(test)]
 mod tests {

@@ -106,9 +106,10 @@ fn claim_copy(
 /// When the lease in a copy's row ends: see [`lease_end`]. `row` is the table's name with a dot, or
 /// empty.
 pub(super) fn copys_lease_end(row: &str, now: &str, boot: &str) -> String {
-    let [until, boot_id, length] =
-        ["leased_until", "lease_boot", "lease_ms"].map(|column| format!("{row}{column}"));
-    lease_end(&until, &boot_id, &length, now, boot)
+    lease_end!("@leased_until", "@lease_boot", "@lease_ms", "{now}", "{boot}")
+        .replace('@', row)
+        .replace("{now}", now)
+        .replace("{boot}", boot)
 }
 
 /// Notes that the copy has to be looked at again at that time (seconds since 1970), or before where

@@ -10,12 +10,13 @@ use rusqlite::types::{ToSql, ToSqlOutput, Value as OwnedCell, ValueRef};
 use rusqlite::{Connection, Row};
 use std::time::Instant;
 
-use super::{Classified, Clocks, SqliteSession};
+use super::clock::lease_end;
+use super::{Classified, Clocks, SqliteSession, first};
 use crate::rows::{self, Cell, SqlRow};
-use crate::sql::{Answer, Dialect, Sql, SqlSession, Value};
-use onedrop_core::ledger::LedgerError;
+use crate::sql::{ACCOUNTS, Answer, Dialect, Kept, Sql, SqlSession, Value};
+use onedrop_core::ledger::{LedgerError, time_millis};
 
-const DIALECT: Dialect = Dialect(&[
+pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", ":now"),
     ("secs", "@"),
     ("whole", "CAST(@ AS INTEGER)"),
@@ -24,7 +25,10 @@ const DIALECT: Dialect = Dialect(&[
     ("before", "(:now - @)"),
     ("since", "(:now - @)"),
     ("ahead_ms", "NULL"),
-    ("lease_end", LEASE_END),
+    (
+        "lease_end",
+        lease_end!("c.leased_until", "c.lease_boot", "c.lease_ms", ":boot", ":boot_id"),
+    ),
     ("lease_now", ":boot"),
     ("copy_of", "CROSS JOIN onedrop_copy c ON c.id = @"),
     ("message_of", "CROSS JOIN onedrop_message m ON m.id = @"),
@@ -32,19 +36,38 @@ const DIALECT: Dialect = Dialect(&[
     ("ended_ms", "c.attempt_ms"),
     ("later", "(:now + @)"),
     ("int", "@"),
+    ("millis", "CAST(round(@ * 1000) AS INTEGER)"),
     ("true", "1"),
     ("false", "0"),
     ("has", "instr(lower(@), lower(@2)) > 0"),
     ("upsert", "ON CONFLICT (@) DO UPDATE SET"),
     ("new", "excluded.@"),
+    ("same", "@ IS @2"),
+    ("hashed", "(substr(@, 1, 8) = substr(@2, 1, 8) AND @ = @2)"),
+    ("locked", ""),
+    ("locked_at_once", ""),
+    ("locked_or_left", ""),
+    (
+        "lease_left",
+        concat!(
+            "(",
+            lease_end!("@leased_until", "@lease_boot", "@lease_ms", ":boot", ":boot_id"),
+            " - :boot)"
+        ),
+    ),
+    (
+        "lock_left",
+        concat!(
+            "(",
+            lease_end!("@lease_until", "@boot_id", "@lease_ms", ":boot", ":boot_id"),
+            " - :boot)"
+        ),
+    ),
+    ("lock_lasts", "lease_until = :boot + @, boot_id = :boot_id"),
+    // CROSS JOIN keeps SQLite from reading all copies.
+    ("with_copies", "CROSS JOIN onedrop_copy c ON @"),
+    ("accounts", ACCOUNTS),
 ]);
-
-/// See [`lease_end`](super::clock::lease_end).
-const LEASE_END: &str = "(CASE WHEN c.leased_until IS NULL OR c.lease_boot = :boot_id
-          THEN c.leased_until
-          WHEN c.leased_until <= :boot + c.lease_ms / 1000.0
-          THEN max(c.leased_until, c.lease_ms / 1000.0)
-          ELSE c.lease_ms / 1000.0 END)";
 
 /// A row that outlives its statement.
 #[derive(Debug)]
@@ -143,6 +166,23 @@ impl SqlSession for SqliteSession {
         self.connection.execute_batch("PRAGMA synchronous = FULL").classified()?;
         changed
     }
+
+    fn revive(&mut self) -> Result<(), LedgerError> {
+        // A file does not die.
+        Ok(())
+    }
+
+    fn is_duplicate(error: &LedgerError) -> bool {
+        matches!(error, LedgerError::Refused(why) if why.starts_with("UNIQUE constraint failed"))
+    }
+
+    fn bytes_of(&mut self, message: i64, kept: Kept) -> Result<Option<Vec<u8>>, LedgerError> {
+        let sql = match kept {
+            Kept::ForCopies => "SELECT bytes FROM onedrop_kept WHERE message_id = ?1",
+            Kept::Raw => "SELECT bytes FROM onedrop_raw WHERE message_id = ?1",
+        };
+        first(&self.connection, sql, [message])
+    }
 }
 
 #[cfg(test)]
@@ -179,13 +219,14 @@ fn run(
     for (at, value) in (1..=statement.parameter_count()).zip(&values) {
         statement.raw_bind_parameter(at, value).classified()?;
     }
-    let before = connection.total_changes();
+    let is_query = statement.readonly();
     let columns = statement.column_count();
     let (mut rows, mut all) = (statement.raw_query(), Vec::new());
     while let Some(row) = rows.next().classified()? {
         all.push(owned(row, columns)?);
     }
-    let count = connection.total_changes().saturating_sub(before);
+    // Without what goes along by a foreign key.
+    let count = if is_query { 0 } else { connection.changes() };
     Ok(Answer { rows: all, count })
 }
 
@@ -201,7 +242,7 @@ impl ToSql for Value<'_> {
             Value::Flag(flag) => flag.map(|flag| ValueRef::Integer(flag.into())),
             Value::Bytes(bytes) => bytes.as_deref().map(ValueRef::Blob),
             Value::Text(text) => text.as_deref().map(|text| ValueRef::Text(text.as_bytes())),
-            Value::Time(time) => time.map(|time| ValueRef::Real(rows::secs(time))),
+            Value::Time(time) => time.map(|time| ValueRef::Real(time_millis(time) as f64 / 1000.0)),
         };
         Ok(ToSqlOutput::Borrowed(cell.unwrap_or(ValueRef::Null)))
     }

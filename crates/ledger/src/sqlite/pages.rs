@@ -6,11 +6,11 @@ use std::time::{Instant, SystemTime};
 use rusqlite::{Params, Row, params};
 
 use super::trace::{story, with_times};
-use super::verify::copies;
 use super::{SqliteLedger, SqliteSession, read};
 use crate::doubts;
 use crate::pages::{self};
 use crate::rows;
+use crate::sql::{SqlSession, sql, verify};
 use onedrop_core::ledger::{
     ActivityRow, AttemptLine, FailureFilter, MessageLine, MessagePart, Numbered, Pages,
 };
@@ -123,6 +123,12 @@ pub(super) fn statements() -> Vec<(&'static str, String)> {
     ]
 }
 
+/// The query for copies that meet the condition.
+fn copies(condition: &str) -> String {
+    let wanted = "FROM wanted {with_copies(c.id = wanted.id)}";
+    verify::copy().replace(wanted, "FROM onedrop_copy c") + condition
+}
+
 fn statement(what: &str) -> String {
     let found = statements().into_iter().find(|(name, _)| *name == what);
     found.map(|(_, sql)| sql).unwrap_or_default()
@@ -211,10 +217,8 @@ impl Pages for SqliteLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         self.call(until, |session| {
-            let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
-            let (from, to, none) = (messages.start, messages.end, None::<i64>);
-            let params = params![from, to, limit, none, none, now, boot.secs, boot.id];
-            lines(session, "unplaced", params, |row| rows::copy_on_record(row))
+            let query = sql!(statement("unplaced"), messages.start, messages.end, limit);
+            session.rows(&query)?.iter().map(rows::copy_on_record).collect()
         })
     }
 
@@ -225,10 +229,8 @@ impl Pages for SqliteLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         self.call(until, |session| {
-            let (now, boot) = (rows::secs(session.clocks.wall()), session.clocks.boot()?);
-            let none = None::<i64>;
-            let params = params![after, limit, none, none, none, now, boot.secs, boot.id];
-            lines(session, "unsettled", params, |row| rows::copy_on_record(row))
+            let query = sql!(statement("unsettled"), after, limit);
+            session.rows(&query)?.iter().map(rows::copy_on_record).collect()
         })
     }
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{SqliteLedger, attempts, copies, dialect, pages, settling, trace, verify};
+use super::dialect::DIALECT;
+use super::{SqliteLedger, attempts, copies, dialect, pages, trace};
+use crate::sql::{settling, verify};
 use onedrop_core::ledger::{Overview, Schema};
 use onedrop_core::pool::Limits;
 
@@ -21,7 +23,8 @@ fn ledger(folder: &std::path::Path) -> Connection {
 /// The steps of a plan that reads nothing whole but what the query itself makes, and the tables of
 /// the few copies that are open.
 fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
-    let mut explained = ledger.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("SQL");
+    let mut explained =
+        ledger.prepare(&format!("EXPLAIN QUERY PLAN {}", DIALECT.spell(sql))).expect("SQL");
     let (mut rows, mut steps) = (explained.raw_query(), Vec::<String>::new());
     while let Some(row) = rows.next().expect("a plan") {
         steps.push(row.get(3).expect("a step"));

@@ -1,34 +1,12 @@
 //! The schema's version, and what the ledger keeps for all configurations: one row, which every
 //! record of a message reads.
 
-use std::sync::Arc;
-
 use rusqlite::Connection;
 
 use super::Classified;
-use super::{SqliteSession, first, read};
+use super::{first, read};
 use crate::rows::{self, SqlRow};
 use onedrop_core::ledger::{LedgerError, Program, SchemaVersion};
-
-impl SqliteSession {
-    /// As [`write`](SqliteSession::write), where the schema goes with this program.
-    pub(super) fn write_checked<T>(
-        &mut self,
-        work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
-    ) -> Result<T, LedgerError> {
-        let program = Arc::clone(&self.program);
-        self.write(|tx, now| {
-            version(tx, &program)?.check()?;
-            work(tx, now)
-        })
-    }
-
-    /// # Errors
-    /// [`LedgerError::Version`]
-    pub(super) fn check_program(&self) -> Result<(), LedgerError> {
-        version(&self.connection, &self.program)?.check()
-    }
-}
 
 /// [`Schema::schema_version`](onedrop_core::ledger::Schema::schema_version).
 pub(super) fn version(

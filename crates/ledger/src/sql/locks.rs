@@ -1,0 +1,252 @@
+//! Named locks. A claim is one transaction, sent in one round trip: the slot's row is locked
+//! without waiting, so that a transaction which has asserted the lock makes it busy; the lease is
+//! taken if it has run out; the row follows the lease. Renewals and releases write the lease alone.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{Sql, SqlSession, Value, checked, first, has_changed, rows_at, sql};
+use crate::PooledLedger;
+use crate::rows::{self, LONGEST, SqlRow, millis};
+use onedrop_core::ledger::{
+    LedgerError, LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free,
+};
+use onedrop_core::lock_name::LockName;
+use onedrop_core::text;
+
+const ROWS: &str = "
+SELECT k.name, {int(k.slot)}, k.epoch, k.host, k.pid, k.command, k.note, {int(k.slots)},
+       {secs(k.acquired_at)}, l.owner, l.lease_ms, {lock_left(l.)}
+FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
+WHERE l.lease_until IS NOT NULL";
+
+/// A slot that has no rows yet; `onedrop_ledger` has one.
+const NEW_SLOT: &str = "
+INSERT INTO onedrop_lock (name_hash, slot, name, epoch) SELECT ?1, ?2, ?3, 0 FROM onedrop_ledger
+WHERE NOT EXISTS (SELECT 1 FROM onedrop_lock WHERE name_hash = ?1 AND slot = ?2)";
+const NEW_LEASE: &str = "
+INSERT INTO onedrop_lock_lease (name_hash, slot, epoch) SELECT ?1, ?2, 0 FROM onedrop_ledger
+WHERE NOT EXISTS (SELECT 1 FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?2)";
+
+/// Fails while a transaction that has asserted the lock is open, or another claims it.
+const LOCK_SLOT: &str = "
+SELECT epoch FROM onedrop_lock WHERE name_hash = ?1 AND slot = ?2 {locked_at_once(onedrop_lock)}";
+
+const TAKE_LEASE: &str = "
+UPDATE onedrop_lock_lease
+SET epoch = epoch + 1, owner = ?3, lease_ms = ?4, renewed_at = {now}, {lock_lasts(?5)}
+WHERE name_hash = ?1 AND slot = ?2 AND (lease_until IS NULL OR {lock_left()} <= 0)";
+
+/// The newest lease of the slot, if it is the owner's ?3.
+const NEW_EPOCH: &str = "
+SELECT l.epoch FROM onedrop_lock_lease l
+WHERE l.name_hash = ?1 AND l.slot = ?2 AND l.owner = ?3";
+
+const TAKE_SLOT: &str = "
+UPDATE onedrop_lock
+SET epoch = ({new_epoch}), acquired_at = {now}, host = ?4, pid = ?5, command = ?6, note = ?7,
+    slots = ?8
+WHERE name_hash = ?1 AND slot = ?2 AND epoch < ({new_epoch})";
+
+const RENEW: &str = "
+UPDATE onedrop_lock_lease SET lease_ms = ?5, renewed_at = {now}, {lock_lasts(?6)}
+WHERE name_hash = ?1 AND slot = ?2 AND epoch = ?3 AND owner = ?4 AND lease_until IS NOT NULL";
+
+const RELEASE: &str = "
+UPDATE onedrop_lock_lease SET lease_until = NULL
+WHERE name_hash = ?1 AND slot = ?2 AND epoch = ?3 AND owner = ?4";
+
+const STEAL_LEASE: &str = "
+UPDATE onedrop_lock_lease SET epoch = epoch + 1, owner = ?3, lease_until = NULL
+WHERE name_hash = ?1 AND slot = ?2 AND lease_until IS NOT NULL AND (?4 OR {lock_left()} <= 0)";
+
+const STEAL_SLOT: &str = "
+UPDATE onedrop_lock SET epoch = ({new_epoch}), acquired_at = {now}, note = ?4
+WHERE name_hash = ?1 AND slot = ?2 AND epoch < ({new_epoch})";
+
+impl<S: SqlSession + 'static> Locks for PooledLedger<S> {
+    fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError> {
+        self.call(until, |session| {
+            let rows = lock_rows(session, Some(request.name))?;
+            first_free(session, request, rows, renew, claim)
+        })
+    }
+
+    fn renew_lock(
+        &self,
+        claim: &LockClaim,
+        lease: Duration,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.call(until, |session| renew(session, claim, lease))
+    }
+
+    fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError> {
+        self.call_once(until, |session| {
+            session.revive()?;
+            Ok(session.change_unsynced(&of_claim(RELEASE, claim))? > 0)
+        })
+    }
+
+    fn lock_rows(
+        &self,
+        name: Option<&LockName>,
+        until: Instant,
+    ) -> Result<Vec<LockRow>, LedgerError> {
+        self.call(until, |session| lock_rows(session, name))
+    }
+
+    fn steal_lock(
+        &self,
+        theft: &LockTheft<'_>,
+        until: Instant,
+    ) -> Result<Option<i64>, LedgerError> {
+        self.call(until, |session| steal(session, theft))
+    }
+}
+
+fn lock_rows<S: SqlSession>(
+    session: &mut S,
+    name: Option<&LockName>,
+) -> Result<Vec<LockRow>, LedgerError> {
+    let query = match name {
+        Some(name) => sql!(format!("{ROWS} AND k.name_hash = ?1"), name.hash().to_vec()),
+        None => sql!(ROWS),
+    };
+    let answers = checked(session, S::read, [query])?;
+    let mut rows = rows_at(&answers, 0).iter().map(lock_row).collect::<Result<Vec<_>, _>>()?;
+    rows.sort_by(|one, other| {
+        (one.name.as_str(), one.slot).cmp(&(other.name.as_str(), other.slot))
+    });
+    Ok(rows)
+}
+
+/// Claims a slot if it is free; its epoch.
+fn claim<S: SqlSession>(
+    session: &mut S,
+    request: &LockRequest<'_>,
+    slot: u32,
+) -> Result<Option<i64>, LedgerError> {
+    let LockRequest { name, owner, lease, holder, .. } = request;
+    let take_slot = TAKE_SLOT.replace("{new_epoch}", NEW_EPOCH);
+    let statements = [
+        of_slot(LOCK_SLOT, name, slot, []),
+        of_slot(
+            TAKE_LEASE,
+            name,
+            slot,
+            [owner.bytes().into(), millis(*lease).into(), lease.as_secs_f64().into()],
+        ),
+        of_slot(
+            &take_slot,
+            name,
+            slot,
+            [
+                owner.bytes().into(),
+                text::within(&holder.host, LONGEST).into(),
+                holder.pid.into(),
+                text::within(&holder.command, LONGEST).into(),
+                text::within(&holder.note, LONGEST).into(),
+                holder.slots.into(),
+            ],
+        ),
+        of_slot(NEW_EPOCH, name, slot, [owner.bytes().into()]),
+    ];
+    let mut claimed = session.write(&statements);
+    if claimed.as_ref().is_ok_and(|answers| rows_at(answers, 0).is_empty()) {
+        make(session, name, slot)?;
+        claimed = session.write(&statements);
+    }
+    match claimed {
+        Ok(answers) if has_changed(&answers, 2) => first(&answers, 3),
+        Ok(_) | Err(LedgerError::Contended) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the rows of a slot; another session may do so at the same time.
+fn make<S: SqlSession>(session: &mut S, name: &LockName, slot: u32) -> Result<(), LedgerError> {
+    let new =
+        [of_slot(NEW_SLOT, name, slot, [name.as_str().into()]), of_slot(NEW_LEASE, name, slot, [])];
+    match session.write(&new) {
+        Err(error) if S::is_duplicate(&error) => Ok(()),
+        Err(LedgerError::Contended) => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+fn renew<S: SqlSession>(
+    session: &mut S,
+    claim: &LockClaim,
+    lease: Duration,
+) -> Result<bool, LedgerError> {
+    let mut statement = of_claim(RENEW, claim);
+    statement.values.extend([millis(lease).into(), lease.as_secs_f64().into()]);
+    Ok(session.change(&statement)? > 0)
+}
+
+fn steal<S: SqlSession>(
+    session: &mut S,
+    theft: &LockTheft<'_>,
+) -> Result<Option<i64>, LedgerError> {
+    let LockTheft { name, slot, force, value, note } = theft;
+    let steal_slot = STEAL_SLOT.replace("{new_epoch}", NEW_EPOCH);
+    let answers = session.write(&[
+        of_slot(LOCK_SLOT, name, *slot, []),
+        of_slot(STEAL_LEASE, name, *slot, [value.bytes().into(), (*force).into()]),
+        of_slot(
+            &steal_slot,
+            name,
+            *slot,
+            [value.bytes().into(), text::within(note, LONGEST).into()],
+        ),
+        // Also of a theft that is made again.
+        of_slot(NEW_EPOCH, name, *slot, [value.bytes().into()]),
+    ])?;
+    first(&answers, 3)
+}
+
+/// A statement of a slot, whose values are the name's hash, the slot, and `more`.
+fn of_slot<'a, const N: usize>(
+    text: &'a str,
+    name: &LockName,
+    slot: u32,
+    more: [Value<'a>; N],
+) -> Sql<'a> {
+    let mut statement = sql!(text, name.hash().to_vec(), slot);
+    statement.values.extend(more);
+    statement
+}
+
+/// The same of a claim, whose epoch and owner follow.
+fn of_claim<'a>(text: &'a str, claim: &'a LockClaim) -> Sql<'a> {
+    let LockClaim { name, slot, epoch, owner } = claim;
+    of_slot(text, name, *slot, [(*epoch).into(), owner.bytes().into()])
+}
+
+/// A row of [`ROWS`].
+fn lock_row(row: &impl SqlRow) -> Result<LockRow, LedgerError> {
+    let name: String = row.cell(0)?;
+    let number = |at| -> Result<u32, LedgerError> {
+        let number = row.cell::<i64>(at)?;
+        u32::try_from(number).map_err(|_| LedgerError::Broken(format!("column {at}: {number}")))
+    };
+    let secs = |at| -> Result<Duration, LedgerError> {
+        Ok(Duration::try_from_secs_f64(row.cell(at)?).unwrap_or_default())
+    };
+    Ok(LockRow {
+        name: name.parse().map_err(LedgerError::Broken)?,
+        slot: number(1)?,
+        epoch: row.cell(2)?,
+        holder: LockHolder {
+            host: row.cell(3)?,
+            pid: number(4)?,
+            command: row.cell(5)?,
+            note: row.cell(6)?,
+            slots: number(7)?,
+        },
+        acquired_at: SystemTime::UNIX_EPOCH + secs(8)?,
+        owner: rows::random_value(row, 9)?,
+        lease: Duration::from_millis(row.cell::<i64>(10)?.max(0).unsigned_abs()),
+        left: Some(secs(11)?).filter(|left| !left.is_zero()),
+    })
+}

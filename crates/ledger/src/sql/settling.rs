@@ -1,0 +1,145 @@
+//! The queries of `onedrop settle`.
+
+use std::time::{Duration, Instant};
+
+use super::{SqlSession, has_changed, sql, verify};
+use crate::PooledLedger;
+use crate::rows;
+use onedrop_core::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
+use onedrop_core::receipt::Receipt;
+
+/// What is due, and what is kept.
+const COPIES: &str = "
+WITH wanted AS (
+    SELECT id FROM (
+        SELECT c.id FROM onedrop_unsettled u {with_copies(c.id = u.copy_id)}
+        WHERE u.look_at <= {now} AND c.placed_at IS NULL AND c.due_at <= {now} AND {page}) due
+    UNION
+    SELECT id FROM (
+        SELECT c.id FROM onedrop_kept k {with_copies(c.message_id = k.message_id)}
+        WHERE c.shared AND c.placed_at IS NULL AND c.due_at IS NULL AND {page}) kept
+)
+{copy}
+ORDER BY c.account, c.id LIMIT ?3";
+
+const WATCHED: &str = "
+WITH wanted AS (
+    SELECT c.id FROM onedrop_unsettled u {with_copies(c.id = u.copy_id)}
+    WHERE u.look_at <= {now} AND c.placed_at IS NOT NULL AND c.due_at IS NOT NULL
+      AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page}
+)
+{copy}
+ORDER BY c.account, c.id LIMIT ?3";
+
+const PAGE: &str = "(?1 IS NULL OR c.account > ?1 OR c.account = ?1 AND c.id > ?2)
+    ORDER BY c.account, c.id LIMIT ?3";
+
+const LOOK_AGAIN: &str = "
+UPDATE onedrop_unsettled SET look_at = {later(?3)} WHERE copy_id = ?1
+  AND EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.id = ?1 AND c.value = ?2)";
+
+const LOOK_NO_MORE: &str = "
+DELETE FROM onedrop_unsettled WHERE copy_id = ?1
+  AND EXISTS (SELECT 1 FROM onedrop_copy c
+      WHERE c.id = ?1 AND c.value = ?2 AND c.placed_at IS NOT NULL
+        AND (c.settled_at IS NOT NULL OR c.epoch = 1 AND NOT c.prior_doubt))";
+
+/// Only if the row is as it was, or as a call before has made it. MariaDB's assignments see those
+/// before them.
+const LEAVE: &str = "
+UPDATE onedrop_copy
+SET placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
+    placed_at = coalesce(placed_at, {now}), leased_until = NULL, in_doubt = FALSE,
+    found_by_look = FALSE, by_sender = TRUE, settled_at = {now},
+    uid_validity = ?5, uid = ?6, file_name = ?7
+WHERE id = ?1 AND value = ?2 AND epoch = ?3
+  AND ((placed_at IS NOT NULL) = ?4 AND {same(uid_validity, ?8)} AND {same(uid, ?9)}
+       AND {same(file_name, ?10)}
+       OR by_sender AND {same(uid_validity, ?5)} AND {same(uid, ?6)} AND {same(file_name, ?7)})";
+
+/// A statement of its own: the next one sees copies that were placed or made due at the same
+/// moment.
+const LOCK_KEPT: &str = "
+SELECT k.message_id FROM onedrop_copy c JOIN onedrop_kept k ON k.message_id = c.message_id
+WHERE c.id = ?1 AND c.shared {locked(k)}";
+
+/// What is kept of a message goes once its last shared copy is placed.
+const FORGET_KEPT: &str = "
+DELETE FROM onedrop_kept
+WHERE message_id = (SELECT c.message_id FROM onedrop_copy c WHERE c.id = ?1 AND c.shared)
+  AND NOT EXISTS (SELECT 1 FROM onedrop_copy o
+      WHERE o.message_id = onedrop_kept.message_id AND o.shared AND o.placed_at IS NULL)";
+
+/// A copy of ours may still come to stand where an attempt ended in doubt.
+const LEFT: &str = "
+DELETE FROM onedrop_unsettled WHERE copy_id = ?1
+  AND EXISTS (SELECT 1 FROM onedrop_copy c
+      WHERE c.id = ?1 AND c.by_sender AND c.settled_at IS NOT NULL AND NOT c.prior_doubt)";
+
+const NAMESAKE: &str = "
+SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
+WHERE {hashed(m.id_hash, ?1)} AND m.id <> ?2 AND c.account = ?3 AND c.mailbox = ?4 LIMIT 1";
+
+/// Of [`Settling::copies_to_settle`].
+pub(crate) fn copies_to_settle(watched: bool) -> String {
+    let sql = if watched { WATCHED } else { COPIES };
+    sql.replace("{page}", PAGE).replace("{copy}", &verify::copy())
+}
+
+impl<S: SqlSession + 'static> Settling for PooledLedger<S> {
+    fn copies_to_settle(
+        &self,
+        watched: bool,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        let query = sql!(
+            copies_to_settle(watched),
+            after.map(|last| last.destination.account.as_str()),
+            after.map(|last| last.copy),
+            limit,
+        );
+        self.call(until, |session| session.rows(&query)?.iter().map(rows::copy_on_record).collect())
+    }
+
+    fn look_again(
+        &self,
+        copy: &CopyOnRecord,
+        after: Option<Duration>,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        let (id, value) = (copy.copy, copy.value.bytes());
+        let statement = match after {
+            Some(after) => sql!(LOOK_AGAIN, id, value, after.as_secs_f64()),
+            None => sql!(LOOK_NO_MORE, id, value),
+        };
+        self.call(until, |session| session.change(&statement).map(drop))
+    }
+
+    fn leave_to_sender(
+        &self,
+        claim: &Claim,
+        was: Option<&Receipt>,
+        receipt: &Receipt,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        let (is, old) = (rows::columns(receipt), was.map_or((None, None, None), rows::columns));
+        let (id, value) = (claim.copy, claim.value.bytes());
+        let is_placed = was.is_some();
+        let statements = [
+            sql!(LEAVE, id, value, claim.epoch, is_placed, is.0, is.1, is.2, old.0, old.1, old.2,),
+            sql!(LOCK_KEPT, id),
+            sql!(FORGET_KEPT, id),
+            sql!(LEFT, id),
+        ];
+        self.call(until, |session| Ok(has_changed(&session.write(&statements)?, 0)))
+    }
+
+    fn has_namesake(&self, copy: &CopyOnRecord, until: Instant) -> Result<bool, LedgerError> {
+        let place = &copy.destination;
+        let query =
+            sql!(NAMESAKE, &copy.identity.id_hash, copy.message, &place.account, &place.mailbox,);
+        self.call(until, |session| Ok(!session.rows(&query)?.is_empty()))
+    }
+}
