@@ -30,7 +30,6 @@ mod newly;
 mod pages;
 mod receipts;
 mod record;
-mod retention;
 mod schema;
 mod session;
 mod statement;

@@ -29,7 +29,6 @@ mod link;
 mod metered;
 mod migrate;
 mod pages;
-mod retention;
 mod schema;
 mod session;
 mod target;

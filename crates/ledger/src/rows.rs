@@ -209,7 +209,7 @@ pub fn due(row: &impl SqlRow) -> Result<Option<Due>, LedgerError> {
     Ok(at.filter(|_| is_kept).map(|at| Due::At(time(at))))
 }
 
-/// Since when the ledger remembers, in seconds since 1970; how long ago that is; how long ago a
+/// Since when the ledger remembers and what time it is, both in seconds since 1970; how long ago a
 /// purge ended.
 pub fn remembered(row: &impl SqlRow) -> Result<Remembered, LedgerError> {
     let ago = |secs: f64| Duration::try_from_secs_f64(secs.max(0.0)).unwrap_or(Duration::MAX);
@@ -217,7 +217,7 @@ pub fn remembered(row: &impl SqlRow) -> Result<Remembered, LedgerError> {
     Ok(Remembered {
         // Before 1970 is for ever.
         since: (since >= 0.0).then(|| time(since as i64)),
-        since_ago: ago(row.cell(1)?),
+        since_ago: ago(row.cell::<f64>(1)? - since),
         purged_ago: row.cell::<Option<f64>>(2)?.map(ago),
     })
 }
@@ -261,7 +261,7 @@ pub const GIVE_BACK: &str = "leased_until = NULL, in_doubt = prior_doubt,
 /// SQL: whether the bytes of `m` are on record.
 pub const HAS_RAW: &str = "EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id)";
 
-/// Number, Message-ID, its hash, digest, time, bytes.
+/// Number, Message-ID, its hash, digest, time.
 pub fn raw_message(row: &impl SqlRow) -> Result<RawMessage, LedgerError> {
     Ok(RawMessage {
         message: row.cell(0)?,
@@ -271,7 +271,7 @@ pub fn raw_message(row: &impl SqlRow) -> Result<RawMessage, LedgerError> {
             digest: bytes(row, 3)?,
         },
         recorded_at: time(row.cell(4)?),
-        bytes: row.cell(5)?,
+        bytes: Vec::new(),
         copies: Vec::new(),
     })
 }

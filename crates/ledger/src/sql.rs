@@ -8,6 +8,7 @@ mod jobs;
 mod locks;
 mod overview;
 mod proof;
+pub(crate) mod retention;
 pub(crate) mod settling;
 mod statement;
 pub(crate) mod verify;
@@ -124,7 +125,7 @@ fn checked<'a, S: SqlSession>(
     let ledger = rows_at(&answers, 0).first().ok_or_else(rows::no_ledger)?;
     if let Err(error) = session.program().sees(ledger.cell(0)?, ledger.cell(1)?).check() {
         session.rollback()?;
-        return Err(error.into());
+        return Err(error);
     }
     Ok(answers.split_off(1))
 }

@@ -45,7 +45,6 @@ mod pages;
 mod plans;
 mod reading;
 mod record;
-mod retention;
 mod schema;
 mod trace;
 
@@ -264,18 +263,6 @@ impl SqliteSession {
         let value = work(&tx, rows::secs(clocks.wall()))?;
         tx.commit().classified()?;
         Ok(value)
-    }
-
-    /// As [`write`](SqliteSession::write), without a sync: a crash of the host may undo it, and
-    /// nothing that was committed before.
-    fn write_unsynced<T>(
-        &mut self,
-        work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
-    ) -> Result<T, LedgerError> {
-        self.connection.execute_batch("PRAGMA synchronous = NORMAL").classified()?;
-        let value = self.write(work);
-        self.connection.execute_batch("PRAGMA synchronous = FULL").classified()?;
-        value
     }
 }
 

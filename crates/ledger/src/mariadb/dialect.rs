@@ -36,6 +36,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("locked", "FOR UPDATE"),
     ("locked_at_once", "FOR UPDATE NOWAIT"),
     ("locked_or_left", "FOR UPDATE SKIP LOCKED"),
+    ("locked_but_key", "FOR UPDATE"),
     ("lease_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @leased_until) / 1000000"),
     ("lock_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @lease_until) / 1000000"),
     ("lock_lasts", "lease_until = TIMESTAMPADD(MICROSECOND, 1000000 * @, UTC_TIMESTAMP(6))"),
@@ -47,6 +48,25 @@ pub(super) const DIALECT: Dialect = Dialect(&[
         "SELECT account FROM onedrop_copy WHERE account > @
          GROUP BY account HAVING MAX(message_id) >= @2 ORDER BY account",
     ),
+    ("then", "STRAIGHT_JOIN"),
+    (
+        "old_raw",
+        "SELECT 0, r.message_id FROM onedrop_raw r
+         WHERE r.position = 0 AND r.message_id > @2
+           AND r.kept_at < TIMESTAMPADD(MICROSECOND, 1000000 * @, '1970-01-01')
+         ORDER BY r.message_id",
+    ),
+    (
+        "keep_ends",
+        "UPDATE onedrop_attempt a JOIN onedrop_copy c ON c.id = a.copy_id
+         SET a.status = '2.0.0', a.copy_id = NULL,
+             a.detail = CONCAT('stored account=', CONVERT(c.account USING utf8mb4), ' mailbox=',
+                               CONVERT(c.mailbox USING utf8mb4), ' ',
+                               COALESCE(CONCAT('uid=', c.uid), CONCAT('name=', c.file_name),
+                                        'uid=?'))
+         WHERE a.detail IS NULL AND c.id IN (@)",
+    ),
+    ("no_end", ""),
 ]);
 
 impl SqlSession for MariadbSession {

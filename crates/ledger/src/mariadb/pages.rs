@@ -191,7 +191,7 @@ impl Pages for MariadbLedger {
         limit: u32,
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        let sql = UNPLACED.replace("{copy}", &DIALECT.spell(&verify::copy()));
+        let sql = UNPLACED.replace("{copy}", &DIALECT.spell(verify::COPY));
         let values = values![messages.start, messages.end, limit];
         self.lines(until, &sql, values, rows::copy_on_record)
     }
@@ -204,7 +204,7 @@ impl Pages for MariadbLedger {
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let sql = UNSETTLED
             .replace("{wants_a_look}", doubts::WANTS_A_LOOK)
-            .replace("{copy}", &DIALECT.spell(&verify::copy()));
+            .replace("{copy}", &DIALECT.spell(verify::COPY));
         self.lines(until, &sql, values![after, limit], rows::copy_on_record)
     }
 

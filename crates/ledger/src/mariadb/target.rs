@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn nothing_is_asked_of_the_server_at_a_login_that_we_know() {
         let opts = target("mysql://u@localhost/x").opts;
-        assert!(!opts.prefer_socket() && !opts.client_found_rows());
+        assert!(!opts.prefer_socket() && opts.client_found_rows());
         assert!(opts.max_allowed_packet().is_some() && opts.wait_timeout().is_some());
     }
 }

@@ -36,6 +36,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("locked", "FOR UPDATE OF @"),
     ("locked_at_once", "FOR UPDATE OF @ NOWAIT"),
     ("locked_or_left", "FOR UPDATE OF @ SKIP LOCKED"),
+    ("locked_but_key", "FOR NO KEY UPDATE OF @"),
     ("lease_left", "extract(epoch FROM @leased_until - clock_timestamp())::float8"),
     ("lock_left", "extract(epoch FROM @lease_until - clock_timestamp())::float8"),
     ("lock_lasts", "lease_until = clock_timestamp() + @ * interval '1 second'"),
@@ -44,6 +45,22 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("with_copies", "CROSS JOIN LATERAL (SELECT * FROM onedrop_copy c WHERE @ OFFSET 0) c"),
     // A subquery with a LIMIT is asked for each account; EXISTS may become a join of whole tables.
     ("accounts", ACCOUNTS),
+    ("then", "JOIN"),
+    (
+        "old_raw",
+        "SELECT 0::bigint, m.id FROM onedrop_message m
+         WHERE m.id IN (SELECT r.message_id FROM onedrop_raw r)
+           AND m.recorded_at < to_timestamp(@) AND m.id > @2
+         ORDER BY m.id",
+    ),
+    (
+        "keep_ends",
+        "UPDATE onedrop_attempt a SET outcome = t.outcome, status = t.status, detail = t.detail,
+             duration_ms = t.duration_ms
+         FROM onedrop_copy c JOIN onedrop_attempt_text t ON t.id = c.attempt_id
+         WHERE c.id IN (@) AND a.id = t.id",
+    ),
+    ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
 ]);
 
 impl SqlSession for Connection {

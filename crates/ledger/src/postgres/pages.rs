@@ -232,7 +232,7 @@ impl Pages for PostgresLedger {
         until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
         let statement = || {
-            Statement::new(UNPLACED.replace("{copy}", &DIALECT.spell(&verify::copy())))
+            Statement::new(UNPLACED.replace("{copy}", &DIALECT.spell(verify::COPY)))
                 .with(messages.start, Type::INT8)
                 .with(messages.end, Type::INT8)
                 .with(i64::from(limit), Type::INT8)
@@ -250,7 +250,7 @@ impl Pages for PostgresLedger {
             Statement::new(
                 UNSETTLED
                     .replace("{wants_a_look}", doubts::WANTS_A_LOOK)
-                    .replace("{copy}", &DIALECT.spell(&verify::copy())),
+                    .replace("{copy}", &DIALECT.spell(verify::COPY)),
             )
             .with(after, Type::INT8)
             .with(i64::from(limit), Type::INT8)

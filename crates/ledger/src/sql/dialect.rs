@@ -28,16 +28,24 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{same(a, b)}`: whether two values are equal, or both null;
 /// - `{hashed(column, hash)}`: whether a message's hash is this one, by the index of hashes;
 /// - `{has(text, part)}`: whether a text holds a part, in any case;
-/// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow, in
-///   which `{new(column)}` is what was to be inserted;
+/// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow,
+///   in which `{new(column)}` is what was to be inserted;
 /// - `{locked(t)}`, at the end of a query: its rows of the table `t` stay locked until the
 ///   transaction ends; `{locked_at_once(t)}` fails where another has locked them,
-///   `{locked_or_left(t)}` leaves those out. SQLite locks the whole file to write;
-/// - `{lease_left(c.)}`: the seconds that are left of a copy's lease, below 0 where it is over, null
-///   where it was given back; `{lock_left(l.)}`: of a lock's. They count by the clock of leases;
+///   `{locked_or_left(t)}` leaves those out, and `{locked_but_key(t)}` lets others rely on it that
+///   the rows stay there, if an engine can. SQLite locks the whole file to write;
+/// - `{lease_left(c.)}`: the seconds that are left of a copy's lease, below 0 where it is over,
+///   null where it was given back; `{lock_left(l.)}`: of a lock's. The clock is that of leases;
 /// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts so many seconds from now.
 ///
+/// What engines' tables differ in:
+/// - `{old_raw(s, id)}`: messages from behind this number on whose bytes were put there before so
+///   many seconds after 1970, as 0 and their number, in its order;
+/// - `{keep_ends(copies)}`: what the rows of these copies say of attempts' ends, for the attempts'
+///   own rows; `{no_end}`: with a comma before them, assignments by which a copy says none.
+///
 /// What planners need to be told:
+/// - `{then}`: a JOIN for each row of what stands before it;
 /// - `{with_copies(condition)}`, in place of a join: for each row of what stands before it, the
 ///   copies `c` that meet the condition, by an index;
 /// - `{accounts(account, message)}`: accounts from behind this one on, in their order, that have a

@@ -96,7 +96,7 @@ impl<S: SqlSession + 'static> Jobs for PooledLedger<S> {
         let ended = change.ended.map(JobRun::kept);
         let added: Vec<JobRun> = change.added.iter().map(JobRun::kept).collect();
         let kept = JobChange { row: &row, added: &added, ended: ended.as_ref(), ..*change };
-        self.undeterred(until, |session| match change_job(session, &kept) {
+        undeterred(self, until, |session| match change_job(session, &kept) {
             // The job, or a run of the same due time and try, is there.
             Err(error) if S::is_duplicate(&error) => Ok(false),
             result => result,
@@ -131,7 +131,7 @@ impl<S: SqlSession + 'static> Jobs for PooledLedger<S> {
 
     fn remove_job(&self, job: &str, seen: i64, until: Instant) -> Result<bool, LedgerError> {
         let remove = sql!("DELETE FROM onedrop_job WHERE name = ?1 AND revision = ?2", job, seen);
-        self.undeterred(until, |session| {
+        undeterred(self, until, |session| {
             let answers = checked(session, S::begin, [sql!(REVISION, job)])?;
             let known = first::<i64, _>(&answers, 0)?;
             SqlSession::commit(session, std::slice::from_ref(&remove))?;
@@ -146,7 +146,7 @@ impl<S: SqlSession + 'static> Jobs for PooledLedger<S> {
         until: Instant,
     ) -> Result<u64, LedgerError> {
         let secs = older_than.min(LONGEST_AGE).as_secs_f64();
-        self.undeterred(until, |session| {
+        undeterred(self, until, |session| {
             let answers = checked(session, S::begin, [sql!(TO_PRUNE, secs, most)])?;
             let old = rows_at(&answers, 0).iter().map(|row| row.cell::<i64>(0));
             let mut values = Vec::new();
@@ -161,23 +161,21 @@ impl<S: SqlSession + 'static> Jobs for PooledLedger<S> {
 /// How often a transaction is made again that the server has ended for the sake of another.
 const TRIES: usize = 10;
 
-impl<S: SqlSession + 'static> PooledLedger<S> {
-    /// Does `work` again where a deadlock has undone all of it.
-    fn undeterred<T>(
-        &self,
-        until: Instant,
-        mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
-    ) -> Result<T, LedgerError> {
-        self.call(until, |session| {
-            for _ in 1..TRIES {
-                match work(session) {
-                    Err(LedgerError::Contended) if Instant::now() < until => {}
-                    result => return result,
-                }
+/// Does `work` again where a deadlock has undone all of it.
+fn undeterred<S: SqlSession + 'static, T>(
+    ledger: &PooledLedger<S>,
+    until: Instant,
+    mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
+) -> Result<T, LedgerError> {
+    ledger.call(until, |session| {
+        for _ in 1..TRIES {
+            match work(session) {
+                Err(LedgerError::Contended) if Instant::now() < until => {}
+                result => return result,
             }
-            work(session)
-        })
-    }
+        }
+        work(session)
+    })
 }
 
 /// An error undoes it all.

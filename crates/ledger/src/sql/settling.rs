@@ -83,7 +83,7 @@ WHERE {hashed(m.id_hash, ?1)} AND m.id <> ?2 AND c.account = ?3 AND c.mailbox = 
 /// Of [`Settling::copies_to_settle`].
 pub(crate) fn copies_to_settle(watched: bool) -> String {
     let sql = if watched { WATCHED } else { COPIES };
-    sql.replace("{page}", PAGE).replace("{copy}", &verify::copy())
+    sql.replace("{page}", PAGE).replace("{copy}", verify::COPY)
 }
 
 impl<S: SqlSession + 'static> Settling for PooledLedger<S> {

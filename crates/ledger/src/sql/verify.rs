@@ -4,7 +4,6 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::{Kept, SqlSession, has_changed, sql};
 use crate::PooledLedger;
-use crate::doubts;
 use crate::rows::{self, SqlRow};
 use onedrop_core::ledger::{
     Audit, CLAIMED_WITHIN, CopyOnRecord, LedgerError, Standing, WATCH, Window,
@@ -49,7 +48,7 @@ WITH wanted AS (
         WHERE c.account = ?4 AND {recent} AND {page} ORDER BY c.message_id, c.id LIMIT ?7) recent
     UNION
     SELECT id FROM (
-        SELECT c.id FROM {open} c WHERE {page} ORDER BY c.message_id, c.id LIMIT ?7) few
+        SELECT o.id FROM {open} o WHERE {page_of_open} ORDER BY o.message_id, o.id LIMIT ?7) few
 )
 {copy}
 ORDER BY c.message_id, c.id LIMIT ?7";
@@ -57,8 +56,8 @@ ORDER BY c.message_id, c.id LIMIT ?7";
 /// The first term is for the index.
 const PAGE: &str = "c.message_id >= ?5 AND (c.message_id > ?5 OR c.id > ?6)";
 
-/// Of the rows of `wanted`.
-const COPY: &str = "
+/// Copies as [`rows::copy_on_record`] reads them, of the rows of `wanted`.
+pub(crate) const COPY: &str = "
 SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        {whole(m.recorded_at)}, c.account, c.mailbox, c.shared, {int(c.epoch)},
        coalesce(c.owner, ''), c.settled_at IS NOT NULL, {ago(c.placed_at)},
@@ -83,11 +82,6 @@ DELETE FROM onedrop_unsettled WHERE copy_id = ?1
       WHERE c.id = ?1 AND c.value = ?3 AND c.settled_at IS NOT NULL
         AND (c.due_at IS NULL OR c.placed_at <= {before(?2)}))";
 
-/// The query for the copies whose rows are `wanted`.
-pub(crate) fn copy() -> String {
-    COPY.replace("{in_doubt}", doubts::IN_DOUBT)
-}
-
 /// Of [`Audit::accounts_to_verify`].
 pub(crate) fn accounts_of_window() -> String {
     ACCOUNTS.replace("{open}", &OPEN.replace("{of}", "c.account > ?4")).replace("{first}", FIRST)
@@ -100,7 +94,8 @@ pub(crate) fn copies_of_window() -> String {
         .replace("{recent}", RECENT)
         .replace("{first}", FIRST)
         .replace("{page}", PAGE)
-        .replace("{copy}", &copy())
+        .replace("{page_of_open}", &PAGE.replace("c.", "o."))
+        .replace("{copy}", COPY)
 }
 
 /// From when on the message of a copy of the window may have been recorded.

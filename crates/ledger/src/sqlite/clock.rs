@@ -75,8 +75,8 @@ fn boot_id(text: &str) -> Result<&str, String> {
     if is_id { Ok(id) } else { Err(format!("{id:?} is no boot's id")) }
 }
 
-/// When the lease in a row ends, in seconds since this boot, as SQL; null where its column is. `$now`
-/// and `$id` are the values of [`BootTime`].
+/// When the lease in a row ends, in seconds since this boot, as SQL; null where its column is.
+/// `$now` and `$id` are the values of [`BootTime`].
 macro_rules! lease_end {
     ($until:literal, $boot_id:literal, $lease_ms:literal, $now:literal, $id:literal) => {
         concat!(

@@ -25,10 +25,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("before", "(:now - @)"),
     ("since", "(:now - @)"),
     ("ahead_ms", "NULL"),
-    (
-        "lease_end",
-        lease_end!("c.leased_until", "c.lease_boot", "c.lease_ms", ":boot", ":boot_id"),
-    ),
+    ("lease_end", lease_end!("c.leased_until", "c.lease_boot", "c.lease_ms", ":boot", ":boot_id")),
     ("lease_now", ":boot"),
     ("copy_of", "CROSS JOIN onedrop_copy c ON c.id = @"),
     ("message_of", "CROSS JOIN onedrop_message m ON m.id = @"),
@@ -47,6 +44,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("locked", ""),
     ("locked_at_once", ""),
     ("locked_or_left", ""),
+    ("locked_but_key", ""),
     (
         "lease_left",
         concat!(
@@ -67,6 +65,21 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     // CROSS JOIN keeps SQLite from reading all copies.
     ("with_copies", "CROSS JOIN onedrop_copy c ON @"),
     ("accounts", ACCOUNTS),
+    ("then", "CROSS JOIN"),
+    (
+        "old_raw",
+        "SELECT 0, m.id FROM onedrop_message m
+         WHERE m.id IN (SELECT message_id FROM onedrop_raw) AND m.recorded_at < @ AND m.id > @2
+         ORDER BY m.id",
+    ),
+    (
+        "keep_ends",
+        "UPDATE onedrop_attempt SET (outcome, status, detail, duration_ms) = (
+             SELECT outcome, status, detail, duration_ms FROM onedrop_attempt_text t
+             WHERE t.id = onedrop_attempt.id)
+         WHERE id IN (SELECT attempt_id FROM onedrop_copy WHERE id IN (@))",
+    ),
+    ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
 ]);
 
 /// A row that outlives its statement.

@@ -126,7 +126,7 @@ pub(super) fn statements() -> Vec<(&'static str, String)> {
 /// The query for copies that meet the condition.
 fn copies(condition: &str) -> String {
     let wanted = "FROM wanted {with_copies(c.id = wanted.id)}";
-    verify::copy().replace(wanted, "FROM onedrop_copy c") + condition
+    verify::COPY.replace(wanted, "FROM onedrop_copy c") + condition
 }
 
 fn statement(what: &str) -> String {

@@ -8,8 +8,8 @@ use rusqlite::Connection;
 
 use super::dialect::DIALECT;
 use super::{SqliteLedger, attempts, copies, dialect, pages, trace};
-use crate::sql::{settling, verify};
-use onedrop_core::ledger::{Overview, Schema};
+use crate::sql::{retention, settling, verify};
+use onedrop_core::ledger::{ForgetWhat, Overview, PurgeWhat, Schema};
 use onedrop_core::pool::Limits;
 
 fn ledger(folder: &std::path::Path) -> Connection {
@@ -50,6 +50,11 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
         "first",
         "older",
         "o",
+        "w",
+        "l",
+        "due",
+        "few",
+        "wanted",
     ];
     for table in steps.iter().filter_map(|step| step.strip_prefix("SCAN ")) {
         let name = table.split(' ').next().unwrap_or_default();
@@ -176,6 +181,25 @@ fn settle_reads_what_is_open_by_indexes() {
     for watched in [false, true] {
         steps_by_indexes(&ledger, &settling::copies_to_settle(watched));
     }
+}
+
+#[test]
+fn purge_and_forget_read_what_they_take_out_by_indexes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = ledger(folder.path());
+    for (what, index) in [
+        (PurgeWhat::Messages, "onedrop_message_recorded_at (recorded_at>? AND recorded_at<?)"),
+        (PurgeWhat::Facts, "onedrop_message_recorded_at (recorded_at>? AND recorded_at<?)"),
+        (PurgeWhat::Attempts, "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)"),
+        (PurgeWhat::Raw, "SEARCH m USING INTEGER PRIMARY KEY (rowid"),
+        (PurgeWhat::Kept, "SEARCH k USING INTEGER PRIMARY KEY (rowid>?)"),
+    ] {
+        let steps = steps_by_indexes(&ledger, retention::old(what));
+        assert!(steps.iter().any(|step| step.contains(index)), "{what:?}: {steps:#?}");
+    }
+    let steps = steps_by_indexes(&ledger, &retention::to_forget(ForgetWhat::Message("")));
+    let index = "onedrop_message_key";
+    assert!(steps.iter().any(|step| step.contains(index)), "{steps:#?}");
 }
 
 #[test]
