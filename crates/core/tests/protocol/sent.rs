@@ -2,6 +2,7 @@
 
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::CopyState;
+use onedrop_core::store::StoreError;
 
 use crate::ports::{LEASE, inbox, mail, sent};
 use crate::script::{LedgerFault, StoreFault};
@@ -70,6 +71,32 @@ fn a_sent_whose_bytes_cannot_be_kept_defers() {
         assert_eq!(ended.is_delivered(), is_kept, "{fault:?}: {:?}", ended.outcome);
         assert_eq!((world.count(&inbox()), world.count(&sent())), (1, 0));
         world.assert_mends(&mail("m"), &both, &format!("{fault:?}"));
+    }
+}
+
+#[test]
+fn where_the_store_has_no_place_until_patience_ends_a_sent_is_kept_and_an_own_copy_comes_again() {
+    let no_place = || StoreError::Contended("told to fail".to_owned());
+    for world in World::both() {
+        let delivery = world.delivery().refusing("append", no_place());
+        let ended = delivery.run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!(ended.outcome.text(), "store: contended: told to fail");
+        assert_eq!(world.copies(&mail("m"))[0].state, "free", "its lease is given back");
+        world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+
+        let both = [inbox(), sent()];
+        let delivery = world.delivery().refusing("append", no_place());
+        let ended = delivery.run(&mail("m"), &both).expect_delivered();
+        assert!(
+            ended.outcome.text().ends_with(
+                "no copy yet in account=lisa mailbox=Sent, kept for later: store: contended: told \
+                 to fail"
+            ),
+            "{:?}",
+            ended.outcome
+        );
+        assert_eq!((world.count(&inbox()), world.count(&sent())), (1, 0));
+        world.assert_mends(&mail("m"), &both, "no place");
     }
 }
 
