@@ -5,128 +5,64 @@
 
 use std::fmt;
 
-/// See the module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    Delivered,
-    Kept,
-    Due,
-    UnknownUser,
-    NoAccount,
-    AccountGone,
-    AddressGone,
-    OverQuota,
-    TooLarge,
-    TooLargeForStore,
-    Rejected,
-    Contended,
-    LooksBack,
-    InDoubt,
-    Deadline,
-    StoreDown,
-    StoreSetup,
-    MailboxRefused,
-    LedgerDown,
-    LedgerLogin,
-    LedgerDenied,
-    LedgerBusy,
-    LedgerSlow,
-    LedgerRefused,
-    LedgerBroken,
-    Schema,
-    OtherConfig,
-    Clock,
-    Forgotten,
-    Directory,
-    Setup,
-    NoRecipient,
-    Cut,
-    Input,
-    Server,
-    Internal,
+macro_rules! reasons {
+    ($($name:ident = $word:literal,)*) => {
+        /// See the module.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($name,)*
+        }
+
+        impl Reason {
+            pub const ALL: &[Reason] = &[$(Reason::$name,)*];
+
+            /// The word.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Reason::$name => $word,)*
+                }
+            }
+        }
+    };
 }
 
-impl Reason {
-    pub const ALL: [Reason; 36] = [
-        Reason::Delivered,
-        Reason::Kept,
-        Reason::Due,
-        Reason::UnknownUser,
-        Reason::NoAccount,
-        Reason::AccountGone,
-        Reason::AddressGone,
-        Reason::OverQuota,
-        Reason::TooLarge,
-        Reason::TooLargeForStore,
-        Reason::Rejected,
-        Reason::Contended,
-        Reason::LooksBack,
-        Reason::InDoubt,
-        Reason::Deadline,
-        Reason::StoreDown,
-        Reason::StoreSetup,
-        Reason::MailboxRefused,
-        Reason::LedgerDown,
-        Reason::LedgerLogin,
-        Reason::LedgerDenied,
-        Reason::LedgerBusy,
-        Reason::LedgerSlow,
-        Reason::LedgerRefused,
-        Reason::LedgerBroken,
-        Reason::Schema,
-        Reason::OtherConfig,
-        Reason::Clock,
-        Reason::Forgotten,
-        Reason::Directory,
-        Reason::Setup,
-        Reason::NoRecipient,
-        Reason::Cut,
-        Reason::Input,
-        Reason::Server,
-        Reason::Internal,
-    ];
-
-    /// The word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Reason::Delivered => "delivered",
-            Reason::Kept => "kept",
-            Reason::Due => "due",
-            Reason::UnknownUser => "unknown_user",
-            Reason::NoAccount => "no_account",
-            Reason::AccountGone => "account_gone",
-            Reason::AddressGone => "address_gone",
-            Reason::OverQuota => "over_quota",
-            Reason::TooLarge => "too_large",
-            Reason::TooLargeForStore => "too_large_for_store",
-            Reason::Rejected => "rejected",
-            Reason::Contended => "contended",
-            Reason::LooksBack => "looks_back",
-            Reason::InDoubt => "in_doubt",
-            Reason::Deadline => "deadline",
-            Reason::StoreDown => "store_down",
-            Reason::StoreSetup => "store_setup",
-            Reason::MailboxRefused => "mailbox_refused",
-            Reason::LedgerDown => "ledger_down",
-            Reason::LedgerLogin => "ledger_login",
-            Reason::LedgerDenied => "ledger_denied",
-            Reason::LedgerBusy => "ledger_busy",
-            Reason::LedgerSlow => "ledger_slow",
-            Reason::LedgerRefused => "ledger_refused",
-            Reason::LedgerBroken => "ledger_broken",
-            Reason::Schema => "schema",
-            Reason::OtherConfig => "other_config",
-            Reason::Clock => "clock",
-            Reason::Forgotten => "forgotten",
-            Reason::Directory => "directory",
-            Reason::Setup => "setup",
-            Reason::NoRecipient => "no_recipient",
-            Reason::Cut => "cut",
-            Reason::Input => "input",
-            Reason::Server => "server",
-            Reason::Internal => "internal",
-        }
-    }
+reasons! {
+    Delivered = "delivered",
+    Kept = "kept",
+    Due = "due",
+    UnknownUser = "unknown_user",
+    NoAccount = "no_account",
+    AccountGone = "account_gone",
+    AddressGone = "address_gone",
+    OverQuota = "over_quota",
+    TooLarge = "too_large",
+    TooLargeForStore = "too_large_for_store",
+    Rejected = "rejected",
+    Contended = "contended",
+    LooksBack = "looks_back",
+    InDoubt = "in_doubt",
+    Deadline = "deadline",
+    StoreDown = "store_down",
+    StoreSetup = "store_setup",
+    MailboxRefused = "mailbox_refused",
+    LedgerDown = "ledger_down",
+    LedgerLogin = "ledger_login",
+    LedgerDenied = "ledger_denied",
+    LedgerBusy = "ledger_busy",
+    LedgerSlow = "ledger_slow",
+    LedgerRefused = "ledger_refused",
+    LedgerBroken = "ledger_broken",
+    Schema = "schema",
+    OtherConfig = "other_config",
+    Clock = "clock",
+    Forgotten = "forgotten",
+    Directory = "directory",
+    Setup = "setup",
+    NoRecipient = "no_recipient",
+    Cut = "cut",
+    Input = "input",
+    Server = "server",
+    Internal = "internal",
 }
 
 impl fmt::Display for Reason {
