@@ -8,7 +8,7 @@ const WIDTH: usize = 100;
 
 /// Types whose methods stand in several files still. One that is brought together goes from here,
 /// and none is added.
-const SCATTERED: [&str; 18] = [
+const SCATTERED: [&str; 17] = [
     "AttemptRow",
     "Config",
     "CopyRow",
@@ -20,7 +20,6 @@ const SCATTERED: [&str; 18] = [
     "PostgresLedger",
     "Reading",
     "Rows",
-    "Service",
     "Shared",
     "SqliteLedger",
     "SqliteSession",

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Zoned;
@@ -24,10 +25,9 @@ use onedrop_core::os::host_name;
 use onedrop_core::outcome::UnknownAccount;
 use onedrop_core::pool::{Connections, Limits};
 use onedrop_core::store::{AnyStore, StoreError, WitnessNames};
-use onedrop_core::way::WayProof;
+use onedrop_core::way::{Unproven, WayProof};
 
 mod look_backs;
-mod proof;
 
 use look_backs::LookBackQueue;
 
@@ -132,6 +132,9 @@ pub const ONE: Limits =
 /// What the directory gets to answer for one recipient: twice the time in which a connection shows
 /// that its server is gone. Postfix waits 300 s for all of a message's (lmtp_rcpt_timeout).
 pub const LOOK_UP: Duration = Duration::from_secs(20);
+
+/// How long it may take to renew the proof; deliveries wait for it.
+const PROOF: Duration = Duration::from_secs(10);
 
 /// Among how many of the newest copies accounts are looked for that can log in.
 const WITNESSES: u32 = 20;
@@ -487,6 +490,35 @@ impl Service {
         names.dedup();
         self.gate.pass(&names, &self.host, ledger, store, deadline.last_bytes())?;
         Ok(destinations)
+    }
+
+    /// Renews the proof that the way into the store is right, when a configuration begins to serve.
+    /// It is done in a thread of its own, for a mail server may take its time; deliveries wait for
+    /// it. What it comes to goes to the log.
+    pub fn begin_to_renew_the_proof(self: &Arc<Self>) {
+        if self.store.way().is_none() {
+            return;
+        }
+        let (asking, service) = (self.gate.begin(), Arc::clone(self));
+        let renew = move || {
+            let until = Instant::now() + PROOF;
+            let directory = &service.config().directory;
+            let homes = directory.accounts.values();
+            let accounts: Vec<&str> = homes.map(|home| home.account.as_str()).collect();
+            let (ledger, store) = (&*service.ledger, &*service.store);
+            match asking.renew(&accounts, &service.host, ledger, store, until) {
+                Ok(proof) => tracing::info!("store: {}", proof.unwrap_or_default()),
+                Err(Unproven::Ignores(why)) => {
+                    tracing::error!("store: {why}; until that is mended all mail is deferred")
+                }
+                Err(Unproven::Unknown(failure)) => {
+                    tracing::warn!("{failure}; without a proof on record nothing is written")
+                }
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("proof".to_owned()).spawn(renew) {
+            tracing::warn!(%error, "no thread to find out for whom the mail server lets us act");
+        }
     }
 
     /// The time that a delivery beginning now has.
