@@ -16,7 +16,7 @@ use nix::unistd::Uid;
 use onedrop_admin::status::StatusGauges;
 use onedrop_net::http;
 use onedrop_net::listener::Listener;
-use onedrop_net::lmtp::reply;
+use onedrop_net::lmtp::{ServerReply, reply};
 use onedrop_net::socket::Socket;
 use onedrop_site::config::{LmtpSettings, WhenFull};
 use onedrop_site::service::Service;
@@ -38,9 +38,6 @@ use overdue::OverdueWatch;
 
 /// How often pools are looked at and systemd hears that all is well.
 const TICK: Duration = Duration::from_secs(1);
-/// The reply to a client for which there is no room.
-const FULL: &[u8] = b"421 4.3.2 Too many connections, try again\r\n";
-const NO_THREAD: &[u8] = b"421 4.3.2 Out of resources, try again\r\n";
 
 /// What all connections share for the life of the server.
 struct ServerState {
@@ -319,20 +316,20 @@ impl LmtpServer {
 
     fn serve_client(&self, client: Arc<Socket>, caller: ClientIdentity) {
         let metrics = &self.state.metrics;
-        let turn_away = |why: &[u8]| {
+        let turn_away = |why: ServerReply| {
             metrics.refused.inc();
             // A client that does not take the few bytes at once is gone.
-            let _ = client.write_now(why);
+            let _ = client.write_now(format!("{}\r\n", why.line()).as_bytes());
         };
         if self.is_full() {
-            return turn_away(FULL);
+            return turn_away(ServerReply::TooManyConnections);
         }
         let user_slot = match caller.counts_for() {
             None => None,
             Some(user) => {
                 let most = self.state.service().config().lmtp.connections.div_ceil(2);
                 let Some(slot) = self.state.user_clients.enter(user, most) else {
-                    return turn_away(FULL);
+                    return turn_away(ServerReply::TooManyConnections);
                 };
                 Some(slot)
             }
@@ -348,7 +345,7 @@ impl LmtpServer {
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a client");
-            turn_away(NO_THREAD);
+            turn_away(ServerReply::OutOfResources);
         }
     }
 }

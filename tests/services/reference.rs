@@ -11,7 +11,7 @@ use onedrop::deliver::{CopyEnd, Failure, Left};
 use onedrop::directory::{Destination, UserdbError};
 use onedrop::exit;
 use onedrop::ledger::{LedgerError, SCHEMA_VERSION, SchemaVersion};
-use onedrop::net::lmtp::reply;
+use onedrop::net::lmtp::{ServerReply, reply};
 use onedrop::outcome::{Outcome, Reason};
 use onedrop::store::StoreError;
 
@@ -295,13 +295,14 @@ fn is_known(failure: &Failure) {
 #[test]
 fn the_exits_page_has_every_ending() {
     let page = Page::read("docs/exits.md");
+    let code_and_status = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
     let (mut exits, mut replies) = (BTreeSet::new(), BTreeSet::new());
     for failure in failures() {
         is_known(&failure);
         let outcome = failure.outcome();
         exits.insert((format!("{}", exit::status(&outcome) as i32), outcome.status().to_string()));
         let line = String::from_utf8(reply(&outcome)).expect("ASCII");
-        replies.insert(line.split(' ').take(2).collect::<Vec<_>>().join(" "));
+        replies.insert(code_and_status(&line));
     }
     exits.insert(("0".to_owned(), Outcome::delivered("").status().to_string()));
     let rows = page.rows("onedrop deliver");
@@ -313,6 +314,15 @@ fn the_exits_page_has_every_ending() {
     assert_eq!(shown, exits);
     let rows = page.rows("onedrop lmtp");
     let shown = rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>().join(", ");
+    let mut lines = ServerReply::ALL.iter().map(|reply| reply.line());
+    let refusals = lines.clone().filter(|line| line.starts_with('4'));
+    replies.extend(refusals.map(code_and_status));
+    // Those of a client that does not speak LMTP have one row.
+    let is_of_no_row = |line: &&str| {
+        let (code, rest) = line.split_at(3);
+        code >= "500" && (code > "503" || !rest.starts_with(" 5.5."))
+    };
+    assert_eq!(lines.find(is_of_no_row), None);
     let missing: Vec<_> = replies.iter().filter(|reply| !shown.contains(reply.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?} not in {shown}");
     // Nor is another ending in README's short form.

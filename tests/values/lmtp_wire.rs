@@ -13,7 +13,7 @@ fn address_in(line: &str) -> Result<String, &'static str> {
     match command::read(line) {
         Ok(LmtpCommand::Mail { sender: address, .. } | LmtpCommand::Rcpt(address)) => Ok(address),
         Ok(other) => panic!("{other:?}"),
-        Err(error) => Err(&error.text[..3]),
+        Err(error) => Err(&error.reply.line()[..3]),
     }
 }
 

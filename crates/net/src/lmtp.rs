@@ -7,10 +7,12 @@ pub mod data;
 pub mod path;
 pub mod read;
 pub mod reply;
+pub mod server_reply;
 pub mod write;
 pub mod xforward;
 
 pub use reply::reply;
+pub use server_reply::ServerReply;
 
 /// Bytes of a command line with its line end, at most: longer ones are refused. What Postfix reads
 /// as an address has 2048 bytes at most (line_length_limit in postconf(5)), twice as many where

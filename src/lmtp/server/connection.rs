@@ -16,11 +16,10 @@ use onedrop_core::deliver::Failure;
 use onedrop_core::message::Bytes;
 use onedrop_core::outcome::Outcome;
 use onedrop_net::input::{Input, InputLine};
-use onedrop_net::lmtp::LONGEST_LINE;
 use onedrop_net::lmtp::data::DataReader;
+use onedrop_net::lmtp::{LONGEST_LINE, ServerReply};
 use onedrop_site::config::LmtpSettings;
 
-const SHUTTING_DOWN: &str = "421 4.3.2 Shutting down, try again";
 /// How long a client may still begin a message when the server stops.
 const LAST_WORD: Duration = Duration::from_millis(250);
 /// Read from the peer at once.
@@ -120,14 +119,14 @@ impl<P: Peer> ClientConnection<P> {
                     if [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock]
                         .contains(&error.kind()) =>
                 {
-                    return self.say_goodbye("421 4.4.2 Idle for too long");
+                    return self.say_goodbye(ServerReply::Idle);
                 }
                 line => line?,
             };
             // lmtp(8) says RSET to see whether a kept connection is good, and takes another when it
             // is not.
             if self.has_just_delivered && self.peer.is_draining() {
-                return self.say_goodbye(SHUTTING_DOWN);
+                return self.say_goodbye(ServerReply::ShuttingDown);
             }
             // A new configuration may have come while the client said nothing.
             if self.protocol.is_idle()
@@ -143,7 +142,7 @@ impl<P: Peer> ClientConnection<P> {
                     self.protocol.line(&line, now, &mut admit, &mut self.out)
                 }
                 Some(InputLine::TooLong) => self.protocol.line_too_long(&mut self.out),
-                None if peer.is_draining() => return self.say_goodbye(SHUTTING_DOWN),
+                None if peer.is_draining() => return self.say_goodbye(ServerReply::ShuttingDown),
                 None => Next::Close,
             };
             self.has_just_delivered = false;
@@ -272,8 +271,8 @@ impl<P: Peer> ClientConnection<P> {
         self.peer.deliver(transaction, spool.finish())
     }
 
-    fn say_goodbye(&mut self, text: &str) -> io::Result<()> {
-        self.out.extend_from_slice(format!("{text}\r\n").as_bytes());
+    fn say_goodbye(&mut self, reply: ServerReply) -> io::Result<()> {
+        self.out.extend_from_slice(format!("{}\r\n", reply.line()).as_bytes());
         self.flush()
     }
 

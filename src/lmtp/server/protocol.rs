@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onedrop_core::outcome::Outcome;
+use onedrop_net::lmtp::ServerReply;
 use onedrop_net::lmtp::command::{self, CommandError, LmtpCommand};
 use onedrop_net::lmtp::reply;
 use onedrop_net::lmtp::reply::line;
@@ -65,12 +66,7 @@ pub struct Transaction {
     pub smtputf8: bool,
 }
 
-const TOO_MANY_ERRORS: &str = "421 4.7.0 Too many errors";
-const TOO_MANY: &str = "421 4.7.0 Too many commands without a message";
-const CHUNK_TAKEN: &str = "250 2.0.0 Chunk taken";
-const NO_MAIL: &str = "503 5.5.1 Say MAIL first";
-const NO_RECIPIENTS: &str = "503 5.5.1 No valid recipients";
-const IS_OPEN: CommandError = CommandError::counted("503 5.5.1 A transaction is open");
+const IS_OPEN: CommandError = CommandError::counted(ServerReply::TransactionOpen);
 
 /// One connection's state.
 #[derive(Debug, Default)]
@@ -89,7 +85,7 @@ pub struct Protocol {
     /// Bytes of all its chunks so far; `None` before the first BDAT.
     chunked: Option<u64>,
     /// The reply once a chunk is read, where that is not taken.
-    chunk_error: Option<&'static str>,
+    chunk_error: Option<ServerReply>,
     errors: u32,
     in_vain: u32,
     /// When the client said the first word of a transaction, or of what it thinks is one.
@@ -132,7 +128,7 @@ impl Protocol {
         out: &mut Vec<u8>,
     ) -> Next {
         if self.is_too_slow(now) {
-            return self.hang_up("421 4.4.2 Transaction takes too long", out);
+            return self.hang_up(ServerReply::TransactionTooLong, out);
         }
         // Addresses may hold any bytes, as they do on a command line: what is not UTF-8 is no
         // reason to let mail wait.
@@ -141,15 +137,14 @@ impl Protocol {
             Ok(next) => next,
             // Where a BDAT ends whose size cannot be read is unknown: what follows must not be
             // taken for commands.
-            Err(error) if command::is_bdat(line) => self.hang_up(error.text, out),
+            Err(error) if command::is_bdat(line) => self.hang_up(error.reply, out),
             Err(error) => self.refuse(&error, out),
         }
     }
 
     /// A command line was too long. The caller throws away the rest of it.
     pub fn line_too_long(&mut self, out: &mut Vec<u8>) -> Next {
-        // Not 500: it may be an address, and mail is not returned for that.
-        self.refuse(&CommandError::counted("451 4.5.2 Line too long"), out)
+        self.refuse(&CommandError::counted(ServerReply::LineTooLong), out)
     }
 
     /// The data is complete: gives its transaction out, and is ready for the next. The caller
@@ -161,7 +156,7 @@ impl Protocol {
 
     /// A chunk that was not the last, or that was to be thrown away, was read: its reply.
     pub fn chunk_read(&mut self, out: &mut Vec<u8>) {
-        line(out, self.chunk_error.take().unwrap_or(CHUNK_TAKEN));
+        line(out, self.chunk_error.take().unwrap_or(ServerReply::ChunkTaken).line());
     }
 
     /// Ends the transaction; the attributes that XFORWARD gave end with it.
@@ -173,9 +168,9 @@ impl Protocol {
 
     fn refuse(&mut self, error: &CommandError, out: &mut Vec<u8>) -> Next {
         if error.counts && self.is_one_error_too_many() {
-            return self.hang_up(TOO_MANY_ERRORS, out);
+            return self.hang_up(ServerReply::TooManyErrors, out);
         }
-        line(out, error.text);
+        line(out, error.reply.line());
         Next::Command
     }
 
@@ -185,8 +180,8 @@ impl Protocol {
         self.errors > ERRORS
     }
 
-    fn hang_up(&self, text: &str, out: &mut Vec<u8>) -> Next {
-        line(out, text);
+    fn hang_up(&self, reply: ServerReply, out: &mut Vec<u8>) -> Next {
+        line(out, reply.line());
         Next::Close
     }
 
@@ -213,37 +208,37 @@ impl Protocol {
         if matches!(command, Mail { .. } | Rcpt(_) | Data | Bdat { .. } | XForward(_)) {
             self.began.get_or_insert(now);
         } else if command != Quit && self.is_one_too_many() {
-            return Ok(self.hang_up(TOO_MANY, out));
+            return Ok(self.hang_up(ServerReply::TooManyCommands, out));
         }
         match command {
             Lhlo(host) => self.hello(host, out),
             Mail { sender, auth, smtputf8 } => {
                 self.mail(sender, auth, smtputf8)?;
-                line(out, "250 2.1.0 Sender taken");
+                line(out, ServerReply::SenderTaken.line());
             }
             Rcpt(recipient) => return self.rcpt(recipient, admit, out),
             Data => {
                 self.data()?;
-                line(out, "354 End data with <CR><LF>.<CR><LF>");
+                line(out, ServerReply::SendData.line());
                 return Ok(Next::Data);
             }
             Bdat { bytes, last } => return Ok(self.bdat(bytes, last, out)),
             XForward(_) if self.open.is_some() => return Err(IS_OPEN),
             XForward(words) => {
                 self.forwarded.take(&words).map_err(CommandError::counted)?;
-                line(out, "250 2.0.0 Attributes taken");
+                line(out, ServerReply::AttributesTaken.line());
             }
             Rset => {
                 self.reset();
-                line(out, "250 2.0.0 Reset");
+                line(out, ServerReply::Reset.line());
             }
-            Noop => line(out, "250 2.0.0 Nothing done"),
-            Vrfy => line(out, "252 2.5.0 Send a message to find out"),
+            Noop => line(out, ServerReply::NothingDone.line()),
+            Vrfy => line(out, ServerReply::CannotVerify.line()),
             Help => {
                 self.help.iter().for_each(|one| line(out, &format!("214-2.0.0 {one}")));
-                line(out, "214 2.0.0 RFC 2033");
+                line(out, ServerReply::Help.line());
             }
-            Quit => return Ok(self.hang_up("221 2.0.0 Bye", out)),
+            Quit => return Ok(self.hang_up(ServerReply::Bye, out)),
         }
         Ok(Next::Command)
     }
@@ -266,7 +261,7 @@ impl Protocol {
 
     fn mail(&mut self, sender: String, auth: String, smtputf8: bool) -> Result<(), CommandError> {
         let Some(lhlo) = self.lhlo.clone() else {
-            return Err(CommandError::counted("503 5.5.1 Say LHLO first"));
+            return Err(CommandError::counted(ServerReply::LhloFirst));
         };
         if self.open.is_some() {
             return Err(IS_OPEN);
@@ -290,20 +285,20 @@ impl Protocol {
         admit: &mut Admit<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Next, CommandError> {
-        let open = self.open.as_mut().ok_or(CommandError::excused(NO_MAIL))?;
+        let open = self.open.as_mut().ok_or(CommandError::excused(ServerReply::MailFirst))?;
         if self.chunked.is_some() {
-            return Err(CommandError::excused("503 5.5.1 The message has begun"));
+            return Err(CommandError::excused(ServerReply::MessageBegun));
         }
         if self.recipients != 0 && open.recipients.len() >= self.recipients {
-            return Err(CommandError::excused("452 4.5.3 Too many recipients"));
+            return Err(CommandError::excused(ServerReply::TooManyRecipients));
         }
         match admit(&recipient, open) {
             Ok(()) => {
                 open.recipients.push(recipient);
-                line(out, "250 2.1.5 Recipient taken");
+                line(out, ServerReply::RecipientTaken.line());
             }
             Err(_) if self.counts_refused && self.is_one_error_too_many() => {
-                return Ok(self.hang_up(TOO_MANY_ERRORS, out));
+                return Ok(self.hang_up(ServerReply::TooManyErrors, out));
             }
             Err(outcome) => out.extend_from_slice(&reply(&outcome)),
         }
@@ -312,12 +307,14 @@ impl Protocol {
 
     fn data(&self) -> Result<(), CommandError> {
         match &self.open {
-            None => Err(CommandError::excused(NO_MAIL)),
+            None => Err(CommandError::excused(ServerReply::MailFirst)),
             // RFC 3030 section 2.
             Some(_) if self.chunked.is_some() => {
-                Err(CommandError::excused("503 5.5.1 DATA after BDAT"))
+                Err(CommandError::excused(ServerReply::DataAfterBdat))
             }
-            Some(open) if open.recipients.is_empty() => Err(CommandError::excused(NO_RECIPIENTS)),
+            Some(open) if open.recipients.is_empty() => {
+                Err(CommandError::excused(ServerReply::NoRecipients))
+            }
             Some(_) => Ok(()),
         }
     }
@@ -326,19 +323,19 @@ impl Protocol {
     /// is refused (RFC 3030 section 2).
     fn bdat(&mut self, bytes: u64, last: bool, out: &mut Vec<u8>) -> Next {
         self.chunk_error = Some(match &self.open {
-            None => NO_MAIL,
+            None => ServerReply::MailFirst,
             Some(open) => {
                 self.chunked = Some(self.chunked.unwrap_or(0).saturating_add(bytes));
                 if !open.recipients.is_empty() {
                     return Next::Chunk { bytes, last };
                 }
-                NO_RECIPIENTS
+                ServerReply::NoRecipients
             }
         });
         if last {
             self.reset();
             if self.is_one_too_many() {
-                return self.hang_up(TOO_MANY, out);
+                return self.hang_up(ServerReply::TooManyCommands, out);
             }
         }
         Next::Discard { bytes }

@@ -4,15 +4,15 @@
 //! were not offered. Addresses beyond ASCII need no SMTPUTF8: Postfix sends them as they came where
 //! its smtputf8_enable is off.
 //!
-//! lmtp(8) returns a mail for any 5xx to LHLO, MAIL, RCPT or DATA (smtp_proto.c and smtp_trouble.c
-//! in its sources), where pipe(8) hands over whatever the address is. So what is not understood of
-//! MAIL and RCPT is 4xx, and LHLO takes any name.
+//! pipe(8) hands over whatever the address is, and lmtp(8) is to return no mail that pipe(8) would
+//! deliver. So what is not understood of MAIL and RCPT is 4xx ([`ServerReply`]), and LHLO takes any
+//! name.
 
 use smtp_proto::{
     Error, MAIL_BODY_7BIT, MAIL_BODY_8BITMIME, MAIL_SMTPUTF8, MailFrom, RcptTo, Request,
 };
 
-use super::path;
+use super::{ServerReply, path};
 use crate::xtext;
 
 /// A command that was understood.
@@ -42,27 +42,25 @@ pub enum LmtpCommand<'a> {
 /// The reply to a command that is not carried out.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CommandError {
-    pub text: &'static str,
+    pub reply: ServerReply,
     /// Counts as an error of the peer's. What depends on an address does not: nor does what a
     /// pipelining peer cannot know yet.
     pub counts: bool,
 }
 
 impl CommandError {
-    pub const fn counted(text: &'static str) -> CommandError {
-        CommandError { text, counts: true }
+    pub const fn counted(reply: ServerReply) -> CommandError {
+        CommandError { reply, counts: true }
     }
 
-    pub const fn excused(text: &'static str) -> CommandError {
-        CommandError { text, counts: false }
+    pub const fn excused(reply: ServerReply) -> CommandError {
+        CommandError { reply, counts: false }
     }
 }
 
-const BAD_SENDER: CommandError = CommandError::excused("451 4.5.2 Sender address not understood");
-const BAD_RECIPIENT: CommandError =
-    CommandError::excused("451 4.5.2 Recipient address not understood");
-const BAD_PARAMETER: CommandError =
-    CommandError::counted("451 4.5.4 Parameter not offered, or not understood");
+const BAD_SENDER: CommandError = CommandError::excused(ServerReply::BadSender);
+const BAD_RECIPIENT: CommandError = CommandError::excused(ServerReply::BadRecipient);
+const BAD_PARAMETER: CommandError = CommandError::counted(ServerReply::BadParameter);
 
 /// What every path is called while smtp-proto reads the parameters.
 const STAND_IN: &str = "<path@stand-in.invalid>";
@@ -71,23 +69,21 @@ const STAND_IN: &str = "<path@stand-in.invalid>";
 pub fn read(text: &str) -> Result<LmtpCommand<'_>, CommandError> {
     let verb = text.split_ascii_whitespace().next().unwrap_or_default().to_ascii_uppercase();
     let arguments = text.trim_ascii_start().get(verb.len()..).unwrap_or_default();
-    let error = |text| Err(CommandError::counted(text));
+    let error = |reply| Err(CommandError::counted(reply));
     match (verb.as_str(), arguments.trim_ascii()) {
-        ("LHLO", "") => error("501 5.5.4 Syntax: LHLO name"),
+        ("LHLO", "") => error(ServerReply::LhloSyntax),
         // Whatever name the peer gives itself; it is a text for people here.
         ("LHLO", name) => Ok(LmtpCommand::Lhlo(name)),
         ("MAIL", _) => mail(arguments),
         ("RCPT", _) => rcpt(arguments),
         _ if text.bytes().any(|byte| byte.is_ascii_control()) => {
-            error("500 5.5.2 Control character in a command")
+            error(ServerReply::ControlCharacter)
         }
         ("BDAT", words) => bdat(&words.split_ascii_whitespace().collect::<Vec<_>>()),
         ("XFORWARD", words) => Ok(LmtpCommand::XForward(words.split_ascii_whitespace().collect())),
         // RFC 2033 section 4.1.
-        ("HELO" | "EHLO", _) => error("500 5.5.1 This is LMTP, say LHLO"),
-        ("DATA" | "RSET" | "QUIT", words) if !words.is_empty() => {
-            error("501 5.5.4 No argument allowed")
-        }
+        ("HELO" | "EHLO", _) => error(ServerReply::NotLmtp),
+        ("DATA" | "RSET" | "QUIT", words) if !words.is_empty() => error(ServerReply::NoArgument),
         _ => match parse(text) {
             Ok(Request::Data) => Ok(LmtpCommand::Data),
             Ok(Request::Rset) => Ok(LmtpCommand::Rset),
@@ -95,9 +91,9 @@ pub fn read(text: &str) -> Result<LmtpCommand<'_>, CommandError> {
             Ok(Request::Vrfy { .. }) => Ok(LmtpCommand::Vrfy),
             Ok(Request::Help { .. }) => Ok(LmtpCommand::Help),
             Ok(Request::Quit) => Ok(LmtpCommand::Quit),
-            Ok(_) => error("502 5.5.1 Command not offered"),
-            Err(Error::UnknownCommand) => error("500 5.5.2 Unknown command"),
-            Err(_) => error("501 5.5.4 Syntax error"),
+            Ok(_) => error(ServerReply::NotOffered),
+            Err(Error::UnknownCommand) => error(ServerReply::UnknownCommand),
+            Err(_) => error(ServerReply::BadSyntax),
         },
     }
 }
@@ -112,13 +108,13 @@ fn bdat<'a>(words: &[&str]) -> Result<LmtpCommand<'a>, CommandError> {
     let (size, last) = match words {
         [size] => (size, false),
         [size, last] if last.eq_ignore_ascii_case("LAST") => (size, true),
-        _ => return Err(CommandError::counted("501 5.5.4 Syntax: BDAT size [LAST]")),
+        _ => return Err(CommandError::counted(ServerReply::BdatSyntax)),
     };
     match size.parse() {
         Ok(bytes) if size.bytes().all(|byte| byte.is_ascii_digit()) => {
             Ok(LmtpCommand::Bdat { bytes, last })
         }
-        _ => Err(CommandError::counted("501 5.5.4 Bad size in BDAT")),
+        _ => Err(CommandError::counted(ServerReply::BdatSize)),
     }
 }
 

@@ -2,6 +2,7 @@
 //! and src/smtpd/smtpd.c). The attributes hold for one transaction: after its end, RSET and LHLO
 //! included, they are gone.
 
+use super::ServerReply;
 use crate::xtext;
 use onedrop_core::text;
 
@@ -34,15 +35,15 @@ pub struct Forwarded {
 impl Forwarded {
     /// Takes the `attribute=value` words of one command. On error nothing was taken, and the reply
     /// says which part is wrong.
-    pub fn take(&mut self, words: &[&str]) -> Result<(), &'static str> {
+    pub fn take(&mut self, words: &[&str]) -> Result<(), ServerReply> {
         if words.is_empty() {
-            return Err("501 5.5.4 Syntax: XFORWARD attribute=value...");
+            return Err(ServerReply::XforwardSyntax);
         }
         let mut changed = self.clone();
         for word in words {
-            let (name, value) = word.split_once('=').ok_or("501 5.5.4 attribute=value expected")?;
+            let (name, value) = word.split_once('=').ok_or(ServerReply::XforwardWord)?;
             if value.is_empty() || value.len() > LONGEST_VALUE {
-                return Err("501 5.5.4 Attribute value missing or too long");
+                return Err(ServerReply::XforwardValue);
             }
             // Postfix before 2.3 sent values unencoded.
             let decoded = xtext::decode(value).unwrap_or_else(|| value.to_owned());
@@ -52,7 +53,7 @@ impl Forwarded {
         Ok(())
     }
 
-    fn set(&mut self, name: &str, value: String) -> Result<(), &'static str> {
+    fn set(&mut self, name: &str, value: String) -> Result<(), ServerReply> {
         let value = if value.eq_ignore_ascii_case("[UNAVAILABLE]") { String::new() } else { value };
         match name {
             "NAME" => self.client.name = value,
@@ -61,12 +62,12 @@ impl Forwarded {
             "IDENT" => self.queue_id = value,
             // Nothing follows from these.
             "PORT" if value.bytes().all(|byte| byte.is_ascii_digit()) => {}
-            "PORT" => return Err("501 5.5.4 Bad PORT"),
+            "PORT" => return Err(ServerReply::XforwardPort),
             "PROTO" if value.len() <= LONGEST_PROTO => {}
-            "PROTO" => return Err("501 5.5.4 Bad PROTO"),
+            "PROTO" => return Err(ServerReply::XforwardProto),
             "SOURCE" if ["LOCAL", "REMOTE", ""].contains(&&*value.to_ascii_uppercase()) => {}
-            "SOURCE" => return Err("501 5.5.4 Bad SOURCE"),
-            _ => return Err("501 5.5.4 Unknown attribute name"),
+            "SOURCE" => return Err(ServerReply::XforwardSource),
+            _ => return Err(ServerReply::XforwardName),
         }
         Ok(())
     }
