@@ -423,6 +423,7 @@ pub fn uid(uid: u32) -> Receipt {
 }
 
 /// A message's entry, of one byte.
+/// A message of now, as nearly all are.
 pub fn entry<'a>(identity: &'a Identity, facts: &'a Facts) -> Entry<'a> {
     Entry {
         identity,
@@ -431,7 +432,7 @@ pub fn entry<'a>(identity: &'a Identity, facts: &'a Facts) -> Entry<'a> {
         raw: None,
         nul_runs: None,
         at: None,
-        oldest: None,
+        oldest: Some(SystemTime::now()),
         fields: None,
     }
 }

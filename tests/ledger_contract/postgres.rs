@@ -85,6 +85,50 @@ fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
     assert_eq!(purge().gone, 0);
 }
 
+/// The record sees the time since when the ledger remembers as it was before the purge, but finds
+/// by the unique key that the message is gone.
+#[test]
+fn a_message_that_is_purged_while_it_is_recorded_is_claimed_in_doubt() {
+    for prepare in [false, true] {
+        purged_while_recorded(&PostgresRig::shared(prepare));
+    }
+}
+
+fn purged_while_recorded(rig: &PostgresRig) {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let host = Host::of(rig);
+    let (purged, facts) = (mail("purged"), Facts::default());
+    // It has been in a queue for long; a purge takes out what is older than 35 days.
+    let oldest = Some(SystemTime::now() - 40 * DAY);
+    let entry = Entry { oldest, ..entry(purged.identity(), &facts) };
+    host.record_entry(&entry, &attempt("mx1"), &[inbox()], LEASE);
+    rig.expire_leases();
+    rig.sql("UPDATE onedrop_message SET recorded_at = recorded_at - interval '40 days'");
+    let mut purger = another_client(rig);
+    let mut purge = purger.transaction().expect("a transaction");
+    purge
+        .batch_execute(
+            "DELETE FROM onedrop_message;
+             UPDATE onedrop_ledger SET remembers_since = now() - interval '35 days'",
+        )
+        .expect("a purge before its commit");
+    let again = thread::scope(|scope| {
+        let recording = scope.spawn(|| {
+            let other = Host::of(rig);
+            other.record_entry(&entry, &attempt("mx2"), &[inbox()], LEASE)
+        });
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let waits = || rig.postgres.psql(waits) == "1";
+        assert!(wait_until(Duration::from_secs(10), waits), "it waits for the purge");
+        purge.commit().expect("the end of the purge");
+        recording.join().expect("no panic")
+    });
+    assert!(again.is_new);
+    let claim = claimed(&again.copies[0]);
+    assert_eq!((claim.in_doubt, claim.looks_back), (true, true));
+}
+
 /// A purge locks a message, then deletes its attempts: a delivery whose attempts end must not hold
 /// one of them while it waits for the message.
 #[test]

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::process::{deliver, program};
 use crate::dovecot::{Dovecot, MAIL_USER};
@@ -27,13 +27,15 @@ pub fn message(from: &str, size: usize) -> Vec<u8> {
     thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
     let count = COUNT.replace(COUNT.get() + 1);
     let unique = format!("{}.{count}", std::process::id());
+    let now = chrono::DateTime::<chrono::Utc>::from(SystemTime::now());
+    let now = now.format("%a, %d %b %Y %H:%M:%S +0000");
     let mut text = format!(
         "Return-Path: <{from}>\nX-Original-To: scuba@mail.axial.net\nDelivered-To: \
          scuba@mail.axial.net\n\
          Received: from client.example (client.example [192.0.2.7])\n\tby mail.axial.net (Postfix) \
          with ESMTPS id {count:X}\n\
-         \tfor <scuba@mail.axial.net>; Fri, 21 Nov 2025 03:00:00 +0000 (UTC)\n\
-         Date: Fri, 21 Nov 2025 03:00:00 +0000\nFrom: Somebody <{from}>\nTo: Scuba \
+         \tfor <scuba@mail.axial.net>; {now} (UTC)\n\
+         Date: {now}\nFrom: Somebody <{from}>\nTo: Scuba \
          <scuba@mail.axial.net>\n\
          Subject: Measured {count}\nMessage-ID: <{unique}@bench.example>\nMIME-Version: 1.0\n\
          Content-Type: text/plain; charset=utf-8\n\n"
