@@ -17,7 +17,7 @@ macro_rules! replies {
         impl ServerReply {
             pub const ALL: &[ServerReply] = &[$(ServerReply::$name,)*];
 
-            /// As it is written, without its line end.
+            /// The line, without its line end.
             pub const fn line(self) -> &'static str {
                 match self {
                     $(ServerReply::$name => $line,)*
@@ -51,7 +51,7 @@ replies! {
     TooManyCommands = "421 4.7.0 Too many commands without a message",
 
     // What may hang on an address.
-    /// It may be an address that makes it so long: mail is not returned for that.
+    /// Perhaps because of an address: mail is not returned for that.
     LineTooLong = "451 4.5.2 Line too long",
     BadSender = "451 4.5.2 Sender address not understood",
     BadRecipient = "451 4.5.2 Recipient address not understood",
