@@ -77,8 +77,16 @@ const HIDING: [&str; 14] = [
 
 /// Folders whose comments have such words still. One that is done goes from here, and none is
 /// added.
-const HIDING_STILL: [&str; 6] =
-    ["benches/", "crates/core/", "crates/ledger/", "examples/", "fuzz/", "tests/"];
+const HIDING_STILL: [&str; 8] = [
+    "benches/",
+    "crates/core/src/deliver/",
+    "crates/core/src/ledger/memory/",
+    "crates/core/tests/",
+    "crates/ledger/",
+    "examples/",
+    "fuzz/",
+    "tests/",
+];
 
 /// The files in `places`, folders or files, whose names have this ending.
 fn files(places: &[&str], ending: &str) -> Vec<(String, String)> {

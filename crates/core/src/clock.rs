@@ -19,7 +19,7 @@ pub fn utc(time: SystemTime) -> String {
 
 /// Time, chance and threads.
 pub trait Clock: Send + Sync + Debug {
-    /// As [`Instant::now`]: it stands still while the machine is suspended.
+    /// The time of [`Instant::now`]: it stands still while the machine is suspended.
     fn now(&self) -> Instant;
 
     /// Time since the machine was started, suspended or not (clock_gettime(2), CLOCK_BOOTTIME);
@@ -31,8 +31,8 @@ pub trait Clock: Send + Sync + Debug {
     /// Any number, for jitter.
     fn random(&self) -> u64;
 
-    /// Runs `work` on so many threads side by side, the caller's being one, and on fewer where the
-    /// system gives no more. Returns when all have ended.
+    /// Runs `work` on this number of threads side by side, the caller's being one, and on fewer
+    /// where the system gives no more. Returns when all have ended.
     fn side_by_side(&self, threads: usize, work: &(dyn Fn() + Sync));
 }
 

@@ -47,7 +47,7 @@ impl Deadline {
         Deadline::by(Arc::new(SystemClock), total, answer)
     }
 
-    /// As [`new`](Deadline::new), by another clock.
+    /// A deadline like that of [`new`](Deadline::new), by another clock.
     pub fn by(clock: Arc<dyn Clock>, total: Duration, answer: Duration) -> Deadline {
         Deadline {
             end: clock.now() + total,

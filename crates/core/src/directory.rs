@@ -22,7 +22,7 @@ pub const SENT_ROLE: &str = "\\Sent";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     pub account: String,
-    /// As the ledger knows the copy: the mailbox' name, and behind it the
+    /// The name of the copy in the ledger: the mailbox' name, and after it the
     /// [variant](crate::message::filter_variant) of the message, if there is one.
     pub mailbox: String,
     /// A copy that several deliveries of one message share (Sent): marked as read, without
@@ -56,7 +56,7 @@ impl Destination {
         &self.mailbox[..self.mailbox.len() - self.variant().len()]
     }
 
-    /// `\\` and a number behind the name, which holds no `\\` but in front ([`SENT_ROLE`]).
+    /// `\\` and a number after the name, which holds no `\\` but in front ([`SENT_ROLE`]).
     pub fn variant(&self) -> &str {
         let at = self.mailbox.rfind('\\').filter(|at| *at > 0 && !self.shared);
         &self.mailbox[at.unwrap_or(self.mailbox.len())..]
@@ -112,7 +112,7 @@ impl Home {
     }
 }
 
-/// As the configuration keeps it: an account, and perhaps a mailbox.
+/// The form in the configuration: an account, and perhaps a mailbox.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum HomeKey {
@@ -139,7 +139,7 @@ pub enum Detail {
     Mailbox,
 }
 
-/// Whose mailbox an address means, as far as the configuration alone can tell.
+/// Whose mailbox an address means, as far as the configuration alone says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     Home(Home),
@@ -327,13 +327,13 @@ pub fn is_account_name(name: &str) -> bool {
 /// Why it is not known whether Dovecot's user database has a user.
 #[derive(Debug, thiserror::Error)]
 pub enum UserdbError {
-    /// Nobody answers there, or not in time.
+    /// No server answers there, or not in time.
     #[error("{0}")]
     Away(String),
     /// The socket cannot be used as it is set up.
     #[error("{0}")]
     Setup(String),
-    /// It answers, and cannot tell about this user now.
+    /// It answers, and does not know about this user now.
     #[error("{0}")]
     NotNow(String),
 }

@@ -92,7 +92,7 @@ impl TheEnd {
     }
 }
 
-/// Whoever has it ends the process and drops nothing, unless it panics on the way. Then nobody else
+/// The holder ends the process and drops nothing, unless it panics on the way. Then no other thread
 /// may end the process, and all would wait, Postfix too.
 impl Drop for TheEnd {
     fn drop(&mut self) {
@@ -118,7 +118,7 @@ pub enum Verdict {
     Failed,
     /// 201: `lock assert` found that the lock is not held, or not for long enough.
     Lost,
-    /// What `jobs check` tells a monitoring system.
+    /// The status that `jobs check` has for a monitoring system.
     Monitored(PluginStatus),
 }
 
@@ -162,7 +162,7 @@ pub fn end_command(out: &str, err: &str, verdict: Verdict) -> ! {
     })
 }
 
-/// How `with-lock` ended: as its command did, or why not, in words.
+/// How `with-lock` ended: as its command did, or a sentence that says why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockEnding {
     /// The command's own status.
@@ -254,7 +254,7 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
     end.with(status)
 }
 
-/// Tells somebody on standard error what happens, in a line, unless that would block.
+/// Prints a line about what happens on standard error, unless that would block.
 pub fn tell(text: &str) {
     let line = format!("onedrop: {}\n", text::shown(text));
     say(std::io::stderr().as_fd(), line.as_bytes());
@@ -306,7 +306,7 @@ pub fn log_panics() {
     panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
 }
 
-/// Ends the process that guards the command of `with-lock`; nobody asks for its status.
+/// Ends the process that guards the command of `with-lock`; its status is not used.
 pub fn end_guardian() -> ! {
     TheEnd::of_all().with(0)
 }

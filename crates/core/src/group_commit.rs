@@ -2,7 +2,7 @@
 //! While as many leaders work as may, the others wait; the next of them becomes a leader and takes
 //! along all that wait, its followers. A leader gives each follower the result of its own job; a
 //! leader that panics leaves its followers the result that the group was made with. A thread whose
-//! time runs out while it waits has done nothing, and nobody does its job. Nothing outlives the
+//! time runs out while it waits has done nothing, and its job is not done. Nothing outlives the
 //! process.
 
 use std::collections::VecDeque;
@@ -16,8 +16,8 @@ pub struct GroupCommit<J, R> {
     leaders: usize,
     /// How many jobs, the leader's own included, are done together at most.
     most: usize,
-    /// Nobody waits for a leader that has worked for longer than this. `None`: for as long as it
-    /// takes.
+    /// No follower waits for a leader that has worked for longer than this. `None`: for as long as
+    /// it takes.
     patience: Option<Duration>,
     /// The result of a follower whose leader gave it none, because it panicked.
     abandoned: fn() -> R,

@@ -7,7 +7,7 @@ use crate::directory::Destination;
 /// A call of a port.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// As the port names it.
+    /// The name that the port has for it.
     pub name: &'static str,
     /// The mailbox that it is about, if it is about one.
     pub destination: Option<&'a Destination>,

@@ -1,7 +1,7 @@
 //! The ledger: the SQL record of messages, their copies and every attempt to deliver them, and the
 //! locks and leases that keep two deliveries from writing the same copy. Here stand the values that
 //! its [`port`] speaks in. Adapters: `postgres`, `mariadb` and `sqlite`, each the sessions of one
-//! engine behind `pooled`, and `memory`; all run the ledger's contract suite.
+//! engine in `pooled`, and `memory`; all run the ledger's contract suite.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -94,10 +94,10 @@ pub enum LedgerError {
     /// None of the sessions that are shared came free in time.
     #[error("in use by other deliveries: {0}")]
     Busy(String),
-    /// The ledger is there, but what it was asked took longer than there was time; what, in words.
+    /// The ledger is there, but this call took longer than there was time.
     #[error("{0} took too long")]
     TookTooLong(String),
-    /// This host keeps from us what leases count by; in words.
+    /// This host keeps from us what leases count by; a sentence.
     #[error("cannot tell which leases live: {0}")]
     Clock(String),
     /// The ledger answered with an error to a statement; nothing of the transaction holds.
@@ -137,7 +137,7 @@ pub const OVERDUE: Duration = Duration::from_secs(3600);
 pub struct Entry<'a> {
     pub identity: &'a Identity,
     pub facts: &'a Facts,
-    /// As received, before any change of line ends.
+    /// The size as received, before any change of line ends.
     pub size_bytes: u64,
     /// The bytes as received, when they are to be kept.
     pub raw: Option<&'a [u8]>,
@@ -147,10 +147,10 @@ pub struct Entry<'a> {
     /// When it was received, by the caller's clock in whole seconds. Put on record as the time of a
     /// new message where the ledger's own clock says the same, give or take [`CLOCKS_DIFFER_BY`].
     pub at: Option<SystemTime>,
-    /// The oldest time at which it may have been recorded before, by clocks of hosts that nobody
-    /// here knows ([`oldest_time`](crate::message::oldest_time)), or as [`taken_by_us`] says. If
-    /// the ledger may have forgotten what was recorded then, the copies of a new message are
-    /// claimed in doubt, and [look back](Claim::looks_back).
+    /// The oldest time at which it may have been recorded before, by clocks of unknown hosts
+    /// ([`oldest_time`](crate::message::oldest_time)), or as [`taken_by_us`] says. If the ledger
+    /// may have forgotten what was recorded then, the copies of a new message are claimed in doubt,
+    /// and [look back](Claim::looks_back).
     pub oldest: Option<SystemTime>,
     /// By which the destinations are named: what is on record must be just that. `None`: none of
     /// them hangs on it.
@@ -165,13 +165,13 @@ const OWN_CLOCKS_DIFFER_BY: Duration = Duration::from_secs(120);
 
 /// [`Entry::oldest`] of a message that the site's own Postfix took at that time, by what is known
 /// of the ledger's time `now`: no delivery of this message can have begun before. `None`, any time,
-/// where it lies ahead: then that clock tells nothing.
+/// where it lies ahead: then that clock is wrong.
 pub fn taken_by_us(at: SystemTime, now: SystemTime) -> Option<SystemTime> {
     (at <= now + CLOCKS_DIFFER_BY).then(|| at + (MEMORY_MARGIN - OWN_CLOCKS_DIFFER_BY))
 }
 
 /// Whether a message may have been recorded before the time since which a ledger remembers all
-/// (`None`: it remembers for ever). One that tells no time may be of any age.
+/// (`None`: it remembers for ever). One without a time may be of any age.
 pub fn is_older_than_memory(
     oldest: Option<SystemTime>,
     remembers_since: Option<SystemTime>,
@@ -197,7 +197,7 @@ pub struct Attempt {
     pub pid: u32,
 }
 
-/// 128 random bits, which nobody else has.
+/// 128 random bits, unlike any others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RandomValue([u8; 16]);
 
@@ -224,8 +224,8 @@ impl Default for RandomValue {
     fn default() -> RandomValue {
         let mut value = [0; 16];
         // The kernel's, which is there from the first second on (getrandom(2)). Should it be
-        // refused, by a sandbox say, what the standard library seeds its hash maps with tells us
-        // from others as well.
+        // refused, by a sandbox say, the seed of the standard library's hash maps differs from
+        // process to process as well.
         if getrandom::fill(&mut value).is_err() {
             for half in value.chunks_mut(8) {
                 half.copy_from_slice(&RandomState::new().build_hasher().finish().to_ne_bytes());
@@ -308,7 +308,7 @@ pub struct Recorded {
     pub copies: Vec<CopyState>,
 }
 
-/// What came of [`Ledger::confirm`].
+/// The result of [`Ledger::confirm`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Confirmed {
     /// The receipt is on record, by us or (the same receipt) by another.

@@ -3,7 +3,7 @@
 //! (Dovecot's `auth_master_user_separator`, Stalwart's `account%master`); and the way in by it, of
 //! which it is on record that it was proven. Values only.
 
-/// See the module.
+/// How the name for a login is made of account and user.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub enum LoginForm {
@@ -63,7 +63,7 @@ impl TryFrom<String> for LoginForm {
     }
 }
 
-/// As it is written in the configuration.
+/// Writes it as the configuration has it.
 impl std::fmt::Display for LoginForm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -77,8 +77,7 @@ impl Template {
     /// The name with which `user` logs in for `account`.
     ///
     /// # Errors
-    /// One of them has a character of the separator: nobody knows where the server would split the
-    /// name.
+    /// One of them has a character of the separator: the server could split the name elsewhere.
     pub fn name(&self, account: &str, user: &str) -> Result<String, String> {
         for (what, name) in [("account", account), ("store.user", user)] {
             if let Some(character) = name.chars().find(|c| self.separator.contains(*c)) {

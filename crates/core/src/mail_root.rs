@@ -2,7 +2,7 @@
 //! folder, or another one, in its place: mail written there is on record as placed, and hidden as
 //! soon as the file system is back. So `migrate` leaves a file with a random value in the root and
 //! puts the value on record, and no delivery writes below a root whose mark the ledger does not
-//! know. Nobody but `migrate` makes the root.
+//! know. Only `migrate` makes the root.
 //!
 //! A ledger may have several roots, as hosts with disks of their own do. Where `migrate` may not
 //! write the root (`/home`), it is not marked, and a ledger without any mark demands none:
@@ -46,7 +46,7 @@ impl MailRoot {
     /// Looks at `root`.
     ///
     /// # Errors
-    /// What keeps it from being seen, in words.
+    /// A sentence: what keeps it from being seen.
     pub fn find(root: &Path) -> Result<MailRoot, String> {
         let at = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
         match fs::metadata(as_folder(root)) {
@@ -121,7 +121,7 @@ enum MarkStep {
 
 impl MarkStep {
     /// # Errors
-    /// As of [`mark`].
+    /// Those of [`mark`].
     fn of(
         root: &Path,
         accept: bool,
@@ -147,10 +147,10 @@ fn of_the_ledger(error: LedgerError) -> String {
     format!("ledger: {error}")
 }
 
-/// What [`mark`] would do, without `accept`, in words. `is_bare`: the ledger has no schema yet.
+/// A sentence: what [`mark`] would do, without `accept`. `is_bare`: the ledger has no schema yet.
 ///
 /// # Errors
-/// As there.
+/// The same.
 pub fn planned_mark(
     root: &Path,
     is_bare: bool,
@@ -169,7 +169,7 @@ pub fn planned_mark(
 }
 
 /// Makes the root where the ledger knows none yet, and marks it; a root that the ledger does not
-/// know only if `accept` says that it is the right one. Returns what was done, in words.
+/// know only if `accept` says that it is the right one. Returns a sentence: what was done.
 ///
 /// A crash leaves a value on record that no root has, or a marked root of a ledger that does not
 /// demand marks yet: the next call goes on.

@@ -1,7 +1,7 @@
-//! Sessions kept between deliveries: at most so many in use at a time, for one key and in all, and
-//! at most so many kept. What a user had trouble with is thrown away; what nobody used for a while
-//! is closed. Waiting is bounded, first come is not promised to be first served. By hand: r2d2
-//! knows no keys, and has threads of its own.
+//! Sessions kept between deliveries: with a limit on those in use at a time, for one key and in
+//! all, and on those that are kept. What a user had trouble with is thrown away; what was not used
+//! for a while is closed. Waiting is bounded, first come is not promised to be first served. By
+//! hand: r2d2 knows no keys, and has threads of its own.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// What a server does with an adapter that it keeps for long. The default bodies are those of an
 /// adapter without connections.
 pub trait Connections: Send + Sync {
-    /// Closes those that nobody has used for a while.
+    /// Closes those that were not used for a while.
     fn close_idle(&self) {}
 
     /// Closes those that are kept, and keeps none from now on.
@@ -91,7 +91,7 @@ impl<T> Pool<T> {
         Ok(Pooled { pool: Arc::clone(self), key: key.to_owned(), item, is_sound: true })
     }
 
-    /// Closes what nobody has used for too long.
+    /// Closes what was not used for too long.
     pub fn close_idle(&self) {
         let mut state = self.state();
         let stale = state.idle.partition_point(|idle| idle.since.elapsed() >= self.limits.idle);

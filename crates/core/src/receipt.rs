@@ -2,7 +2,7 @@
 
 use crate::directory::place_and_variant;
 
-/// What tells one stored copy from all others in its mailbox.
+/// Identifies one stored copy among all in its mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receipt {
     /// An IMAP server's UIDVALIDITY and UID (RFC 3501 section 2.3.1.1).

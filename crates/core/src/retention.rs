@@ -105,10 +105,10 @@ pub fn purge(
     Ok(purged)
 }
 
-/// Forgets, and tells each copy that it comes by; with `dry_run` tells only.
+/// Forgets, and passes each copy that it comes by to `tell`; with `dry_run` it forgets nothing.
 ///
 /// # Errors
-/// What the ledger said; what was told by then is forgotten.
+/// What the ledger said; what was passed on by then is forgotten.
 pub fn forget(
     what: ForgetWhat<'_>,
     dry_run: bool,

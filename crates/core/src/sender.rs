@@ -30,8 +30,8 @@ pub struct Author {
     pub if_same_account_as: Option<String>,
 }
 
-/// The author as far as message and envelope tell; `None` if From does not hold exactly one
-/// address, or the address is not trusted.
+/// The author according to message and envelope; `None` if From does not hold exactly one address,
+/// or the address is not trusted.
 pub fn author(
     message: &Message,
     envelope: &Envelope,

@@ -57,17 +57,17 @@ pub const LAST_FIELD: &str = "x-onedrop-try";
 pub struct HandOff<'a> {
     /// The random value of the copy's row, by which it is found wherever it lies.
     pub value: [u8; 16],
-    /// Of the claim: tells the tries to deliver one copy apart.
+    /// Of the claim: distinguishes the tries to deliver one copy.
     pub epoch: i64,
     /// A copy of an earlier try stands already: the guard drops this one where it cannot know
     /// whether that is all.
     pub again: bool,
     /// The envelope's.
     pub sender: &'a str,
-    /// As given in the envelope.
+    /// The address in the envelope.
     pub recipient: &'a str,
-    /// The fields by which filters tell this copy from others of its content (names in lower case,
-    /// between blanks); of one that looks back.
+    /// The fields by which filters distinguish this copy from others of its content (names in lower
+    /// case, between blanks); of one that looks back.
     pub filter_fields: &'a str,
 }
 
@@ -124,15 +124,15 @@ fn with_crlf(bytes: &[u8]) -> u64 {
 /// What is known of a copy that may be in a mailbox.
 #[derive(Debug, Clone)]
 pub struct CopySearch<'a> {
-    /// As in [`Copy`].
+    /// See [`Copy`].
     pub key: &'a Hash,
-    /// As in [`Copy`].
+    /// See [`Copy`].
     pub identity: &'a Identity,
-    /// As in [`Copy`].
+    /// See [`Copy`].
     pub recorded_at: SystemTime,
-    /// As in [`Copy`]: copies of any date are found.
+    /// See [`Copy`]: copies of any date are found.
     pub looks_back: bool,
-    /// As in [`Copy`]: what came since is searched.
+    /// See [`Copy`]: what came since is searched.
     pub looked: Option<&'a LookedBack>,
     /// It was handed over, if at all: what counts is the value that it has in its header, in
     /// whatever mailbox of the account's own it lies. For one that looks back, whose value may have
@@ -184,7 +184,7 @@ pub struct FoundCopy {
     pub has_our_date: bool,
     /// Marked as deleted by its owner, and not taken out yet.
     pub marked_deleted: bool,
-    /// As in [`Slot::is_wrapped`].
+    /// See [`Slot::is_wrapped`].
     pub is_wrapped: bool,
     pub proof: Proof,
     /// Of one that was found by [`CopySearch::handed`].
@@ -194,14 +194,14 @@ pub struct FoundCopy {
 /// Where a copy lies that was handed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedCopy {
-    /// As its server writes it.
+    /// The name as its server writes it.
     pub mailbox: String,
     /// Of the try that wrote it, where it has the sought value and says so.
     pub epoch: Option<i64>,
 }
 
 impl FoundCopy {
-    /// As in [`HandedCopy`].
+    /// See [`HandedCopy`].
     pub fn of_try(&self) -> Option<i64> {
         self.handed.as_ref()?.epoch
     }
@@ -273,7 +273,7 @@ pub enum StoreError {
     /// The account's owner does not want this message.
     #[error("store: {0}")]
     Rejected(String),
-    /// The store may have taken the copy; only a [look](Slot::look) can tell.
+    /// The store may have taken the copy; only a [look](Slot::look) can find out.
     #[error("store: in doubt: {0}")]
     InDoubt(String),
 }
@@ -301,7 +301,7 @@ impl StoreError {
 }
 
 /// Names accounts that have had mail, other than one whose login was refused: whether they can log
-/// in tells whose fault that is. It returns before the time it is given.
+/// in shows whose fault that is. It returns before the time it is given.
 pub type WitnessNames = Box<dyn Fn(Instant) -> Vec<String> + Send + Sync>;
 
 /// Whose mailboxes a session shows that was opened for an account; with what proves it.

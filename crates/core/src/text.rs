@@ -46,18 +46,18 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// As [`shown`], of a text whose line ends and tabs stay.
+/// Like [`shown`], of a text whose line ends and tabs stay.
 pub fn shown_lines(text: &str) -> Cow<'_, str> {
     with_escapes_but(text, &['\n', '\t'])
 }
 
-/// As [`shown`], of a command's output: its own line ends, tabs and colours stay.
+/// Like [`shown`], of a command's output: its own line ends, tabs and colours stay.
 pub fn shown_output(text: &str) -> Cow<'_, str> {
     with_escapes_but(text, &['\n', '\t', '\u{1b}'])
 }
 
-/// As [`shown`], and in quotation marks unless it is one word without any: no word beside it can be
-/// taken for a part of it, and no part of it for a word beside it.
+/// Like [`shown`], and in quotation marks unless it is one word without any: no word beside it can
+/// be taken for a part of it, and no part of it for a word beside it.
 pub fn quoted(text: &str) -> Cow<'_, str> {
     let is_word = |text: &str| !text.contains(|c: char| c.is_whitespace() || "\"\\".contains(c));
     match shown(text) {

@@ -53,9 +53,9 @@ pub struct Plan<'a> {
     pub window: Window,
     /// This account's copies only.
     pub account: Option<&'a str>,
-    /// Only the accounts that the ledger has behind this one.
+    /// Only the accounts that the ledger has after this one.
     pub behind: Option<&'a str>,
-    /// So many accounts at a time.
+    /// Accounts that are verified at a time.
     pub parallel: usize,
     /// Mend what is found.
     pub repair: bool,
@@ -79,7 +79,7 @@ impl Plan<'_> {
         self.clock.now() + STORE_TIME
     }
 
-    /// For so many copies at once.
+    /// The time limit of a call of the store for this number of copies.
     fn store_until_for(&self, copies: usize) -> Instant {
         let copies = u32::try_from(copies).unwrap_or(u32::MAX);
         self.store_until() + STORE_TIME_EACH.saturating_mul(copies)
@@ -106,7 +106,7 @@ struct Verification<'a, 'p> {
     store: &'a dyn AnyStore,
     /// An account whose mailboxes cannot be used.
     out_of_reach: Option<String>,
-    /// As on record, once a copy is told by them.
+    /// The fields on record, once they distinguish a copy.
     filter_fields: String,
     tell: &'a mut dyn FnMut(News),
     tally: Tally,
@@ -329,7 +329,7 @@ impl<'a, 'p> Verification<'a, 'p> {
         }
     }
 
-    /// Whether another copy of its content is told from it only by fields that steer filters.
+    /// Whether only fields that steer filters distinguish it from another copy of its content.
     fn is_told_by_fields(&self, copy: &CopyOnRecord) -> bool {
         copy.looks_back && self.is_handed(copy)
     }
@@ -344,7 +344,7 @@ impl<'a, 'p> Verification<'a, 'p> {
         }
     }
 
-    /// As `find`, and also what has the same first Message-ID and came since then.
+    /// Finds what `find` does, and also what has the same first Message-ID and came since then.
     fn find_by_id(
         &self,
         copy: &CopyOnRecord,
@@ -367,9 +367,9 @@ impl<'a, 'p> Verification<'a, 'p> {
         self.store.find(&copy.destination, &sought, self.plan.store_until())
     }
 
-    /// A receipt of the copy's mailbox that was on record so much `earlier` than its message: what
-    /// is below its UID need not be read where the server's search may not show all. `None`: none
-    /// is known, or none will do.
+    /// A receipt of the copy's mailbox that was on record by this much `earlier` than its message:
+    /// what is below its UID need not be read where the server's search may not show all. `None`:
+    /// none is known, or none will do.
     fn receipt_before(&self, copy: &CopyOnRecord, earlier: Option<Duration>) -> Option<Receipt> {
         let is_numbered = !self.store.append_is_idempotent() && !self.is_handed(copy);
         let is_read = needs_proof(copy) || copy.is_left_to_settle();

@@ -61,8 +61,8 @@ impl WayProof {
     /// those with a copy on record. Others wait for whoever asks.
     ///
     /// # Errors
-    /// [`StoreError::Setup`]: it leads elsewhere, or nobody can tell. Also where the ledger or the
-    /// server cannot be asked, nothing may be written.
+    /// [`StoreError::Setup`]: it leads elsewhere, or that cannot be found out. Also where the
+    /// ledger or the server cannot be asked, nothing may be written.
     pub fn pass(
         self: &Arc<Self>,
         accounts: &[&str],
@@ -133,7 +133,7 @@ impl WayProof {
         matches!(self.state().root, Some((MailRoot::Marked(_), _)))
     }
 
-    /// Lets nobody pass until what is returned has ended.
+    /// Lets no delivery pass until what is returned has ended.
     pub fn begin(self: &Arc<Self>) -> ProofGuard {
         self.state().is_asking = true;
         ProofGuard(Arc::clone(self))
@@ -150,12 +150,12 @@ pub struct ProofGuard(Arc<WayProof>);
 
 impl ProofGuard {
     /// Renews the proof, in the process that has begun to; others wait for it. If one is on record
-    /// it is enough that two accounts do not have the same INBOX: where the server ignored for whom
-    /// we log in, both would have the user's. Else, and where no two are known that tell, it is
-    /// found out as [`renew`] does.
+    /// it is enough that two accounts do not have the same INBOX: if the server ignored the
+    /// authorization identity, both would have the user's. Else, and where no two such accounts are
+    /// known, it is found out as [`renew`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`renew`].
     pub fn renew(
         self,
         accounts: &[&str],
@@ -172,7 +172,7 @@ impl ProofGuard {
         renewed
     }
 
-    /// With what came of it.
+    /// Ends the wait of the others, with the result.
     fn end<T>(self, passed: &Result<T, Unproven>) {
         let (mut state, now) = (self.0.state(), self.0.clock.now());
         match passed {
@@ -181,7 +181,7 @@ impl ProofGuard {
                 state.proven = None;
                 state.refused = Some((now, why.clone()));
             }
-            // Another recipient's account may tell more.
+            // Another recipient's account may prove more.
             Err(Unproven::Unknown(_)) => {}
         }
     }
@@ -217,12 +217,11 @@ impl From<LedgerError> for Unproven {
     }
 }
 
-/// Finds out, by the first of `accounts` or of those with a copy on record with which it can be
-/// told, and puts on record what came of it; returns the proof in words, or nothing where no server
-/// stands between.
+/// Finds out, by the first of `accounts` or of those with a copy on record that can show it, and
+/// records the result; returns the proof as a sentence, or nothing where no server stands between.
 ///
 /// # Errors
-/// As for [`WayProof::pass`]. A proof on record is taken off it only by a server that was seen to
+/// Those of [`WayProof::pass`]. A proof on record is taken off it only by a server that was seen to
 /// ignore the account.
 pub fn renew(
     accounts: &[&str],
@@ -262,7 +261,7 @@ pub fn renew(
     Err(Unproven::Unknown(StoreError::Setup(text).into()))
 }
 
-/// Renews a proof that is on record without a login for the user itself; returns it in words.
+/// Renews a proof that is on record without a login for the user itself; returns it as a sentence.
 fn by_two_accounts(
     accounts: &[&str],
     host: &str,
@@ -281,8 +280,8 @@ fn by_two_accounts(
     Some(format!("{way} heeds for whom we log in: {one} and {other} have different INBOXes"))
 }
 
-/// By whom it can perhaps be told. Half of the tries are for those given, which may be the user's
-/// own, say, or closed.
+/// The accounts that can perhaps show it. Half of the tries are for those given, which may be the
+/// user's own, say, or closed.
 fn to_ask(
     accounts: &[&str],
     ledger: &dyn Proofs,

@@ -20,9 +20,9 @@ pub fn mailbox_name(text: &str) -> Option<String> {
     fits.then(|| format!("{first}{rest}"))
 }
 
-/// The mailbox that the detail of an address names: one on the top level. What separates levels
-/// somewhere (`/` and `.`) is for nobody who writes an address: it could lead into what others
-/// share with the account.
+/// The mailbox that the detail of an address names: one on the top level. Whoever writes an address
+/// may not use what separates levels somewhere (`/` and `.`): it could lead into what others share
+/// with the account.
 pub fn detail_mailbox(detail: &str) -> Option<String> {
     mailbox_name(detail).filter(|name| !name.contains(['/', '.']))
 }

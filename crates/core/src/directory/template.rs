@@ -150,7 +150,7 @@ impl FolderTemplate {
         self.filled(account, folders?)
     }
 
-    /// The path with so many of the folders below the root.
+    /// The path with the first `folders` folders below the root.
     fn filled(&self, account: &str, folders: usize) -> Option<PathBuf> {
         if !super::is_account_name(account) {
             return None;

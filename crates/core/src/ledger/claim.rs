@@ -32,7 +32,7 @@
 //! | not placed | [`keep_until_due`] | as it was, and due | stays |
 //! | placed | [`confirm`] of another receipt | placed, and a second copy may stand | + 1 |
 //! | any, by its former value | [`confirm`] | as it was, and a second copy may stand | + 1 |
-//! | any that nobody may be writing | [`forget`] | free, in doubt, with another value | stays |
+//! | any that no delivery may write | [`forget`] | free, in doubt, with another value | stays |
 //!
 //! [`turn`] changes nothing. Two more write a row, where it is as they have read it:
 //! [`Audit::settle`](super::Audit::settle) a placed one, and
@@ -121,7 +121,7 @@ pub enum Claimed {
     Busy,
 }
 
-/// As [`Turn`](super::Turn), without the lock.
+/// Like [`Turn`](super::Turn), without the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnState {
     Ours { in_doubt: bool },

@@ -1,4 +1,4 @@
-//! Which copies people are told of as doubts.
+//! The copies that are shown to people as doubts.
 
 /// What the rules ask of a copy's row.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ impl CopyDoubt {
         self.in_doubt && !(self.looks_back && was_only_given_back)
     }
 
-    /// Whether people are told that it wants another look.
+    /// Whether it is shown to people as one that wants another look.
     pub fn wants_a_look(self) -> bool {
         !self.is_placed || !self.is_settled && (self.epoch > 1 || !self.looks_back)
     }

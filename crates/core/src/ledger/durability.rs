@@ -10,7 +10,7 @@ pub trait Durability: Send + Sync {
     fn durability(&self, until: Instant) -> Result<Vec<Lasting>, LedgerError>;
 }
 
-/// How long a commit lasts, in words for an administrator.
+/// How long a commit lasts, as a sentence for an administrator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lasting {
     /// What a commit outlives.

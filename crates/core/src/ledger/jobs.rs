@@ -237,7 +237,7 @@ pub trait Jobs: Send + Sync {
     /// value: true.
     ///
     /// # Errors
-    /// As [`Jobs::jobs`].
+    /// Those of [`Jobs::jobs`].
     fn change_job(&self, change: &JobChange<'_>, until: Instant) -> Result<bool, LedgerError>;
 
     /// A job's runs and skips, the latest on record first, at most `limit`.
@@ -251,7 +251,7 @@ pub trait Jobs: Send + Sync {
     fn remove_job(&self, job: &str, seen: i64, until: Instant) -> Result<bool, LedgerError>;
 
     /// Takes runs and skips that ended longer ago than that off the record, the oldest first, at
-    /// most so many; returns how many there were.
+    /// most `most`; returns how many there were.
     fn prune_job_runs(
         &self,
         older_than: Duration,

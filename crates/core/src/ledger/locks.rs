@@ -44,7 +44,7 @@ pub struct LockClaim {
     pub owner: RandomValue,
 }
 
-/// What came of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockTry {
     /// Ours. `others` hold other slots.
@@ -78,8 +78,8 @@ pub trait Locks: Send + Sync {
     fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError>;
 
     /// Makes the lease last for `lease` from now on, durably; false where the slot was claimed by
-    /// another, stolen or given back. A lease that ran out, with nobody else's claim after it,
-    /// lasts again.
+    /// another, stolen or given back. A lease that ran out lasts again if no other claim came after
+    /// it.
     fn renew_lock(
         &self,
         claim: &LockClaim,

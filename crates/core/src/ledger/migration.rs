@@ -1,6 +1,6 @@
 //! Migrations: the steps from one schema version to the next, and which of them are missing.
 //!
-//! A migration adds first; what nobody uses any more goes one version later (an index, which no
+//! A migration adds first; what is not used any more goes one version later (an index, which no
 //! program needs to work, when another is there), so that a program of the version before works
 //! throughout. It is a list of steps, each of which is done once or may be repeated, and the ledger
 //! keeps how many are done (`onedrop_schema.steps`): after a crash the next `onedrop migrate` goes
@@ -33,7 +33,7 @@ pub enum MigrationStep {
     /// Statements in one transaction. On a table that deliveries use they must only change the
     /// catalogue, one table a step: a delivery waits as long as they take.
     Transaction(&'static str),
-    /// An index, built beside deliveries where the engine can: name, table, and what stands behind
+    /// An index, built beside deliveries where the engine can: name, table, and what stands after
     /// the table's name.
     Index { name: &'static str, table: &'static str, on: &'static str },
     /// An index goes, beside deliveries where the engine can.
@@ -64,7 +64,7 @@ pub const ANOTHER_MIGRATION: &str = "another `onedrop migrate` runs on this ledg
 pub struct Program {
     /// What its configuration shares with all hosts; `None`: it is not compared.
     pub config: Option<SharedConfig>,
-    /// The migrations behind those of this source. Only tests have any: they stand for a program of
+    /// The migrations after those of this source. Only tests have any: they stand for a program of
     /// a later version.
     pub next: &'static [Migration],
     /// Called once by a migration that has to wait, with the one for whom.
@@ -91,7 +91,7 @@ impl Program {
         SchemaVersion { found, oldest_program, program: self.version() }
     }
 
-    /// As [`sees`](Program::sees), of a ledger that does not say who may use it.
+    /// Does what [`sees`](Program::sees) does, for a ledger that does not say who may use it.
     pub fn sees_bare(&self, found: i64) -> SchemaVersion {
         SchemaVersion::bare(found, self.version())
     }
@@ -152,7 +152,7 @@ impl MigrationStep {
         }
     }
 
-    /// As a step of `migration`; `rows`: about how many the table has.
+    /// The step of `migration` that this is; `rows`: about how many the table has.
     pub fn planned(&self, migration: &Migration, rows: Option<u64>) -> PlannedStep {
         // Rows a second, as measured on Postgres with a million messages: on two cores, beside
         // four deliveries at a time.

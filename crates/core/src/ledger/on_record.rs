@@ -36,7 +36,7 @@ pub struct CopyOnRecord {
     /// The message's row.
     pub message: i64,
     pub identity: Identity,
-    /// As received.
+    /// The size as received.
     pub size_bytes: u64,
     pub recorded_at: SystemTime,
     pub destination: Destination,
@@ -58,9 +58,9 @@ pub struct CopyOnRecord {
     pub due: Option<DueTime>,
     /// The receipt is that of the copy which the sender's own mail program saved.
     pub by_sender: bool,
-    /// As in [`CopyFacts`](super::CopyFacts).
+    /// See [`CopyFacts`](super::CopyFacts).
     pub found_by_look: bool,
-    /// As in [`Claim`](super::Claim).
+    /// See [`Claim`](super::Claim).
     pub looks_back: bool,
 }
 

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::LedgerError;
 
-/// So many of the newest attempts are counted at most.
+/// Maximum number of attempts counted, the newest.
 pub const MOST_ATTEMPTS: u32 = 50_000;
-/// So many of the newest copies are looked through at most.
+/// Maximum number of copies looked through, the newest.
 pub const MOST_COPIES: u32 = 100_000;
-/// So many open copies, or kept ones, are counted at most.
+/// Maximum number of open copies, and of kept ones, counted.
 pub const MOST_OPEN: u32 = 10_000;
-/// So many hosts are told at most.
+/// Maximum number of hosts listed.
 pub const MOST_HOSTS: u32 = 200;
 
-/// A host that was not seen for longer is told no more, and forgotten by the next purge.
+/// A host that was not seen for longer is not listed any more, and the next purge forgets it.
 pub const HOSTS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How attempts ended that began of late.
@@ -45,7 +45,7 @@ pub struct AttemptCount {
 }
 
 impl AttemptCount {
-    /// What tells it from others.
+    /// The key that distinguishes it from others.
     pub fn key(&self) -> (&Option<String>, &Option<String>, &Option<String>, Option<u64>) {
         (&self.outcome, &self.reason, &self.status, self.millis)
     }
@@ -82,15 +82,15 @@ pub struct HostRow {
 
 /// What `onedrop status` asks.
 pub trait Overview: Send + Sync {
-    /// How the attempts ended that began at most so long ago.
+    /// How the attempts ended that began at most `back` ago.
     fn recent_attempts(
         &self,
         back: Duration,
         until: Instant,
     ) -> Result<RecentAttempts, LedgerError>;
 
-    /// The open copies of messages recorded at most so long ago, and those that are kept for
-    /// longer than `kept_for`.
+    /// The open copies of messages recorded at most `back` ago, and those that are kept for longer
+    /// than `kept_for`.
     fn open_copies(
         &self,
         back: Duration,
@@ -98,7 +98,7 @@ pub trait Overview: Send + Sync {
         until: Instant,
     ) -> Result<OpenCopies, LedgerError>;
 
-    /// The hosts seen at most so long ago, by name.
+    /// The hosts seen at most `back` ago, by name.
     fn hosts(&self, back: Duration, until: Instant) -> Result<Vec<HostRow>, LedgerError>;
 
     /// Puts on record that this program, on the host of that name, uses the ledger now.

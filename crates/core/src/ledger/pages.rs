@@ -74,7 +74,7 @@ pub struct AttemptLine {
     pub reason: String,
 }
 
-/// So many attempts of one minute ended alike, after about the same time.
+/// The number of attempts of one minute that ended alike, after about the same time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ActivityRow {
     /// In which they began, since 1970.
@@ -92,7 +92,7 @@ pub struct ActivityRow {
 pub const SLOWER_MS: [u64; 15] =
     [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 60_000];
 
-/// See the module.
+/// What the web pages read.
 pub trait Pages: Send + Sync {
     /// Everything on record about one message.
     fn story(&self, message: i64, until: Instant) -> Result<Option<Trace>, LedgerError>;

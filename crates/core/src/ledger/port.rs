@@ -111,8 +111,8 @@ pub trait Ledger: Proofs + Send + Sync {
         until: Instant,
     ) -> Result<Due, LedgerError>;
 
-    /// Which fields tell a copy that goes through filters from another ([`Entry::fields`]): as read
-    /// before, or `anew`.
+    /// Which fields distinguish a copy that goes through filters from another ([`Entry::fields`]):
+    /// as read before, or `anew`.
     fn filter_fields(&self, anew: bool, until: Instant) -> Result<FilterFields, LedgerError>;
 
     /// Whether a copy of the message in this mailbox is on record, placed or not.
@@ -136,9 +136,9 @@ pub trait Ledger: Proofs + Send + Sync {
         until: Instant,
     ) -> Result<Option<String>, LedgerError>;
 
-    /// A receipt in this mailbox that was on record before the message was, and so before anybody
-    /// leased a copy of it, and by so much `earlier` (whole seconds): of those that are found soon,
-    /// the one with the highest UID. `None`: none was found.
+    /// A receipt in this mailbox that was on record before the message was, and so before a copy of
+    /// it was leased, and by this much `earlier` (whole seconds): of those that are found soon, the
+    /// one with the highest UID. `None`: none was found.
     fn receipt_before(
         &self,
         message: i64,
@@ -182,7 +182,7 @@ pub enum Turn<'a> {
 
 /// A turn that is open: the copy's lock is held until this is dropped.
 pub trait OpenTurn {
-    /// As [`Ledger::confirm`], in this turn, which it ends whatever comes of it.
+    /// Does what [`Ledger::confirm`] does, in this turn, which it ends in any case.
     fn confirm(
         self: Box<Self>,
         receipt: &ToConfirm<'_>,
@@ -249,7 +249,7 @@ pub trait Records: Send + Sync {
 /// What comparing the ledger with mailboxes needs.
 pub trait Audit: Send + Sync {
     /// The next accounts that have copies to compare with their mailboxes, at most `limit`, in the
-    /// ledger's order from behind `after`; some may have none to compare. What it costs goes with
+    /// ledger's order from after `after`; some may have none to compare. What it costs goes with
     /// the window and the number of accounts, not with what is on record.
     fn accounts_to_verify(
         &self,
@@ -260,7 +260,7 @@ pub trait Audit: Send + Sync {
     ) -> Result<Vec<String>, LedgerError>;
 
     /// The next copies of `account` to compare with their mailboxes, at most `limit`: ordered by
-    /// message and then by row, from behind `after`. What a page costs goes with its length.
+    /// message and then by row, those after `after`. What a page costs goes with its length.
     fn copies_to_verify(
         &self,
         window: &Window,
@@ -320,7 +320,7 @@ pub trait Schema: Send + Sync {
     /// of one message must.
     ///
     /// # Errors
-    /// What they did instead, in words.
+    /// A sentence: what they did instead.
     fn prove_exclusion(&self, name: &str, until: Instant) -> Result<(), String>;
 }
 
@@ -345,7 +345,7 @@ needs! {
     ReplayLedger: Ledger + Retention + Schema;
     /// Running jobs: their rows, their locks, and the row of the host.
     JobLedger: Jobs + Locks + Overview;
-    /// Telling how things are.
+    /// To show how things are.
     StatusLedger: JobLedger + Pages + Retention + Schema;
     /// The web pages.
     PagesLedger: StatusLedger + Ledger + Connections;

@@ -14,7 +14,7 @@ use crate::directory::Destination;
 use crate::message::Identity;
 use crate::receipt::Receipt;
 
-/// So long after the end of its lease a process is held to be gone.
+/// This long after the end of its lease a process is held to be gone.
 pub const LATE: Duration = Duration::from_secs(3600);
 
 /// What a purge takes out.
@@ -58,9 +58,9 @@ pub struct PurgeCursor {
 /// How much one call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchTerms {
-    /// At most so many rows.
+    /// Maximum number of rows.
     pub limit: u32,
-    /// Only counted, or told.
+    /// Only counts and reports.
     pub dry_run: bool,
 }
 
@@ -131,15 +131,15 @@ pub struct RawMessage {
     pub message: i64,
     pub identity: Identity,
     pub recorded_at: SystemTime,
-    /// As received.
+    /// The bytes as received.
     pub bytes: Vec<u8>,
     /// Where its copies belong that are on record, each with its receipt if it is placed.
     pub copies: Vec<(Destination, Option<Receipt>)>,
 }
 
-/// See the module.
+/// What purge, forget and replay ask of a ledger.
 pub trait Retention: Send + Sync {
-    /// Takes out what is older than `older_than` by the ledger's clock, from behind `after`, in one
+    /// Takes out what is older than `older_than` by the ledger's clock, those after `after`, in one
     /// durable transaction. It waits for no delivery: what another session holds is left for the
     /// next run. Where another session was in its way nothing of it holds (`Contended`): the caller
     /// tries again.
@@ -155,7 +155,7 @@ pub trait Retention: Send + Sync {
     /// Puts on record that a purge has come to its end just now.
     fn note_purge(&self, until: Instant) -> Result<(), LedgerError>;
 
-    /// Takes out the hosts that were not seen for so long, or only counts them; says how many.
+    /// Takes out the hosts that were not seen for this time, or only counts them; says how many.
     fn forget_hosts(
         &self,
         not_seen_for: Duration,
@@ -165,7 +165,7 @@ pub trait Retention: Send + Sync {
 
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError>;
 
-    /// Forgets copies, from behind the row `after`, in one durable transaction. By Message-ID and
+    /// Forgets copies, those after the row `after`, in one durable transaction. By Message-ID and
     /// by time: they are free, in doubt and [look back](super::Claim::looks_back), under another
     /// random value, so that no claim of before counts; one that settle has not written yet stays
     /// due. By account: their rows go, with the facts, attempts and bytes of their messages; of
@@ -179,7 +179,7 @@ pub trait Retention: Send + Sync {
         until: Instant,
     ) -> Result<ForgetBatch, LedgerError>;
 
-    /// The next message whose bytes are on record, behind the row `after`, and that was recorded
+    /// The next message, after the row `after`, whose bytes are on record and that was recorded
     /// since then.
     fn next_raw(
         &self,

@@ -20,9 +20,9 @@ pub enum Due {
     Placed(Receipt),
 }
 
-/// See the module.
+/// What `onedrop settle` asks of a ledger.
 pub trait Settling: Send + Sync {
-    /// The next copies to settle, at most `limit`, ordered by account and then by row, from behind
+    /// The next copies to settle, at most `limit`, ordered by account and then by row, those after
     /// `after`: not placed and due by now, or not placed, with their bytes
     /// [kept](super::Ledger::keep). Or, `watched`: those that were due, and are placed, whose next
     /// look has come; at first that is when they were due. One that the sender's own copy stands

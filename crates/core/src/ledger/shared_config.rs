@@ -14,13 +14,13 @@ const FORMER: &str = "dedup.filter_fields.former";
 /// For how long a former list is heeded: twice what Postfix keeps a message by default.
 const IN_FLIGHT: Duration = Duration::from_secs(10 * 86_400);
 
-/// Which fields tell a copy that goes through filters from another, by what is on record: the
-/// ledger's word counts, which `onedrop migrate` alone changes.
+/// Which fields distinguish a copy that goes through filters from another, according to the record:
+/// the ledger's word counts, which `onedrop migrate` alone changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FilterFields {
     /// Names in lower case, between blanks.
     pub list: String,
-    /// As on record; empty where nothing is.
+    /// The value on record; empty where there is none.
     former: String,
 }
 
@@ -44,7 +44,7 @@ fn former_in(on_record: &str) -> Vec<(String, u64)> {
 /// Why a host does not agree with what is on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigMismatch {
-    /// Which keys differ, with both values, in words.
+    /// A phrase: which keys differ, with both values.
     Keys(String),
     /// It is no JSON object of strings.
     Unreadable(String),
@@ -68,8 +68,8 @@ impl SharedConfig {
         SharedConfig { keys, json }
     }
 
-    /// As the ledger keeps it: a JSON object of strings, ordered by key. The same keys and values
-    /// are the same text.
+    /// The form that the ledger keeps: a JSON object of strings, ordered by key. The same keys and
+    /// values are the same text.
     pub fn json(&self) -> &str {
         &self.json
     }

@@ -6,7 +6,8 @@ use crate::directory::Destination;
 use crate::message::{AddressFact, PartFact};
 use crate::receipt::Receipt;
 
-/// So many attempts at a message are shown, the newest, and as many that recorded none.
+/// Maximum number of attempts at a message that are shown, the newest, and of those that recorded
+/// none.
 pub const ATTEMPTS: usize = 1000;
 
 /// The status of an attempt that delivered.
@@ -83,14 +84,14 @@ pub struct TracePart {
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct TraceCopy {
     pub account: String,
-    /// The mailbox that is meant. Where one lies that was handed over, only a look tells.
+    /// The mailbox that is meant. Only a look shows where a copy lies that was handed over.
     pub mailbox: String,
     /// `placed`, `handed over`, `elsewhere`, `leased`, `in doubt`, `due` or `free`.
     pub state: String,
     pub receipt: Option<String>,
     pub placed_at: Option<String>,
     pub epoch: i64,
-    /// Of the last lease; nobody once it is placed.
+    /// The owner of the last lease; empty once it is placed.
     pub owner: String,
     pub leased_until: Option<String>,
     pub nul_replaced: bool,

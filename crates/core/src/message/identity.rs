@@ -189,7 +189,7 @@ fn received_that_counts(header: &[u8], has_message_id: bool) -> Option<Field<'_>
     (!has_message_id || !has_date(header, &oldest)).then_some(oldest)
 }
 
-/// When the message was sent, as far as its fields tell: the earlier of its first Date and of its
+/// When the message was sent, as far as its fields say: the earlier of its first Date and of its
 /// oldest Received that is not ours. `None` where no Date can be read, or it comes from a clock
 /// that was never set.
 pub fn sent_at(message: &Message) -> Option<SystemTime> {
@@ -207,9 +207,9 @@ pub(super) fn received_at(received: &Field<'_>) -> Option<i64> {
     memchr::memrchr(b';', &value).and_then(|at| date::seconds(&value[at + 1..]))
 }
 
-/// The oldest time that the message tells: the earliest of its Date and Received fields that can be
-/// read, ours too; whoever sent it wrote most of them. `None`: it tells none. Unlike the identity
-/// this is no part of the frozen format.
+/// The oldest time in the message: the earliest of its Date and Received fields that can be read,
+/// ours too; whoever sent it wrote most of them. `None`: it has none. Unlike the identity this is
+/// no part of the frozen format.
 pub fn oldest_time(message: &Message) -> Option<SystemTime> {
     let time = |field: Field<'_>| match () {
         () if field.is(b"date") => date::seconds(&field.unfolded()),

@@ -1,13 +1,13 @@
 //! The one address in a field that a server prepends: `a@x`, `<a@x>`, `"Ann" <a@x> (at work)`, or a
 //! name without a domain. By hand: mail-parser takes the first of a list, and puts `Ann Smith` into
-//! an address. What is none, or more than one, is nobody's: mail in an account that is named like
-//! the field's text would be found by no one.
+//! an address. What is none, or more than one, has no account: else mail could lie in an account
+//! named like the field's text, where no one reads it.
 
 /// The address in `value`, without what people put round it.
 pub fn one_address(value: &str) -> Option<&str> {
     let (mut quoted, mut escaped, mut depth) = (false, false, 0_u32);
     let (mut open, mut close) = (None, None);
-    // Where the value has something outside of comments: before an angle bracket, and behind.
+    // Where the value has something outside of comments: before an angle bracket, and after.
     let (mut first, mut last, mut comments) = (None, 0, 0);
     for (at, c) in value.char_indices() {
         let is_escaped = std::mem::take(&mut escaped);
@@ -40,7 +40,7 @@ pub fn one_address(value: &str) -> Option<&str> {
         return None;
     }
     let address = match (open, close) {
-        // Nothing stands behind it but comments.
+        // Only comments stand after it.
         (Some(open), Some(close)) if last == close + 1 => value.get(open..close)?,
         (None, None) => value.get(first?..last)?,
         _ => return None,

@@ -1,6 +1,6 @@
-//! What the top-most Received tells: who wrote it, and when. A message that Postfix hands over has
-//! Postfix' own there: whatever its sender wrote stands below it. The field that this program
-//! prepends is none of these, as it is no part of what was handed over.
+//! The top-most Received: who wrote it, and when. A message that Postfix hands over has Postfix'
+//! own there: whatever its sender wrote stands below it. The field that this program prepends is
+//! none of these, as it is no part of what was handed over.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use super::fields::Field;
 use super::identity::received_at;
 
 /// When the server took the message that wrote its top-most Received, if its name (`by`) `is_own`.
-/// `None` too where the field is missing, or tells no time that can be read.
+/// `None` too where the field is missing, or has no time that can be read.
 pub fn taken_at(message: &Message, is_own: impl Fn(&str) -> bool) -> Option<SystemTime> {
     let field = message.fields().find(|field| field.is(b"received"))?;
     by(&field).filter(|name| is_own(name))?;

@@ -1,10 +1,10 @@
-//! A message that a mail server does not take as it came, inside one that it takes. Cyrus refuses
-//! a header with a line that is no field; for such a message every try would end the same way, and
+//! A message that a mail server does not take as it came, inside one that it takes. Cyrus refuses a
+//! header with a line that is no field; for such a message every try would end the same way, and
 //! after days it would go back to its sender. So it goes into the mailbox attached
 //! (message/rfc822), as it came, below a header of ours with its Message-ID and its Date.
 //!
-//! The wrapper's header follows from the message alone, so that a wrapper is told from what a
-//! stranger sends: that has trace fields, or another header than this.
+//! The wrapper's header follows from the message alone, so that a wrapper can be distinguished from
+//! what a stranger sends: that has trace fields, or another header than this.
 
 use super::fields::{Field, fields, split};
 use super::identity::is_authored;

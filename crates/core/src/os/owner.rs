@@ -1,6 +1,6 @@
 //! Root makes nothing in a folder of another user's. What it made there would shut out those who
 //! deliver there; and a user can lead it elsewhere by a link, at any moment. So whoever repairs or
-//! replays does it as the user that delivers, and is told so.
+//! replays does it as the user that delivers; else the command says so and ends.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -36,8 +36,8 @@ pub(super) fn agreed(one: Dmarc, other: Dmarc) -> Dmarc {
     if one == other { one } else { Dmarc::NoPass }
 }
 
-/// Whether `dmarc=` with another result than `pass` stands anywhere, in comments and quoted text
-/// as well: a sender's text before it and behind it may have made it a part of a comment.
+/// Whether `dmarc=` with another result than `pass` stands anywhere, in comments and quoted text as
+/// well: a sender's text before it and after it may have made it a part of a comment.
 fn names_another_result(value: &str) -> bool {
     let mut squeezed = value.to_ascii_lowercase();
     squeezed.retain(|c| !c.is_ascii_whitespace());

@@ -253,7 +253,7 @@ impl MemoryStore {
         }
     }
 
-    /// As [`Mailboxes::find_all`].
+    /// Does what [`Mailboxes::find_all`] does.
     fn seek(
         &self,
         name: &'static str,

@@ -64,7 +64,7 @@ pub trait Store: Send + Sync {
     /// all.
     ///
     /// # Errors
-    /// As for [`Slot::look`].
+    /// Those of [`Slot::look`].
     fn look_back(
         &self,
         destination: &Destination,
@@ -110,7 +110,7 @@ pub trait Slot {
     fn look(&mut self, until: Instant) -> Result<Option<Receipt>, StoreError>;
 
     /// The try that wrote what the [look](Slot::look) found, of a copy that was handed over: where
-    /// it has the value of this copy's row, and says so. An append behind such a look is marked as
+    /// it has the value of this copy's row, and says so. An append after such a look is marked as
     /// one that is handed over again.
     fn found_try(&self) -> Option<i64> {
         None
@@ -149,7 +149,7 @@ pub trait Mailboxes: Send + Sync {
     /// Message-ID.
     ///
     /// # Errors
-    /// As for [`Slot::look`], for all of them.
+    /// Those of [`Slot::look`], for all of them.
     fn find_all(
         &self,
         destination: &Destination,
@@ -157,7 +157,7 @@ pub trait Mailboxes: Send + Sync {
         until: Instant,
     ) -> Result<Vec<Vec<FoundCopy>>, StoreError>;
 
-    /// As [`find_all`](Mailboxes::find_all), of one message.
+    /// Does what [`find_all`](Mailboxes::find_all) does for one message.
     fn find(
         &self,
         destination: &Destination,
@@ -175,7 +175,7 @@ pub trait Mailboxes: Send + Sync {
     /// # Errors
     /// [`StoreError::NotStored`]: the double was not taken out. It is also an error that it is no
     /// longer there by this name, or that its owner has marked it as deleted meanwhile: only
-    /// another look can tell what stands now.
+    /// another look can show what stands now.
     fn remove_double(
         &self,
         destination: &Destination,
@@ -188,7 +188,7 @@ pub trait Mailboxes: Send + Sync {
     /// mailbox and is not marked as deleted. Both were found by [`CopySearch::handed`].
     ///
     /// # Errors
-    /// As for [`remove_double`](Mailboxes::remove_double).
+    /// Those of [`remove_double`](Mailboxes::remove_double).
     fn remove_handed_double(
         &self,
         account: &str,
@@ -208,11 +208,11 @@ pub trait Access: Send + Sync {
     /// where it is made if it is missing (`deliver.trial`).
     fn root(&self) -> Option<&Path>;
 
-    /// The folder that is the account's alone, if nobody has made it; `None` where it is there, or
-    /// only a login tells.
+    /// The folder that is the account's alone, if it was not made yet; `None` where it is there, or
+    /// only a login shows that.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// It cannot be found out.
     fn missing_place(&self, account: &str) -> Result<Option<PathBuf>, StoreError>;
 
     /// Finds out whose mailboxes a login for `account` shows, without touching the account's: for
@@ -242,7 +242,7 @@ pub trait Access: Send + Sync {
     fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError>;
 
     /// Proves that the store can be reached and used for `account`, without writing a message;
-    /// returns what is worth telling an administrator, a line per fact.
+    /// returns facts for an administrator, one a line.
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError>;
 }
 

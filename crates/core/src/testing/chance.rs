@@ -28,7 +28,7 @@ impl Chance {
         None
     }
 
-    /// One of so many, at least one.
+    /// One of `of`, at least one.
     pub fn pick(&mut self, of: usize) -> usize {
         match self {
             Chance::Seeded(_) => (self.number() % of as u64) as usize,

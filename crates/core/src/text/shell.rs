@@ -13,7 +13,7 @@ pub fn word(text: &str) -> String {
     }
 }
 
-/// The same behind a command's options: what begins with a dash is none.
+/// The same after a command's options: what begins with a dash is none.
 pub fn operand(text: &str) -> String {
     let word = word(text);
     match word.trim_start_matches('\'').starts_with('-') {

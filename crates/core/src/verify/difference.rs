@@ -1,4 +1,4 @@
-//! What a verification tells while it goes on, and what came of it. Values only.
+//! What a verification reports while it goes on, and its result. Values only.
 
 use std::fmt::{self, Display, Formatter};
 use std::ops::AddAssign;
@@ -74,7 +74,7 @@ pub struct Difference {
     pub receipt: Option<String>,
 }
 
-/// What came of it all.
+/// The counts of a whole run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Copies compared.
@@ -102,7 +102,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// What is told while it goes on.
+/// What is reported while it goes on.
 #[derive(Debug)]
 pub enum News {
     Found(Difference),
@@ -116,7 +116,7 @@ pub enum News {
         account: String,
         tally: Tally,
     },
-    /// All that was found of this account, and of those before it, has been told.
+    /// All that was found of this account, and of those before it, has been reported.
     Passed {
         account: String,
     },

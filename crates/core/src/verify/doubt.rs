@@ -49,7 +49,7 @@ impl<'a> Verification<'a, '_> {
             self.busy(copy, MEANWHILE);
             return Ok(());
         };
-        // Looked for again, now that nobody else may write.
+        // Looked for again, now that no delivery may write.
         let found = self.find(copy, None);
         let seen = found.as_ref().ok().and_then(|found| to_record(found));
         let seen = seen.map(|seen| (seen.to_record(), seen.is_wrapped));

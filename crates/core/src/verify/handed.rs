@@ -22,7 +22,7 @@ impl Verification<'_, '_> {
         ago: Duration,
         found: &[FoundCopy],
     ) -> Result<(), Unverified> {
-        // Of a try that nobody has made nothing follows: a stranger has written it.
+        // A try that was never made proves nothing: a stranger has written it.
         let tries = 1..=copy.epoch;
         let of = |one: &FoundCopy| {
             let HandedCopy { mailbox, epoch } = one.handed.clone()?;

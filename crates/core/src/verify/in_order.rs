@@ -1,5 +1,5 @@
-//! What the accounts' workers find, told in the order of the accounts: of the account whose turn it
-//! is at once, of later ones when their turn has come. A worker that is far ahead waits, so that
+//! Reports what the accounts' workers find in the order of the accounts: of the account whose turn
+//! it is at once, of later ones when their turn has come. A worker that is far ahead waits, so that
 //! memory stays bounded; the one whose turn it is never waits.
 
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::difference::{News, Tally};
 
-/// So much may wait for its turn.
+/// Differences that may wait for their turn.
 const MOST_WAITING: usize = 5_000;
 
-/// See the module.
+/// The queue in which workers' news wait for their account's turn.
 pub struct InOrder<'t> {
     state: Mutex<OrderState<'t>>,
     moved: Condvar,
@@ -43,7 +43,7 @@ impl<'t> InOrder<'t> {
         InOrder { state: Mutex::new(state), moved: Condvar::new() }
     }
 
-    /// Tells `news` of account `number`.
+    /// Reports `news` of account `number`.
     pub fn tell(&self, number: usize, news: News) {
         let mut state = self.state();
         while state.turn != number && state.waiting >= MOST_WAITING && !state.is_ended {
@@ -57,7 +57,7 @@ impl<'t> InOrder<'t> {
         }
     }
 
-    /// Adds to what is counted, and tells how far the run has come, out of turn.
+    /// Adds to what is counted, and reports how far the run has come, out of turn.
     pub fn count(&self, account: &str, tally: Tally) {
         let mut state = self.state();
         state.tally += tally;
@@ -65,7 +65,7 @@ impl<'t> InOrder<'t> {
         (state.tell)(News::Progress { account: account.to_owned(), tally });
     }
 
-    /// All of account `number` has been told here.
+    /// All of account `number` has been reported here.
     pub fn over(&self, number: usize, account: &str) {
         let mut state = self.state();
         state.later.entry(number).or_default().over = Some(account.to_owned());
@@ -83,7 +83,7 @@ impl<'t> InOrder<'t> {
         self.moved.notify_all();
     }
 
-    /// The run ends early: nobody is to wait for a turn that may never come.
+    /// The run ends early: no worker is to wait for a turn that may never come.
     pub fn end(&self) {
         self.state().is_ended = true;
         self.moved.notify_all();
@@ -94,7 +94,7 @@ impl<'t> InOrder<'t> {
     }
 
     fn state(&self) -> MutexGuard<'_, OrderState<'t>> {
-        // What a caller's `tell` left half done is its own affair.
+        // A caller's `tell` that panicked left its own state, not ours.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

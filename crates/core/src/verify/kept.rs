@@ -15,7 +15,7 @@ use crate::outcome::{OverQuota, UnknownAccount};
 use crate::store::Store;
 
 impl Verification<'_, '_> {
-    /// A copy that is kept because of `why`, under no lease. One that stays kept is told as of
+    /// A copy that is kept because of `why`, under no lease. One that stays kept is reported with
     /// `level`.
     pub(super) fn kept(
         &mut self,
@@ -122,7 +122,7 @@ impl Verification<'_, '_> {
             recorded_at: copy.recorded_at,
             is_new: false,
             collision: false,
-            attempt: 0, // none: nobody but this run has asked for it
+            attempt: 0, // none: only this run has asked for it
             copies: vec![state],
         };
         let job = DeliveryRequest {

@@ -8,7 +8,7 @@ use super::{MOST_COPIES, Unverified, Verification, needs_a_look};
 use crate::ledger::CopyOnRecord;
 use crate::store::{FoundCopy, Proof, Receipt, StoreError};
 
-/// A copy that no look has seen for so long is taken for deleted by its owner, and not looked for
+/// A copy that no look has seen for this time is taken for deleted by its owner, and not looked for
 /// any more.
 pub(super) const OUT_OF_SIGHT: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -76,8 +76,8 @@ impl Verification<'_, '_> {
     }
 
     /// A copy that is in INBOX, as its mailbox was not there: of deliveries before that, one may
-    /// have written there nevertheless, late. That is told, and stays: nobody knows what INBOX has
-    /// by now.
+    /// have written there nevertheless, late. That is reported, and stays: what INBOX has by now is
+    /// unknown.
     pub(super) fn elsewhere(
         &mut self,
         copy: &CopyOnRecord,

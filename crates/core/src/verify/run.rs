@@ -1,5 +1,5 @@
 //! A verification of all accounts: workers side by side take one after the other, and what they
-//! find is told in the order of the accounts. The first error of the ledger ends them all.
+//! find is reported in the order of the accounts. The first error of the ledger ends them all.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use crate::store::AnyStore;
 /// Accounts that are read from the ledger at a time.
 const ACCOUNTS: u32 = 500;
 
-/// Verifies everything in the window, some accounts at a time; what is found is told in the order
-/// of the accounts, and of an account in that of its messages.
+/// Verifies everything in the window, some accounts at a time; what is found is reported in the
+/// order of the accounts, and of an account in that of its messages.
 ///
 /// # Errors
-/// The ledger cannot be read or written. What the store refuses is told and counted.
+/// The ledger cannot be read or written. What the store refuses is reported and counted.
 pub fn verify(
     plan: &Plan<'_>,
     ledger: &dyn VerifyLedger,
@@ -50,7 +50,7 @@ struct Run<'a> {
 
 /// The accounts that are still to be verified.
 struct AccountQueue {
-    /// Read from the ledger, and nobody's yet.
+    /// Read from the ledger, and not taken by a worker yet.
     read: VecDeque<String>,
     /// How many were somebody's.
     taken: usize,

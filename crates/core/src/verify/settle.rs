@@ -28,7 +28,7 @@ const PAGE: u32 = 500;
 /// accounts mean nothing here.
 ///
 /// # Errors
-/// The ledger cannot be read or written. What the store refuses is told and counted.
+/// The ledger cannot be read or written. What the store refuses is reported and counted.
 pub fn settle(
     plan: &Plan<'_>,
     ledger: &dyn VerifyLedger,
@@ -44,11 +44,11 @@ pub fn settle(
     Ok(settling.tally)
 }
 
-/// No look at a watched copy comes sooner after the one before,
+/// Shortest gap between two looks at a watched copy.
 const SHORTEST_GAP: Duration = Duration::from_secs(10 * 60);
-/// or later,
+/// Longest gap.
 const LONGEST_GAP: Duration = Duration::from_secs(4 * 3600);
-/// and the last one comes so long after it was placed.
+/// Age of the copy, since it was placed, at its last look.
 const LAST_LOOK: Duration = Duration::from_secs(47 * 3600);
 
 /// How long after a look at a copy that was placed `ago` the next one comes: as long again, within
@@ -58,7 +58,7 @@ fn next_look(ago: Duration) -> Option<Duration> {
     Some(ago.clamp(SHORTEST_GAP, LONGEST_GAP).min(left))
 }
 
-/// What is told of a copy that another run took while this one looked.
+/// The text for a copy that another run took while this one looked.
 const MEANWHILE: &str = "settled meanwhile";
 
 impl Verification<'_, '_> {
@@ -84,7 +84,7 @@ impl Verification<'_, '_> {
             (Standing::Leased, _) => self.busy(copy, format!("leased by {}", copy.owner)),
             (Standing::Placed { receipt, ago }, _) => {
                 if *ago >= WATCH {
-                    // Nobody looked for long: it is too late by now.
+                    // No run looked for a long time: it is too late by now.
                 } else if copy.by_sender {
                     self.late(copy, receipt)?;
                 } else {
@@ -351,7 +351,7 @@ fn oldest_ours(in_doubt: bool, found: &[FoundCopy]) -> Option<&FoundCopy> {
     found.iter().rev().find(|one| in_doubt && is_as_ours(one))
 }
 
-/// As Onedrop writes it: content and date.
+/// Whether it is as Onedrop writes it, in content and date.
 fn is_as_ours(one: &FoundCopy) -> bool {
     one.has_our_date && matches!(one.proof, Proof::Equal | Proof::Hidden)
 }

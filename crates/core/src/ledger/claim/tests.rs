@@ -17,7 +17,7 @@ fn uid(uid: u32) -> Receipt {
     Receipt::Uid { validity: 7, uid }
 }
 
-/// A copy that attempt 1 has leased in this epoch, with so much of 90 seconds left.
+/// A copy that attempt 1 has leased in this epoch, with `left_secs` of 90 seconds left.
 fn leased(epoch: i64, left_secs: u64) -> Row {
     let (length, left) = (TERMS.lease, Duration::from_secs(left_secs));
     Row {

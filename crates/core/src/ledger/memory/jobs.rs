@@ -54,7 +54,7 @@ impl Rows {
         true
     }
 
-    /// Whether a change with this value was made, as far as the rows still tell.
+    /// Whether a change with this value was made, as far as the rows still show.
     fn has_made(&self, job: &str, value: RandomValue) -> bool {
         let is_by = |row: &RunRow| row.added_by == value || row.ended_by == Some(value);
         self.jobs.get(job).is_some_and(|(_, last)| *last == value)

@@ -137,8 +137,8 @@ impl Rows {
         Ok(config.check(Some(on_record))?)
     }
 
-    /// As [`share_first`](Rows::share_first), in any case with `replace`; and adds keys that are
-    /// not on record.
+    /// Does what [`share_first`](Rows::share_first) does, in any case with `replace`; and adds keys
+    /// that are not on record.
     pub fn share(
         &mut self,
         config: Option<&SharedConfig>,

@@ -11,7 +11,7 @@ use crate::ledger::{Audit, CopyOnRecord, DueTime, LedgerError, Standing, WATCH, 
 use crate::receipt::Receipt;
 
 impl Rows {
-    /// As [`Ledger::receipt_before`](crate::ledger::Ledger::receipt_before).
+    /// See [`Ledger::receipt_before`](crate::ledger::Ledger::receipt_before).
     pub fn receipt_before(
         &mut self,
         message: i64,
