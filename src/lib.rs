@@ -29,8 +29,8 @@ pub mod lmtp;
 pub use onedrop_admin::{check, replay, status, web};
 pub use onedrop_core::{
     clock, deadline, deliver, directory, duration, envelope, exit, group_commit, hook, lock_key,
-    lock_name, login, mail_root, message, os, outcome, pool, receipt, retention, sender, text,
-    verify, way,
+    lock_name, login, login_proof, mail_root, message, os, outcome, pool, receipt, retention,
+    sender, text, verify,
 };
 pub use onedrop_locks::{jobs, lock, schedule};
 pub use onedrop_net as net;

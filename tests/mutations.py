@@ -205,10 +205,10 @@ JOBS = [
 
 LMTP_STORE = ["--test", "peers", "-E", "test(/^lmtp_store::/)"]
 EVERYWHERE = ["--test", "peers", "-E", "test(/^imap_everywhere::/)"]
-UNSEARCHED = ["--test", "peers", "-E", "test(unsearched)"]
+UNINDEXED = ["--test", "peers", "-E", "test(unindexed)"]
 FILED = ["--test", "protocol", "-E", "test(/^filed::/)"]
-REPLIES, ANYWHERE = "crates/store/src/lmtp/replies.rs", "crates/store/src/imap/everywhere.rs"
-LMTP, SEARCH = "crates/store/src/lmtp.rs", "crates/store/src/imap/unsearched.rs"
+REPLIES, ANYWHERE = "crates/store/src/lmtp/replies.rs", "crates/store/src/imap/all_mailboxes.rs"
+LMTP, SEARCH = "crates/store/src/lmtp.rs", "crates/store/src/imap/unindexed.rs"
 TRANSACTION, STAND_IN = "crates/store/src/lmtp/transaction.rs", "crates/core/src/deliver/stand_in.rs"
 
 HAND_OVERS = [
@@ -269,26 +269,26 @@ LOOKS_EVERYWHERE = [
         ANYWHERE, "looks_back || date.is_none_or", "date.is_none_or",
     ),
 ]
-LOOKS_UNSEARCHED = [
+LOOKS_UNINDEXED = [
     (
-        "an unsearched look believes every server",
+        "an unindexed look believes every server",
         SEARCH, "TrustSearch::Never => return Ok(false)", "TrustSearch::Never => return Ok(true)",
     ),
     (
-        "an unsearched look believes a server with an index",
+        "an unindexed look believes a server with an index",
         SEARCH, ' || can.has("SEARCH=FUZZY")', "",
     ),
     (
-        "an unsearched look begins behind a receipt of other numbers",
+        "an unindexed look begins behind a receipt of other numbers",
         SEARCH, "if *validity == opened.validity && opened", "if opened",
     ),
-    ("an unsearched look heeds no receipt", SEARCH, "if uid > above && may_be", "if may_be"),
+    ("an unindexed look heeds no receipt", SEARCH, "if uid > above && may_be", "if may_be"),
     (
-        "an unsearched look that looks back reads what is new",
+        "an unindexed look that looks back reads what is new",
         SEARCH, "sought.looks_back || sought.by_id", "sought.by_id",
     ),
     (
-        "an unsearched look that looks back begins behind the receipt",
+        "an unindexed look that looks back begins behind the receipt",
         "crates/core/src/store.rs", "Some(receipt) if !self.looks_back =>", "Some(receipt) =>",
     ),
 ]
@@ -335,7 +335,7 @@ MUTATIONS = [
     *((*mutation, TICKS) for mutation in JOBS),
     *((*mutation, LMTP_STORE) for mutation in HAND_OVERS),
     *((*mutation, EVERYWHERE) for mutation in LOOKS_EVERYWHERE),
-    *((*mutation, UNSEARCHED) for mutation in LOOKS_UNSEARCHED),
+    *((*mutation, UNINDEXED) for mutation in LOOKS_UNINDEXED),
     *((*mutation, FILED) for mutation in FALLBACKS),
 ]
 

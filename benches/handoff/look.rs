@@ -9,7 +9,7 @@ use onedrop::message::{DedupBy, Message};
 use onedrop::pool::Limits;
 use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
-use onedrop::store::{Copy, HandOff, Mailboxes, Unsearched};
+use onedrop::store::{Copy, HandOff, Mailboxes, Unindexed};
 
 use crate::load::short;
 use crate::support::dovecot::Dovecot;
@@ -105,7 +105,7 @@ fn look(store: &ImapStore, account: &str, value: [u8; 16], count: usize) -> Dura
         }),
     };
     let mut sought = copy.sought();
-    sought.unsearched = Unsearched::All;
+    sought.unindexed = Unindexed::All;
     let began = Instant::now();
     let found = store.find(&Destination::inbox(account), &sought, began + Duration::from_secs(60));
     let took = began.elapsed();

@@ -15,12 +15,12 @@ use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::{Attempt, LedgerError, VerifyLedger, Window};
+use onedrop_core::login_proof::WayProof;
 use onedrop_core::os::host_name;
 use onedrop_core::pool::Limits;
 use onedrop_core::store::AnyStore;
 use onedrop_core::text::{shown, shown_output};
 use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
-use onedrop_core::way::WayProof;
 use onedrop_site::service::{ONE, Site};
 
 /// A command that compares ledger and mailboxes.

@@ -15,7 +15,7 @@ use super::terminal::{Paint, Screen};
 use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::{JobLedger, LedgerError};
 use onedrop_core::text;
-use onedrop_locks::jobs::standing::JobState;
+use onedrop_locks::jobs::job_status::JobState;
 use onedrop_site::command_line::{JobsArgs, JobsCommand};
 use onedrop_site::config::{JobSettings, closest};
 use onedrop_site::service::{Adapters, Site};

@@ -344,8 +344,8 @@ fn names() {
 }
 
 #[test]
-fn unsearched() {
-    play_all("unsearched.dialog");
+fn unindexed() {
+    play_all("unindexed.dialog");
 }
 
 #[test]

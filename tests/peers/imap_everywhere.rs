@@ -2,7 +2,7 @@
 //! while it is asked.
 
 use onedrop::store::TrustSearch;
-use onedrop::store::{Copy, CopySearch, FoundCopy, HandOff, Mailboxes, StoreError, Unsearched};
+use onedrop::store::{Copy, CopySearch, FoundCopy, HandOff, Mailboxes, StoreError, Unindexed};
 
 use crate::imap_script::{
     CAPABILITIES, LETTER, ScriptedServer, World, copy_of, inbox, letter, soon,
@@ -26,7 +26,7 @@ fn look(world: &World, looks_back: bool) -> Result<Vec<FoundCopy>, StoreError> {
         filter_fields: "x-spam-flag",
     };
     let copy = Copy { handed: Some(handed), looks_back, ..copy_of(&letter) };
-    let sought = CopySearch { at_most: 9, unsearched: Unsearched::All, ..copy.sought() };
+    let sought = CopySearch { at_most: 9, unindexed: Unindexed::All, ..copy.sought() };
     world.store.find(&inbox(), &sought, soon())
 }
 

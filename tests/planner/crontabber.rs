@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use onedrop::exit::PluginStatus;
+use onedrop::jobs::job_status::{JobStanding, JobsSeen};
 use onedrop::jobs::plan::{self, JobStep, LockSight};
-use onedrop::jobs::standing::{JobStanding, JobsSeen};
 use onedrop::ledger::JobOutcome;
 
 use crate::world::{World, jobs, shown, try_jobs, utc};

@@ -209,7 +209,7 @@ pub fn what_is_sought_together_is_found_as_alone(rig: &dyn Rig) {
                     by_id: false,
                     since: None,
                     at_most: 100,
-                    unsearched: Unsearched::Nothing,
+                    unindexed: Unindexed::Nothing,
                 }
             })
             .collect();
@@ -243,7 +243,7 @@ pub fn what_is_sought_together_is_found_as_alone(rig: &dyn Rig) {
             by_id: false,
             since: None,
             at_most: 100,
-            unsearched: Unsearched::Nothing,
+            unindexed: Unindexed::Nothing,
         })
         .collect();
     let found = store.find_all(&nowhere, &sought, soon()).expect("find");

@@ -24,7 +24,7 @@ use onedrop::directory::Destination;
 use onedrop::message::Message;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{AnyStore, LookBack, LookedBack, Mark, Need, Slot};
-use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError, Unsearched};
+use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError, Unindexed};
 use onedrop_core::testing::ports;
 use onedrop_kit as support;
 
@@ -308,7 +308,7 @@ fn find_as(
         by_id,
         since: None,
         at_most: 100,
-        unsearched: Unsearched::Nothing,
+        unindexed: Unindexed::Nothing,
     };
     store.find(destination, &sought, soon()).expect("find")
 }

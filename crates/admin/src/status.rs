@@ -13,7 +13,7 @@ use onedrop_core::ledger::{
     SchemaVersion, StatusLedger,
 };
 use onedrop_core::text;
-use onedrop_locks::jobs::standing::JobsSeen;
+use onedrop_locks::jobs::job_status::JobsSeen;
 use onedrop_site::config::{JobSettings, Loaded};
 
 mod figures;

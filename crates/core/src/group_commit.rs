@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Threads that do jobs `J` together, each with a result `R`.
 pub struct GroupCommit<J, R> {
-    /// How many leaders may work at the same time. Beside another, one works for two or more only.
+    /// How many leaders may work at the same time. A second leader starts only if it has a
+    /// follower.
     leaders: usize,
     /// How many jobs, the leader's own included, are done together at most.
     most: usize,

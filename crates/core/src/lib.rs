@@ -8,7 +8,7 @@
 //! | tools  | `clock`, `deadline`, `os`, `pool`, `group_commit`, `exit`, `hook` (tests)          |
 //! | ports  | `ledger`, `store`; the adapters in memory below them, which tests use              |
 //! | flow   | `deliver`: record, place, finish; its header has the map of its files              |
-//! | proof  | `way`: a login leads to the account that it names; `mail_root`: it is the ledger's  |
+//! | proof  | `login_proof`: a login leads to the account named; `mail_root`: the ledger's root   |
 //! | repair | `verify`: every copy looked for again; `retention`: what is forgotten, and when    |
 //!
 //! A layer uses the ones above it in this table; the ports do not use each other.
@@ -26,6 +26,7 @@ pub mod ledger;
 pub mod lock_key;
 pub mod lock_name;
 pub mod login;
+pub mod login_proof;
 pub mod mail_root;
 pub mod message;
 pub mod os;
@@ -39,4 +40,3 @@ pub mod store;
 pub mod testing;
 pub mod text;
 pub mod verify;
-pub mod way;

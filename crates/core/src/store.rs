@@ -102,9 +102,9 @@ impl<'a> Copy<'a> {
             by_id: false,
             since: None,
             at_most: 1,
-            unsearched: match self.newer_than {
-                Some(receipt) if !self.looks_back => Unsearched::After(receipt),
-                _ => Unsearched::All,
+            unindexed: match self.newer_than {
+                Some(receipt) if !self.looks_back => Unindexed::After(receipt),
+                _ => Unindexed::All,
             },
         }
     }
@@ -163,12 +163,12 @@ pub struct CopySearch<'a> {
     pub at_most: usize,
     /// What to compare where nothing is found, or all is sought (`needs_proof`, `by_id`), and
     /// another program's index may not show all that is there.
-    pub unsearched: Unsearched<'a>,
+    pub unindexed: Unindexed<'a>,
 }
 
 /// Messages that a store's own search may not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsearched<'a> {
+pub enum Unindexed<'a> {
     /// None are compared: the search is believed.
     Nothing,
     /// Those that came into the mailbox after the one of this receipt.

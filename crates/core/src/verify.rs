@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::ledger::{Attempt, CopyOnRecord, LedgerError, Standing, VerifyLedger, Window};
 use crate::lock_key::Hash;
 use crate::message::SoughtVariant;
-use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError, Unsearched};
+use crate::store::{AnyStore, CopySearch, FoundCopy, Receipt, StoreError, Unindexed};
 
 mod difference;
 mod doubt;
@@ -322,9 +322,9 @@ impl<'a, 'p> Verification<'a, 'p> {
             by_id: false,
             since: None,
             at_most: MOST_COPIES,
-            unsearched: match needs_proof(copy) {
-                true => unsearched(before),
-                false => Unsearched::Nothing,
+            unindexed: match needs_proof(copy) {
+                true => unindexed(before),
+                false => Unindexed::Nothing,
             },
         }
     }
@@ -354,14 +354,14 @@ impl<'a, 'p> Verification<'a, 'p> {
         let earlier = since.map(|since| copy.recorded_at.duration_since(since).unwrap_or_default());
         let (key, before) = (copy_key(copy), self.receipt_before(copy, earlier));
         let search = self.search(copy, &key, on_record, &before);
-        let unsearched = unsearched(&before);
+        let unindexed = unindexed(&before);
         let sought = CopySearch {
             by_id: true,
             since,
             needs_proof: false,
             handed: None,
             variant: None,
-            unsearched,
+            unindexed,
             ..search
         };
         self.store.find(&copy.destination, &sought, self.plan.store_until())
@@ -450,8 +450,8 @@ fn needs_proof(copy: &CopyOnRecord) -> bool {
     needs_a_look(copy) || matches!(copy.standing, Standing::InDoubt { .. })
 }
 
-fn unsearched(before: &Option<Receipt>) -> Unsearched<'_> {
-    before.as_ref().map_or(Unsearched::All, Unsearched::After)
+fn unindexed(before: &Option<Receipt>) -> Unindexed<'_> {
+    before.as_ref().map_or(Unindexed::All, Unindexed::After)
 }
 
 fn copy_key(copy: &CopyOnRecord) -> Hash {

@@ -1,7 +1,7 @@
 //! Jobs: commands of the configuration that run when they are due, each on one host at a time
 //! (`onedrop jobs`). That one process runs a job is a [named lock](crate::lock)'s affair,
 //! [`lock_name`]; state and history are rows of the ledger. [`plan`] says what is to be done
-//! about a job, [`run`] and [`tick`] do it, [`standing`] says how jobs are.
+//! about a job, [`run`] and [`tick`] do it, [`job_status`] says how jobs are.
 
 use std::time::SystemTime;
 
@@ -10,12 +10,12 @@ use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use onedrop_core::ledger::LockRow;
 use onedrop_core::lock_name::LockName;
 
+pub mod job_status;
 pub mod own_program;
 pub mod plan;
 mod refused;
 pub mod run;
 mod settings;
-pub mod standing;
 pub mod tick;
 pub mod ticker;
 

@@ -20,12 +20,12 @@ use onedrop_core::deliver::{
 use onedrop_core::directory::{Destination, Home, Known};
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::{self, AccountServer, AnyLedger, LedgerError};
+use onedrop_core::login_proof::{Unproven, WayProof};
 use onedrop_core::message::{self, DedupBy, Message, ReceivedClauses, trace_head};
 use onedrop_core::os::host_name;
 use onedrop_core::outcome::UnknownAccount;
 use onedrop_core::pool::{Connections, Limits};
 use onedrop_core::store::{AnyStore, StoreError, WitnessNames};
-use onedrop_core::way::{Unproven, WayProof};
 
 mod look_backs;
 

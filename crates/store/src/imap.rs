@@ -33,15 +33,15 @@ use onedrop_core::store::{
 
 pub use onedrop_net::tls::Tls;
 
+use all_mailboxes::HandedSearch;
 use error::ImapError;
-use everywhere::HandedSearch;
 use login::Connector;
 use session::ImapSession;
 
+mod all_mailboxes;
 mod append;
 mod candidates;
 mod error;
-mod everywhere;
 mod fetch;
 mod grouped;
 mod listing;
@@ -56,7 +56,7 @@ mod server;
 mod session;
 mod slot;
 mod syntax;
-mod unsearched;
+mod unindexed;
 mod wire;
 mod witness;
 
@@ -222,7 +222,7 @@ impl ImapStore {
             return Ok(found);
         }
         let everywhere = self.run(&destination.account, at_hand, until, |session| {
-            everywhere::find_all(session, &handed, (by, trust), until)
+            all_mailboxes::find_all(session, &handed, (by, trust), until)
         });
         let doing = || format!("looking in all mailboxes of account={}", destination.account);
         let everywhere = everywhere.map_err(|error| error.while_doing(&doing()))?;
@@ -327,7 +327,8 @@ impl Store for ImapStore {
         check_name(destination)?;
         let (by, trust) = (self.connector.settings.dedup_by, self.connector.settings.trust_search);
         let (account, copy, how) = (&destination.account, sought.sought(), (by, trust));
-        let look = |s: &mut ImapSession| everywhere::look_back(s, destination, &copy, how, until);
+        let look =
+            |s: &mut ImapSession| all_mailboxes::look_back(s, destination, &copy, how, until);
         let looked = match sought.is_apart() {
             true => self.connector.open_apart(account, until).and_then(|mut one| look(&mut one)),
             false => self.run(account, &mut None, until, look),

@@ -11,7 +11,7 @@ use onedrop_core::ledger::{JobLedger, JobRow, LockHolder, LockRequest, LockTry, 
 use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::jobs;
-use onedrop_locks::jobs::standing::{
+use onedrop_locks::jobs::job_status::{
     JobStanding, JobState, JobsSeen, is_current, is_running, since,
 };
 use onedrop_locks::lock;

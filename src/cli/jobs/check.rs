@@ -11,7 +11,7 @@ use super::{CommandOutcome, configured, open, told};
 use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::exit::{PluginStatus, Verdict};
 use onedrop_core::text;
-use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen};
+use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen};
 use onedrop_site::config::{Config, JobSettings, Opens};
 use onedrop_site::service::{Adapters, Site};
 

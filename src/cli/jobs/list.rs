@@ -9,7 +9,7 @@ use crate::cli::terminal::Screen;
 use onedrop_core::duration::brief;
 use onedrop_core::ledger::{JobLedger, JobRow, LockRow};
 use onedrop_core::text;
-use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen, since};
+use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen, since};
 use onedrop_site::config::JobSettings;
 
 pub(super) fn run(

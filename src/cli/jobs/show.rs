@@ -10,7 +10,7 @@ use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::duration::brief;
 use onedrop_core::ledger::{JobLedger, JobOutcome, JobRun};
 use onedrop_core::text;
-use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen, since};
+use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen, since};
 use onedrop_site::config::JobSettings;
 
 /// How many runs are shown.

@@ -17,9 +17,9 @@ use onedrop_core::deliver::{CopyEnd, Policy};
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::Attempt;
+use onedrop_core::login_proof::WayProof;
 use onedrop_core::os::host_name;
 use onedrop_core::text::{shown, shown_output};
-use onedrop_core::way::WayProof;
 use onedrop_site::command_line::ReplayArgs;
 use onedrop_site::service::Site;
 

@@ -4,10 +4,10 @@ use super::finding::{Finding, Severity};
 use super::{CheckContext, filing, ledger};
 use onedrop_core::deliver::{Failure, guard};
 use onedrop_core::directory::is_account_name;
+use onedrop_core::login_proof;
 use onedrop_core::mail_root::MailRoot;
 use onedrop_core::os::host_name;
 use onedrop_core::store::StoreError;
-use onedrop_core::way;
 
 /// Findings about the store, for `account`, one of the directory, or one on record.
 pub(super) fn findings(check: &CheckContext, account: Option<&str>) -> Vec<Finding> {
@@ -121,7 +121,7 @@ fn of_the_way(check: &CheckContext, account: String) -> Option<Finding> {
             return Ok(None);
         }
         let ledger = check.site.ledger()?;
-        Ok(way::renew(&[&account], &host_name(), &*ledger, &*store, until)?)
+        Ok(login_proof::renew(&[&account], &host_name(), &*ledger, &*store, until)?)
     });
     let why = match renewed {
         Ok(Ok(proof)) => return proof.map(|proof| Finding::new(Severity::Ok, "store", proof)),

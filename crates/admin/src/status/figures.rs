@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::LedgerFacts;
 use super::findings::{percentile, reasons, unverified, with_outcome};
-use onedrop_locks::jobs::standing::{JobStanding, JobState};
+use onedrop_locks::jobs::job_status::{JobStanding, JobState};
 use onedrop_site::config::JobSettings;
 
 /// The figures of `onedrop status`.

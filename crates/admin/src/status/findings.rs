@@ -11,7 +11,7 @@ use onedrop_core::exit::PluginStatus;
 use onedrop_core::ledger::{AttemptCount, HostRow, JobRow, MOST_OPEN};
 use onedrop_core::outcome::{Reason, Status};
 use onedrop_core::text::shell::operand;
-use onedrop_locks::jobs::standing::{JobStanding, since};
+use onedrop_locks::jobs::job_status::{JobStanding, since};
 use onedrop_site::config::JobSettings;
 
 /// A host that has said nothing for longer is gone for good.

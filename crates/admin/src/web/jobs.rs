@@ -5,7 +5,7 @@ use askama::Template;
 use super::PagesState;
 use super::page::{Head, Html, NotShown, StateMark, When};
 use onedrop_core::ledger::{JobRow, JobRun, LockRow};
-use onedrop_locks::jobs::standing::{JobStanding, JobState, JobsSeen};
+use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen};
 
 /// Runs of a job that are shown.
 const RUNS: u32 = 10;

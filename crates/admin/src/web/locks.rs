@@ -8,7 +8,7 @@ use super::PagesState;
 use super::page::{Head, Html, NotShown, StateMark, When};
 use onedrop_core::duration::brief;
 use onedrop_core::ledger::LockRow;
-use onedrop_locks::jobs::standing::since;
+use onedrop_locks::jobs::job_status::since;
 
 struct HeldRow {
     name: String,

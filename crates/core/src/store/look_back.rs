@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use super::{Copy, CopySearch, FoundCopy, Unsearched};
+use super::{Copy, CopySearch, FoundCopy, Unindexed};
 use crate::lock_key::Hash;
 use crate::message::{Identity, SoughtVariant};
 
@@ -106,7 +106,7 @@ impl LookBack {
             by_id: false,
             since: None,
             at_most: 1,
-            unsearched: Unsearched::All,
+            unindexed: Unindexed::All,
         }
     }
 }

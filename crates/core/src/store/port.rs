@@ -18,9 +18,9 @@ use crate::pool::Connections;
 
 /// What a delivery needs of a store.
 pub trait Store: Send + Sync {
-    /// Whether a second append of the same copy (by its key) leaves one copy and succeeds, unless a
-    /// reader has touched the first; that one the look finds. Then doubt needs no waiting, only the
-    /// look; and a reserved copy is locked: no other slot can be had for it, in any process.
+    /// Whether appending one copy (by its key) twice succeeds and leaves one copy. If a reader has
+    /// renamed the first, the look finds it. Then doubt needs no waiting, only the look; and a
+    /// reserved copy is locked: no other slot can be had for it, in any process.
     fn append_is_idempotent(&self) -> bool;
 
     /// Whether NUL bytes stay NUL bytes in a mailbox. Else they are 0x80 there.

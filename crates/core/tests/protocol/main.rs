@@ -8,6 +8,7 @@ mod failures;
 mod filed;
 mod forged;
 mod late;
+mod login_proof;
 mod memory;
 mod others;
 mod phases;
@@ -16,7 +17,6 @@ mod sent;
 mod settle;
 mod turns;
 mod verify;
-mod way;
 mod world;
 
 use onedrop_core::testing::ports;

@@ -17,11 +17,11 @@ use super::listing::{self, TOGETHER};
 use super::search::{criteria, hits, searchable_id};
 use super::session::{CommandOutput, ImapSession};
 use super::syntax;
-use super::unsearched::{self, OpenedMailbox};
+use super::unindexed::{self, OpenedMailbox};
 use onedrop_core::message::DedupBy;
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{
-    CopySearch, FoundCopy, LookedBack, Proof, Receipt, StoreError, Unsearched,
+    CopySearch, FoundCopy, LookedBack, Proof, Receipt, StoreError, Unindexed,
 };
 
 /// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
@@ -54,8 +54,8 @@ pub fn find_all(
         look.find(shown, fetched.as_ref().map(|(uid, _)| *uid))?;
         // One that a search shows is enough, unless all are sought.
         let is_enough = !look.found.is_empty() && !sought.needs_proof && !sought.by_id;
-        if !is_enough && sought.unsearched != Unsearched::Nothing {
-            look.find_unsearched(mailbox, validity, trust)?;
+        if !is_enough && sought.unindexed != Unindexed::Nothing {
+            look.find_unindexed(mailbox, validity, trust)?;
         }
         if let Some((uid, fetched)) = fetched {
             let proof = look.proof(uid)?;
@@ -147,13 +147,13 @@ impl Look<'_> {
     }
 
     /// Compares what the search may not show.
-    fn find_unsearched(
+    fn find_unindexed(
         &mut self,
         mailbox: &str,
         validity: u32,
         trust: TrustSearch,
     ) -> Result<(), ImapError> {
-        if unsearched::is_search_trusted(self.session, trust, self.until)? {
+        if unindexed::is_search_trusted(self.session, trust, self.until)? {
             return Ok(());
         }
         // Afresh: messages are numbered anew where some are gone since.
@@ -163,7 +163,7 @@ impl Look<'_> {
         };
         let uids = {
             let how = (self.by, self.next);
-            unsearched::uids(self.session, &opened, self.sought, how, self.until)?
+            unindexed::uids(self.session, &opened, self.sought, how, self.until)?
         };
         self.compare(uids)
     }

@@ -97,7 +97,7 @@ pub struct ImapSession {
     since: Instant,
     /// Once it was asked for: see `names`.
     pub namespace: Option<Namespace>,
-    /// Once it was asked for: see `unsearched`.
+    /// Once it was asked for: see `unindexed`.
     pub server_name: Option<String>,
 }
 

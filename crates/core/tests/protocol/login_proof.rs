@@ -1,5 +1,5 @@
 //! The proof that the way into the store leads to the account that is named
-//! (`crates/site/src/way.rs`).
+//! (`crates/core/src/login_proof.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier, Mutex};
@@ -10,8 +10,8 @@ use onedrop_core::clock::Clock;
 use onedrop_core::deliver::Failure;
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::memory::MemoryLedger;
+use onedrop_core::login_proof::{WayProof, renew};
 use onedrop_core::store::{Access, MailboxOwner, StoreError, Way, WitnessNames};
-use onedrop_core::way::{WayProof, renew};
 
 use crate::ports::soon;
 use crate::world::Impatient;

@@ -21,12 +21,12 @@ use super::namespace::ListedMailbox;
 use super::search::{hits, searchable_id};
 use super::session::ImapSession;
 use super::syntax;
-use super::unsearched::{self, OpenedMailbox};
+use super::unindexed::{self, OpenedMailbox};
 use onedrop_core::directory::Destination;
 use onedrop_core::lock_key::hex;
 use onedrop_core::message::{DedupBy, fields};
 use onedrop_core::store::TrustSearch;
-use onedrop_core::store::Unsearched;
+use onedrop_core::store::Unindexed;
 use onedrop_core::store::{CopySearch, FoundCopy, HandedCopy, LookedBack, Mark, Proof, Receipt};
 
 /// Mailboxes that are searched in one round trip.
@@ -56,8 +56,8 @@ pub fn find_all(
     let mut mailboxes = own_mailboxes(session, until)?;
     let mut all = Vec::new();
     for one in sought {
-        let is_trusted = one.sought.unsearched == Unsearched::Nothing
-            || unsearched::is_search_trusted(session, trust, until)?;
+        let is_trusted = one.sought.unindexed == Unindexed::Nothing
+            || unindexed::is_search_trusted(session, trust, until)?;
         let (mut found, mut unseen) = (Vec::new(), mailboxes.clone());
         while !unseen.is_empty() {
             let mut look = Tour { session, one, is_trusted, until, is_one_gone: false };
@@ -314,12 +314,12 @@ impl Tour<'_> {
             }
             None => mailboxes.to_vec(),
         };
-        let (trust, unsearched) = match self.is_trusted {
-            true => (TrustSearch::Always, Unsearched::Nothing),
-            false => (TrustSearch::Never, Unsearched::All),
+        let (trust, unindexed) = match self.is_trusted {
+            true => (TrustSearch::Always, Unindexed::Nothing),
+            false => (TrustSearch::Never, Unindexed::All),
         };
         for mailbox in likely {
-            let sought = CopySearch { at_most: MOST_EQUAL, unsearched, ..sought.clone() };
+            let sought = CopySearch { at_most: MOST_EQUAL, unindexed, ..sought.clone() };
             let name = syntax::quote(&mailbox);
             let equal = look::find_all(self.session, &name, &[sought], (by, trust), until)?;
             let equal = equal.into_iter().flatten().collect::<Vec<_>>();

@@ -1,9 +1,9 @@
-//! Whether the way into the store leads to the account that we name. An IMAP server may let our
-//! user in and ignore for whom it acts; everybody's mail would lie in that user's own mailbox. So
-//! before anything is written through a server for the first time the store finds out, and the
-//! proof is put on record in the ledger, for all hosts. Without it nothing is written, and the mail
-//! waits. In a file system the way is right if the folder above all mailboxes is the one that the
-//! ledger knows ([`MailRoot`]).
+//! Proves that a login on behalf of an account opens that account's mailboxes. An IMAP server may
+//! let our user in and ignore the authorization identity (RFC 4616); everybody's mail would lie in
+//! that user's own mailbox. So before anything is written through a server for the first time the
+//! store finds out, and the proof is put on record in the ledger, for all hosts. Without it nothing
+//! is written, and the mail waits. In a file system the way is right if the folder above all
+//! mailboxes is the one that the ledger knows ([`MailRoot`]).
 //!
 //! Both doors and `verify --repair` call [`WayProof::pass`] before they write; once the proof is on
 //! record that costs a process one read by a primary key, and a server one each minute. `check`

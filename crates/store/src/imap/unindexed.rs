@@ -18,7 +18,7 @@ use super::search::searchable_id;
 use super::session::ImapSession;
 use onedrop_core::message::{DedupBy, fields};
 use onedrop_core::store::TrustSearch;
-use onedrop_core::store::{CopySearch, Mark, Receipt, Unsearched};
+use onedrop_core::store::{CopySearch, Mark, Receipt, Unindexed};
 
 /// Names of servers that search the mailbox itself, in lower case; more words may follow.
 const SEARCH_THEMSELVES: [&str; 2] = ["dovecot", "cyrus"];
@@ -104,9 +104,9 @@ pub fn uids(
     (by, next): (DedupBy, Option<u32>),
     until: Instant,
 ) -> Result<Vec<u32>, ImapError> {
-    let above = match sought.unsearched {
+    let above = match sought.unindexed {
         _ if next.is_some() => next.unwrap_or(1).saturating_sub(1),
-        Unsearched::After(Receipt::Uid { validity, uid })
+        Unindexed::After(Receipt::Uid { validity, uid })
             if *validity == opened.validity && opened.next_uid.is_none_or(|next| next > *uid) =>
         {
             *uid
