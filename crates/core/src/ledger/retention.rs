@@ -169,8 +169,8 @@ pub trait Retention: Send + Sync {
     /// by time: they are free, in doubt and [look back](super::Claim::looks_back), under another
     /// random value, so that no claim of before counts; one that settle has not written yet stays
     /// due. By account: their rows go, with the facts, attempts and bytes of their messages; of
-    /// these the hashes and the time stay, and what comes of them again looks back. What may not be
-    /// forgotten yet is [passed by](PassedBy).
+    /// these the hashes and the time stay, and mail of theirs that comes again looks back. What may
+    /// not be forgotten yet is [passed by](PassedBy).
     fn forget(
         &self,
         what: ForgetWhat<'_>,
