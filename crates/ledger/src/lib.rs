@@ -1,7 +1,6 @@
 //! The ledger in SQL: `postgres`, `mariadb` and `sqlite`, each the sessions of one engine behind
 //! `pooled`. All run the ledger's contract suite. `sql` is what they have alike: statements, and
-//! what is asked by them. `pages`, `rows` and `trace` read an engine's rows into the
-//! port's values.
+//! what is asked by them. `rows` reads an engine's rows into the port's values.
 //!
 //! An engine knows the port (`onedrop_core::ledger`), the network and this; no other.
 
@@ -10,15 +9,12 @@ mod facts;
 mod given_up;
 #[cfg(feature = "mariadb")]
 pub mod mariadb;
-mod pages;
 mod pooled;
 pub mod postgres;
 mod rows;
 mod session;
 mod sql;
 pub mod sqlite;
-mod trace;
 
 pub use pooled::PooledLedger;
 use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
-use trace::TraceBuilder;

@@ -27,14 +27,12 @@ mod errors;
 mod kept;
 mod link;
 mod newly;
-mod pages;
 mod receipts;
 mod record;
 mod schema;
 mod session;
 mod statement;
 mod target;
-mod trace;
 
 pub use target::MariadbSettings;
 

@@ -28,12 +28,10 @@ mod errors;
 mod link;
 mod metered;
 mod migrate;
-mod pages;
 mod schema;
 mod session;
 mod target;
 mod together;
-mod trace;
 
 pub use target::PostgresSettings;
 

@@ -7,16 +7,19 @@ mod dialect;
 mod jobs;
 mod locks;
 mod overview;
+mod pages;
 mod proof;
 pub(crate) mod retention;
 pub(crate) mod settling;
 mod statement;
+mod trace;
 pub(crate) mod verify;
 
 pub(crate) use dialect::ACCOUNTS;
 pub use dialect::Dialect;
 pub use statement::{Sql, Value};
 pub(crate) use statement::{sql, values};
+pub(crate) use trace::story;
 
 use crate::Session;
 use crate::rows::{self, Cell, SqlRow};

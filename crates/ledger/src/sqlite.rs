@@ -40,13 +40,11 @@ mod dialect;
 mod durability;
 mod file;
 mod migrate;
-mod pages;
 #[cfg(test)]
 mod plans;
 mod reading;
 mod record;
 mod schema;
-mod trace;
 
 pub use account::SqliteAccounts;
 use clock::HostClocks;

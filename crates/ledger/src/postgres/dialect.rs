@@ -12,17 +12,43 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", "clock_timestamp()"),
     ("secs", "extract(epoch FROM @)::float8"),
     ("whole", "extract(epoch FROM @)::bigint"),
+    ("minute", "floor(extract(epoch FROM @) / 60)::bigint"),
+    ("fence", "OFFSET 0"),
+    (
+        "received",
+        "WITH RECURSIVE got (message_id) AS (
+             SELECT max(message_id) FROM onedrop_attempt
+             WHERE lower(recipient) = lower(@1) AND message_id IS NOT NULL AND message_id < @3
+             UNION ALL
+             SELECT (SELECT max(message_id) FROM onedrop_attempt
+                     WHERE lower(recipient) = lower(@1) AND message_id IS NOT NULL
+                       AND message_id < got.message_id)
+             FROM got WHERE got.message_id IS NOT NULL)
+         SELECT message_id FROM got WHERE message_id IS NOT NULL LIMIT @4",
+    ),
     ("ago", "extract(epoch FROM clock_timestamp() - @)::float8"),
     ("at", "to_timestamp(@)"),
     ("before", "(clock_timestamp() - @ * interval '1 second')"),
     ("since", "(now() - @ * interval '1 second')"),
     ("ahead_ms", "(1000 * extract(epoch FROM @ - clock_timestamp()))::bigint"),
-    ("lease_end", "c.leased_until"),
-    ("lease_now", "clock_timestamp()"),
-    ("copy_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_copy WHERE id = @ OFFSET 0) c"),
     ("message_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_message WHERE id = @ OFFSET 0) m"),
     ("ended", "c.attempt_id"),
     ("ended_ms", "c.attempt_ms"),
+    ("outcomes", "onedrop_attempt_text"),
+    ("ends", "c.message_id = a.message_id AND c.attempt_id = a.id AND a.outcome IS NULL"),
+    ("attempt_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_attempt WHERE id = @ OFFSET 0) a"),
+    ("by_hash", ""),
+    ("bytes", r"'\x@'::bytea"),
+    ("folded", "lower(@)"),
+    ("fold", "lower(@1)"),
+    (
+        "from_has",
+        "EXISTS (SELECT FROM json_array_elements(@1.addresses::json) one
+                 WHERE one->>0 = 'from' AND position(lower(@2) IN lower(one->>1)) > 0)",
+    ),
+    ("iso", r#"to_char(@ AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"#),
+    ("iso_ms", r#"to_char(@ AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#),
+    ("lease_time", "c.leased_until"),
     ("later", "(clock_timestamp() + @ * interval '1 second')"),
     ("int", "(@)::bigint"),
     ("millis", "(extract(epoch FROM @) * 1000)::bigint"),

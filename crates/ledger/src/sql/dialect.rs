@@ -9,6 +9,7 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// `{in_doubt}` and `{wants_a_look}` of a copy `c`, the rules about doubts, which all spell alike:
 /// - `{now}`: the time, as columns hold it;
 /// - `{secs(t)}`, `{whole(t)}`: a time as seconds since 1970, with fractions or as a whole number;
+/// - `{minute(t)}`: its minute since 1970, as a whole number;
 /// - `{ago(t)}`: how many seconds ago it was, with fractions;
 /// - `{at(s)}`: the time that is so many seconds after 1970;
 /// - `{before(s)}`, `{later(s)}`: the time so many seconds before or after now;
@@ -16,17 +17,17 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 ///   engine can read an index by that alone;
 /// - `{ahead_ms(t)}`: by how many milliseconds a host's time is ahead of the ledger's, NULL where
 ///   the ledger goes by the host's clock;
-/// - `{lease_end}`, `{lease_now}`: when the lease of a copy `c` ends, and the time by the clock
-///   that leases go by;
 /// - `{int(x)}`: a whole number of any width, to be read as `i64`;
 /// - `{millis(t)}`: a time as whole milliseconds since 1970;
 /// - `{true}`, `{false}`;
-/// - `{copy_of(id)}`, `{message_of(id)}`: behind the few rows of a FROM clause, joins the copy `c`
-///   or message `m` of each; an engine is kept from reading all copies or messages for them;
-/// - `{ended}`, `{ended_ms}`: the attempt whose end the row of a copy `c` tells, and how long it
-///   took; NULL where the attempt's row says so itself;
-/// - `{same(a, b)}`: whether two values are equal, or both null;
 /// - `{hashed(column, hash)}`: whether a message's hash is this one, by the index of hashes;
+/// - `{bytes(hex)}`: bytes, of their digits;
+/// - `{folded(recipient)}`, `{fold(name, lower)}`: a recipient and a name, of which `lower` is the
+///   lower case, as they are compared in any case;
+/// - `{from_has(m, part)}`: whether an address in From of a message holds a part, in any case;
+/// - `{iso(t)}`, `{iso_ms(t)}`: a time by RFC 3339, the second with milliseconds where an engine
+///   shows them;
+/// - `{same(a, b)}`: whether two values are equal, or both null;
 /// - `{has(text, part)}`: whether a text holds a part, in any case;
 /// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow,
 ///   in which `{new(column)}` is what was to be inserted;
@@ -36,9 +37,13 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 ///   the rows stay there, if an engine can. SQLite locks the whole file to write;
 /// - `{lease_left(c.)}`: the seconds that are left of a copy's lease, below 0 where it is over,
 ///   null where it was given back; `{lock_left(l.)}`: of a lock's. The clock is that of leases;
+/// - `{lease_time}`: when the lease of a copy `c` ends, by the ledger's clock;
 /// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts so many seconds from now.
 ///
 /// What engines' tables differ in:
+/// - `{ended}`, `{ended_ms}`: the attempt whose end the row of a copy `c` tells, and how long it
+///   took; NULL where the attempt's row says so itself; `{ends}`: whether the row of `c` tells the
+///   end of attempt `a`; `{outcomes}`: attempts with their outcomes, wherever these are;
 /// - `{old_raw(s, id)}`: messages from behind this number on whose bytes were put there before so
 ///   many seconds after 1970, as 0 and their number, in its order;
 /// - `{keep_ends(copies)}`: what the rows of these copies say of attempts' ends, for the attempts'
@@ -48,6 +53,14 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{then}`: a JOIN for each row of what stands before it;
 /// - `{with_copies(condition)}`, in place of a join: for each row of what stands before it, the
 ///   copies `c` that meet the condition, by an index;
+/// - `{message_of(id)}`, `{attempt_of(id)}`: likewise the message `m` or attempt `a` of a number;
+/// - `{fence}`: at the end of a subquery, which is read by itself, not as a filter of what stands
+///   around it;
+/// - `{received(name, lower, below, most)}`: the newest messages below a number, at most so many,
+///   of attempts for a recipient: an engine that would sort all that one has got goes from a
+///   message to the next;
+/// - `{by_hash}`: after `onedrop_attempt a`, has those that recorded no message come by their
+///   `id_hash`;
 /// - `{accounts(account, message)}`: accounts from behind this one on, in their order, that have a
 ///   copy of this message or a later one; from one account to the next by the index.
 #[derive(Debug)]
@@ -64,6 +77,9 @@ pub(crate) const ACCOUNTS: &str = "
     SELECT account FROM every WHERE (
         SELECT c.message_id FROM onedrop_copy c
         WHERE c.account = every.account AND c.message_id >= @2 LIMIT 1) IS NOT NULL";
+/// So much is given to a name at most: `@2` stands for the second, and `@1` or `@` for the first,
+/// of what commas part.
+const MOST_GIVEN: usize = 4;
 
 /// What all engines spell alike.
 const ALIKE: &[(&str, &str)] = &[("in_doubt", IN_DOUBT), ("wants_a_look", WANTS_A_LOOK)];
@@ -107,13 +123,15 @@ impl Dialect {
         }
         let (given, behind) = rest.strip_prefix('(')?.split_once(")}")?;
         let given = self.spell(given);
-        let spelt = match given.split_once(", ") {
-            Some((first, second)) if spelling.contains("@2") => {
-                spelling.replace("@2", second).replace('@', first)
-            }
-            _ => spelling.replace('@', &given),
+        let Some(last) = (1..=MOST_GIVEN).rev().find(|n| spelling.contains(&format!("@{n}")))
+        else {
+            return Some((spelling.replace('@', &given), behind));
         };
-        Some((spelt, behind))
+        let parts: Vec<&str> = given.splitn(last.max(2), ", ").collect();
+        let numbered = (1..).zip(&parts);
+        let spelt = numbered
+            .fold((*spelling).to_owned(), |spelt, (n, part)| spelt.replace(&format!("@{n}"), part));
+        Some((spelt.replace('@', parts[0]), behind))
     }
 }
 
@@ -152,6 +170,8 @@ mod tests {
         ("now", "clock()"),
         ("ago", "clock() - @"),
         ("has", "position(lower(@2) IN lower(@)) > 0"),
+        ("fold", "lower(@1)"),
+        ("among", "@1 < @3 OR @1 IN (@2)"),
     ]);
 
     #[test]
@@ -162,6 +182,8 @@ mod tests {
         assert_eq!(spell("a {ago(m.at)} b"), "a clock() - m.at b");
         assert_eq!(spell("{ago(coalesce(x, 1))}"), "clock() - coalesce(x, 1)");
         assert_eq!(spell("{has(m.x, ?1)}"), "position(lower(?1) IN lower(m.x)) > 0");
+        assert_eq!(spell("{fold(?1, ?2)}"), "lower(?1)");
+        assert_eq!(spell("{among(x, 2, 3, 4)}"), "x < 3, 4 OR x IN (2)");
     }
 
     #[test]

@@ -71,12 +71,13 @@ SELECT o.leased_until IS NULL, {ago(m.recorded_at)} FROM (
     SELECT * FROM (SELECT c.message_id, c.leased_until FROM onedrop_copy c
                    WHERE c.id >= ?1 AND {is_open} LIMIT ?2) late
     UNION ALL
-    SELECT * FROM (SELECT c.message_id, c.leased_until FROM onedrop_unsettled u {copy_of(u.copy_id)}
+    SELECT * FROM (SELECT c.message_id, c.leased_until
+                   FROM onedrop_unsettled u {with_copies(c.id = u.copy_id)}
                    WHERE u.copy_id < ?1 AND {is_open} LIMIT ?2) early
 ) o {message_of(o.message_id)}";
 
 const IS_OPEN: &str = "c.placed_at IS NULL AND {in_doubt} AND c.due_at IS NULL
-    AND (c.leased_until IS NULL OR {lease_end} <= {lease_now})";
+    AND (c.leased_until IS NULL OR {lease_left(c.)} <= 0)";
 
 /// How many, at most ?2, are kept for ?1 seconds or longer. Copies are asked for by each message:
 /// EXISTS may become a hash of the whole table.

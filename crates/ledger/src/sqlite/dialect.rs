@@ -20,17 +20,44 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", ":now"),
     ("secs", "@"),
     ("whole", "CAST(@ AS INTEGER)"),
+    ("minute", "CAST(@ / 60 AS INTEGER)"),
+    ("fence", ""),
+    (
+        "received",
+        "SELECT DISTINCT message_id FROM onedrop_attempt
+         WHERE recipient = @2 AND message_id IS NOT NULL AND message_id < @3
+         ORDER BY message_id DESC LIMIT @4",
+    ),
     ("ago", "(:now - @)"),
     ("at", "@"),
     ("before", "(:now - @)"),
     ("since", "(:now - @)"),
     ("ahead_ms", "NULL"),
-    ("lease_end", lease_end!("c.leased_until", "c.lease_boot", "c.lease_ms", ":boot", ":boot_id")),
-    ("lease_now", ":boot"),
-    ("copy_of", "CROSS JOIN onedrop_copy c ON c.id = @"),
     ("message_of", "CROSS JOIN onedrop_message m ON m.id = @"),
     ("ended", "c.attempt_id"),
     ("ended_ms", "c.attempt_ms"),
+    ("outcomes", "onedrop_attempt_text"),
+    ("ends", "c.message_id = a.message_id AND c.attempt_id = a.id AND a.outcome IS NULL"),
+    ("attempt_of", "CROSS JOIN onedrop_attempt a ON a.id = @"),
+    ("by_hash", "INDEXED BY onedrop_attempt_id_hash"),
+    ("bytes", "x'@'"),
+    ("folded", "@"),
+    ("fold", "@2"),
+    (
+        "from_has",
+        "EXISTS (SELECT 1 FROM json_each(@1.addresses) one
+                 WHERE one.value->>0 = 'from' AND instr(lower(one.value->>1), lower(@2)) > 0)",
+    ),
+    ("iso", "strftime('%Y-%m-%dT%H:%M:%SZ', @, 'unixepoch')"),
+    ("iso_ms", "strftime('%Y-%m-%dT%H:%M:%SZ', @, 'unixepoch')"),
+    (
+        "lease_time",
+        concat!(
+            "(:now - :boot + ",
+            lease_end!("c.leased_until", "c.lease_boot", "c.lease_ms", ":boot", ":boot_id"),
+            ")"
+        ),
+    ),
     ("later", "(:now + @)"),
     ("int", "@"),
     ("millis", "CAST(round(@ * 1000) AS INTEGER)"),

@@ -2,14 +2,17 @@
 //! a copy: by indexes, however many copies are on record. Without figures of its own (ANALYZE) it
 //! makes the same plan for a ledger of any size.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
 
 use super::dialect::DIALECT;
-use super::{SqliteLedger, attempts, copies, dialect, pages, trace};
+use super::{SqliteLedger, attempts, copies, dialect};
 use crate::sql::{retention, settling, verify};
-use onedrop_core::ledger::{ForgetWhat, Overview, PurgeWhat, Schema};
+use onedrop_core::ledger::{
+    FailureFilter, ForgetWhat, MessagePart, Numbered, Overview, Pages, PurgeWhat, Records, Schema,
+    TraceFilter,
+};
 use onedrop_core::pool::Limits;
 
 fn ledger(folder: &std::path::Path) -> Connection {
@@ -49,12 +52,18 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
         "early",
         "first",
         "older",
+        "one",
+        "named",
+        "queued",
+        "received",
+        "placed",
+        "lower",
+        "wanted",
         "o",
         "w",
         "l",
         "due",
         "few",
-        "wanted",
     ];
     for table in steps.iter().filter_map(|step| step.strip_prefix("SCAN ")) {
         let name = table.split(' ').next().unwrap_or_default();
@@ -135,26 +144,37 @@ fn a_receipt_before_is_found_by_the_accounts_index() {
 }
 
 #[test]
-fn a_trace_reads_attempts_by_indexes() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of(false));
-    for index in [
-        "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_message (message_id=?)",
-        "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)",
-    ] {
-        assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
+fn a_trace_reads_messages_and_attempts_by_indexes() {
+    let with = |filter: TraceFilter<'_>| {
+        plans_of(|ledger, until| drop(ledger.trace(&filter, 50, until).expect("a trace")))
+    };
+    let name = TraceFilter::of("doug@x");
+    let failed = TraceFilter { failed: true, sender: Some("x"), ..name };
+    let late = TraceFilter { since: Some(UNIX_EPOCH), ..TraceFilter::default() };
+    for plans in [with(name), with(failed), with(late)] {
+        assert_eq!(plans.len(), 3);
+        let steps = plans.iter().flat_map(|(_, steps)| steps);
+        let steps: Vec<&str> = steps.map(String::as_str).collect();
+        for index in [
+            "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_message (message_id=?)",
+            "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)",
+        ] {
+            assert!(steps.contains(&index), "{index}: {steps:#?}");
+        }
     }
     // Of one message: not through all that recorded none.
-    let steps = steps_by_indexes(&ledger(folder.path()), &trace::attempts_of(true));
+    let plans = plans_of(|ledger, until| drop(ledger.story(1, until).expect("a story")));
     let index = "USING INDEX onedrop_attempt_id_hash (id_hash=?)";
-    assert!(steps.iter().any(|step| step.contains(index)), "{index}: {steps:#?}");
+    let is_by_hash = |steps: &Vec<String>| steps.iter().any(|step| step.contains(index));
+    assert!(plans.iter().any(|(_, steps)| is_by_hash(steps)), "{plans:#?}");
 }
 
 #[test]
 fn a_page_of_a_recipient_reads_that_page_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let named = pages::statements().into_iter().find(|(what, _)| *what == "named");
-    let steps = steps_by_indexes(&ledger(folder.path()), &named.expect("a statement").1);
+    let plans = plans_of(|ledger, until| {
+        ledger.messages_named("doug@x", i64::MAX, 51, until).expect("messages");
+    });
+    let [(_, steps)] = plans.as_slice() else { panic!("{plans:#?}") };
     for index in [
         "SEARCH onedrop_attempt USING COVERING INDEX onedrop_attempt_by_recipient (recipient=? AND \
          message_id>? AND message_id<?)",
@@ -171,7 +191,31 @@ fn a_page_of_a_recipient_reads_that_page_alone() {
         })
         .collect();
     assert_eq!(of_many.len(), 3, "{steps:#?}");
-    assert!(of_many.iter().all(|at| steps[at + 1].starts_with("SCAN (subquery-")), "{steps:#?}");
+    assert!(of_many.iter().all(|at| steps[at + 1].starts_with("SCAN ")), "{steps:#?}");
+}
+
+#[test]
+fn pages_read_by_row_numbers_and_indexes() {
+    let any = FailureFilter::default();
+    let plans = plans_of(|ledger, until| {
+        for part in [MessagePart::Sender("x"), MessagePart::Subject("x")] {
+            ledger.messages_with(part, &(1..9), 50, until).expect("messages");
+        }
+        for filter in [any, FailureFilter { name: Some("x"), unrecorded: true, ..any }] {
+            ledger.failures(&filter, &(1..9), 50, until).expect("failures");
+        }
+        let times = UNIX_EPOCH..SystemTime::now();
+        ledger.activity(&(1..9), &times, until).expect("activity");
+        ledger.unplaced_copies(&(1..9), 50, until).expect("copies");
+        ledger.unsettled_copies(0, 50, until).expect("copies");
+        for of in [Numbered::Message, Numbered::Attempt] {
+            ledger.row_from(of, 1, until).expect("a row");
+        }
+    });
+    assert_eq!(plans.len(), 9);
+    for (sql, steps) in plans {
+        assert!(steps.iter().any(|step| step.starts_with("SEARCH ")), "{sql}: {steps:#?}");
+    }
 }
 
 #[test]
