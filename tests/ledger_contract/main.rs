@@ -200,6 +200,7 @@ macro_rules! ledger_contract {
                 }
                 locks {
                     a_lock_excludes_others_until_it_is_given_back,
+                    a_slot_whose_lease_was_taken_out_is_claimed_with_the_next_epoch,
                     as_many_hold_a_lock_as_it_has_slots,
                     of_twenty_that_want_three_slots_no_two_get_one,
                     epochs_only_grow,

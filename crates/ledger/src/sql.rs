@@ -23,7 +23,7 @@ pub(crate) use trace::story;
 
 use crate::Session;
 use crate::rows::{self, Cell, SqlRow};
-use onedrop_core::ledger::LedgerError;
+use onedrop_core::ledger::{LedgerError, SchemaVersion};
 
 /// What a session of an SQL engine does with statements. Each call is one round trip, if the engine
 /// has round trips; an error ends the transaction, and nothing of it stands. If the session was
@@ -120,8 +120,10 @@ fn checked<'a, S: SqlSession>(
     let mut answers = match run(session, &all) {
         // Another schema may have no such table.
         Err(LedgerError::Refused(why)) => {
-            session.schema_version()?.check()?;
-            return Err(LedgerError::Refused(why));
+            return Err(match session.schema_version().and_then(SchemaVersion::check) {
+                Err(error @ LedgerError::Version(_)) => error,
+                _ => LedgerError::Refused(why),
+            });
         }
         answers => answers?,
     };

@@ -10,7 +10,7 @@ use onedrop_core::ledger::LedgerError;
 
 pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", "UTC_TIMESTAMP(6)"),
-    ("secs", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', @) / 1000000"),
+    ("secs", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', @) * 0.000001"),
     ("whole", "TIMESTAMPDIFF(SECOND, '1970-01-01', @)"),
     ("minute", "TIMESTAMPDIFF(MINUTE, '1970-01-01', @)"),
     ("fence", ""),
@@ -20,7 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
          WHERE recipient = @2 AND message_id IS NOT NULL AND message_id < @3
          ORDER BY message_id DESC LIMIT @4",
     ),
-    ("ago", "TIMESTAMPDIFF(MICROSECOND, @, UTC_TIMESTAMP(6)) / 1000000"),
+    ("ago", "TIMESTAMPDIFF(MICROSECOND, @, UTC_TIMESTAMP(6)) * 0.000001"),
     ("at", "TIMESTAMPADD(MICROSECOND, 1000000 * @, '1970-01-01')"),
     ("before", "TIMESTAMPADD(MICROSECOND, -1000000 * @, UTC_TIMESTAMP(6))"),
     ("since", "TIMESTAMPADD(MICROSECOND, -1000000 * @, UTC_TIMESTAMP(6))"),
@@ -58,8 +58,8 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("locked_at_once", "FOR UPDATE NOWAIT"),
     ("locked_or_left", "FOR UPDATE SKIP LOCKED"),
     ("locked_but_key", "FOR UPDATE"),
-    ("lease_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @leased_until) / 1000000"),
-    ("lock_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @lease_until) / 1000000"),
+    ("lease_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @leased_until) * 0.000001"),
+    ("lock_left", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @lease_until) * 0.000001"),
     ("lock_lasts", "lease_until = TIMESTAMPADD(MICROSECOND, 1000000 * @, UTC_TIMESTAMP(6))"),
     ("with_copies", "STRAIGHT_JOIN onedrop_copy c ON @"),
     // To the last copy of each account (Using index for group-by): nothing brings the server to
@@ -67,7 +67,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     (
         "accounts",
         "SELECT account FROM onedrop_copy WHERE account > @
-         GROUP BY account HAVING MAX(message_id) >= @2 ORDER BY account",
+         GROUP BY account HAVING MAX(message_id) >= @3 ORDER BY account",
     ),
     ("then", "STRAIGHT_JOIN"),
     (

@@ -28,7 +28,7 @@ pub(super) fn lock_slot(batch: &mut SqlBatch, hash: &Hash) {
 
 /// Seconds since 1970 by the server's clock.
 pub(super) const NOW: &str =
-    "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000";
+    "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 0.000001";
 
 const FIND: &str = "
 SELECT id, TIMESTAMPDIFF(SECOND, '1970-01-01', recorded_at), looks_back FROM onedrop_message

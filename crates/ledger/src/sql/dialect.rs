@@ -61,8 +61,10 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 ///   message to the next;
 /// - `{by_hash}`: after `onedrop_attempt a`, has those that recorded no message come by their
 ///   `id_hash`;
-/// - `{accounts(account, message)}`: accounts from behind this one on, in their order, that have a
-///   copy of this message or a later one; from one account to the next by the index.
+/// - `{accounts(account, all, message)}`: accounts after this one, in their order, that have a copy
+///   of this message or a later one; not `all`: one that is not placed, or was leased in doubt. From
+///   one account to the next by the index. An engine that would read all copies of each for that
+///   returns more accounts.
 #[derive(Debug)]
 pub struct Dialect(pub &'static [(&'static str, &'static str)]);
 
@@ -76,7 +78,9 @@ pub(crate) const ACCOUNTS: &str = "
     )
     SELECT account FROM every WHERE (
         SELECT c.message_id FROM onedrop_copy c
-        WHERE c.account = every.account AND c.message_id >= @2 LIMIT 1) IS NOT NULL";
+        WHERE c.account = every.account AND c.message_id >= @3
+          AND (@2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt) LIMIT 1) IS NOT NULL";
+
 /// So much is given to a name at most: `@2` stands for the second, and `@1` or `@` for the first,
 /// of what commas part.
 const MOST_GIVEN: usize = 4;

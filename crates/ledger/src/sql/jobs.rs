@@ -82,11 +82,14 @@ impl<S: SqlSession + 'static> Jobs for PooledLedger<S> {
                 session,
                 S::read,
                 [
-                    sql!(format!("SELECT {JOB_COLUMNS} FROM onedrop_job ORDER BY name")),
+                    sql!(format!("SELECT {JOB_COLUMNS} FROM onedrop_job")),
                     sql!("SELECT {millis({now})}"),
                 ],
             )?;
-            let jobs = rows_at(&answers, 0).iter().map(job_row).collect::<Result<_, _>>()?;
+            let jobs = rows_at(&answers, 0).iter().map(job_row).collect::<Result<Vec<_>, _>>();
+            // By bytes, whatever the database's collation is.
+            let mut jobs: Vec<JobRow> = jobs?;
+            jobs.sort_by(|one, other| one.name.cmp(&other.name));
             Ok(JobsOnRecord { now: of_millis(first(&answers, 1)?.unwrap_or(0)), jobs })
         })
     }

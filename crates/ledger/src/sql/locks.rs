@@ -24,8 +24,10 @@ const NEW_SLOT: &str = "
 INSERT INTO onedrop_lock (name_hash, slot, name, epoch) SELECT ?1, ?2, ?3, 0 FROM onedrop_ledger
 WHERE NOT EXISTS (SELECT 1 FROM onedrop_lock WHERE name_hash = ?1 AND slot = ?2)";
 const NEW_LEASE: &str = "
-INSERT INTO onedrop_lock_lease (name_hash, slot, epoch) SELECT ?1, ?2, 0 FROM onedrop_ledger
-WHERE NOT EXISTS (SELECT 1 FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?2)";
+INSERT INTO onedrop_lock_lease (name_hash, slot, epoch) SELECT name_hash, slot, epoch
+FROM onedrop_lock WHERE name_hash = ?1 AND slot = ?2
+  AND NOT EXISTS (SELECT 1 FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?2)";
+const HAS_LEASE: &str = "SELECT 1 FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?2";
 
 /// Fails while a transaction that has asserted the lock is open, or another claims it.
 const LOCK_SLOT: &str = "
@@ -150,9 +152,13 @@ fn claim<S: SqlSession>(
             ],
         ),
         of_slot(NEW_EPOCH, name, slot, [owner.bytes().into()]),
+        of_slot(HAS_LEASE, name, slot, []),
     ];
     let mut claimed = session.write(&statements);
-    if claimed.as_ref().is_ok_and(|answers| rows_at(answers, 0).is_empty()) {
+    // Nobody has claimed it yet; or the row of its lease was taken out by hand, and epochs go on.
+    let lacks_rows =
+        |answers: &Vec<_>| rows_at(answers, 0).is_empty() || rows_at(answers, 4).is_empty();
+    if claimed.as_ref().is_ok_and(lacks_rows) {
         make(session, name, slot)?;
         claimed = session.write(&statements);
     }

@@ -333,6 +333,8 @@ fn next_raw<S: SqlSession>(
     since: SystemTime,
     mut after: i64,
 ) -> Result<Option<RawMessage>, LedgerError> {
+    // Messages are recorded at whole seconds.
+    let since = rows::time(rows::whole_secs(since));
     loop {
         let next = sql!(
             "SELECT m.id, m.message_id, m.id_hash, m.digest, {whole(m.recorded_at)}

@@ -33,10 +33,10 @@ const OPEN: &str = "
      FROM onedrop_kept k {with_copies(c.message_id = k.message_id)}
      WHERE c.shared AND c.placed_at IS NULL AND {of})";
 
-/// Those that have a copy of a message of the window, whether it is to be compared or not, and
-/// those of which something is open. ?2 is not asked for.
+/// Those that have a copy of a message of the window, on some engines whether it is to be compared
+/// or not, and those of which something is open.
 const ACCOUNTS: &str = "
-SELECT account FROM ({accounts(?4, {first})} LIMIT ?5) recent
+SELECT account FROM ({accounts(?4, ?2, {first})} LIMIT ?5) recent
 UNION SELECT account FROM {open} few
 ORDER BY account LIMIT ?5";
 

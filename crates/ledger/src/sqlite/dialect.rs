@@ -130,7 +130,8 @@ impl SqliteSession {
     ) -> Result<T, LedgerError> {
         let result = work(self);
         if result.is_err() {
-            self.roll_back()?;
+            // If this fails too, the next transaction begins with it, or the session is closed.
+            let _ = self.roll_back();
         }
         result
     }
@@ -239,6 +240,11 @@ fn run(
 ) -> Result<Answer<SqliteRow>, LedgerError> {
     let mut text = DIALECT.spell(&sql.text).into_owned();
     let mut values = sql.values.clone();
+    if last_place(&text) > values.len() {
+        // SQLite would take NULL for it.
+        let text = format!("a statement with {} values lacks one: {text}", values.len());
+        return Err(LedgerError::Refused(text));
+    }
     let (has_now, has_boot) = (text.contains(":now"), text.contains(":boot"));
     let mut stands_for = |name: &str, value: Value<'static>| {
         values.push(value);
@@ -268,6 +274,15 @@ fn run(
     // Without what goes along by a foreign key.
     let count = if is_query { 0 } else { connection.changes() };
     Ok(Answer { rows: all, count })
+}
+
+/// The highest number after a question mark.
+fn last_place(sql: &str) -> usize {
+    let number = |part: &str| {
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        part[..end].parse().unwrap_or(0)
+    };
+    sql.split('?').skip(1).map(number).max().unwrap_or(0)
 }
 
 fn owned(row: &Row<'_>, columns: usize) -> Result<SqliteRow, LedgerError> {
