@@ -16,5 +16,6 @@ mod session;
 mod sql;
 pub mod sqlite;
 
+use onedrop_core::ledger::claim::TurnState;
 pub use pooled::PooledLedger;
-use session::{Committed, MOST_TOGETHER, Session, SessionTurn, ToRecord};
+use session::{Committed, MOST_TOGETHER, Session, ToRecord};

@@ -19,7 +19,6 @@ use onedrop_core::pool::Limits;
 
 mod account;
 mod attempts;
-mod claims;
 mod connection;
 mod dialect;
 mod durability;

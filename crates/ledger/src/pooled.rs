@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Committed, Session, SessionTurn, ToRecord, rows};
+use crate::{Committed, Session, ToRecord, TurnState, rows};
 use commits::Commits;
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
@@ -185,12 +185,12 @@ where
         let mut work = |session: &mut S| session.take_turn(claim, copy_key);
         let (turn, session) = self.call_and_hold(until, true, &mut work)?;
         Ok(match turn {
-            SessionTurn::Ours { in_doubt } => Turn::Ours {
+            TurnState::Ours { in_doubt } => Turn::Ours {
                 in_doubt,
                 turn: Box::new(PooledTurn { session, is_a_file: self.is_a_file }),
             },
-            SessionTurn::Placed(receipt) => Turn::Placed(receipt),
-            SessionTurn::EpochGone => Turn::EpochGone,
+            TurnState::Placed(receipt) => Turn::Placed(receipt),
+            TurnState::EpochGone => Turn::EpochGone,
         })
     }
 

@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use onedrop_core::directory::Destination;
+use onedrop_core::ledger::claim::TurnState;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
     PlannedStep, Program, Recorded, SchemaVersion, ToConfirm,
@@ -35,14 +36,6 @@ pub const MOST_TOGETHER: usize = 8;
 pub struct Committed {
     pub recorded: Vec<Result<Recorded, LedgerError>>,
     pub confirmed: Vec<Result<Confirmed, LedgerError>>,
-}
-
-/// As [`Turn`](onedrop_core::ledger::Turn), in this session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionTurn {
-    Ours { in_doubt: bool },
-    Placed(Receipt),
-    EpochGone,
 }
 
 /// See the module.
@@ -75,11 +68,11 @@ pub trait Session: Send {
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError>;
 
-    /// After [`SessionTurn::Ours`] the lock is held until the copy is confirmed, [`leave`] is
+    /// After [`TurnState::Ours`] the lock is held until the copy is confirmed, [`leave`] is
     /// called, another call begins a transaction of its own, or the session is lost.
     ///
     /// [`leave`]: Session::leave
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError>;
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError>;
 
     /// Gives up the turn, or the lock, that this session holds, if any.
     fn leave(&mut self) -> Result<(), LedgerError>;

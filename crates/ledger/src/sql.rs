@@ -3,6 +3,7 @@
 //! [`Dialect`] says. An engine brings the sessions ([`SqlSession`]); what is asked and what is done
 //! with the answers stands here.
 
+pub(crate) mod claims;
 mod dialect;
 mod jobs;
 mod locks;

@@ -19,7 +19,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavio
 
 use crate::pooled::Traits;
 use crate::rows::{Cell, SqlRow};
-use crate::{Committed, PooledLedger, Session, SessionTurn, ToRecord, rows};
+use crate::sql::claims;
+use crate::{Committed, PooledLedger, Session, ToRecord, TurnState, rows};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
@@ -49,6 +50,7 @@ mod schema;
 pub use account::SqliteAccounts;
 use clock::HostClocks;
 pub use clock::{BootTime, Clocks};
+use dialect::SqliteTransaction;
 use file::{beside, turn_to_wal};
 
 /// Frames of the WAL after which a commit copies them into the database. Small, because the first
@@ -252,13 +254,14 @@ impl SqliteSession {
     /// clock, at which the transaction got it.
     fn write<T>(
         &mut self,
-        work: impl FnOnce(&Connection, f64) -> Result<T, LedgerError>,
+        work: impl FnOnce(&SqliteTransaction<'_>, f64) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
         let SqliteSession { connection, clocks, until, .. } = self;
         connection.busy_timeout(until.saturating_duration_since(Instant::now())).classified()?;
         let tx =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).classified()?;
-        let value = work(&tx, rows::secs(clocks.wall()))?;
+        let now = rows::secs(clocks.wall());
+        let value = work(&SqliteTransaction { connection: &tx, clocks: &**clocks, now }, now)?;
         tx.commit().classified()?;
         Ok(value)
     }
@@ -330,19 +333,17 @@ impl Session for SqliteSession {
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError> {
-        let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
+        let program = Arc::clone(&self.program);
         let record = |one: &ToRecord<'_>| {
             self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
-            let recorded =
-                self.write(|tx, now| record::record(tx, now, &clocks.boot()?, &program, one));
+            let recorded = self.write(|tx, _| record::record(tx, &program, one));
             // After the commit: the next holder of the lock must see these rows.
             self.unlock()?;
             recorded
         };
         let recorded = records.iter().map(record).collect();
         let confirm = |one: &ToConfirm<'_>| {
-            let confirmed = self.write(|tx, now| copies::confirm(tx, now, one));
-            let confirmed = confirmed.and_then(|known| known.ok_or(LedgerError::Forgotten));
+            let confirmed = self.write(|tx, _| copies::confirm(tx, one)).flatten();
             // After the commit, and also after a failure, or others would wait for nothing.
             self.unlock()?;
             confirmed
@@ -358,16 +359,13 @@ impl Session for SqliteSession {
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        let clocks = Arc::clone(&self.clocks);
-        self.write(|tx, now| {
-            copies::claim(tx, now, &clocks.boot()?, message, destinations, owner, terms)
-        })
+        claims::claim_again(self, message, destinations, owner, terms)
     }
 
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
         self.lock(lock_key::advisory_key(copy_key))?;
-        let turn = copies::turn(&self.connection, claim);
-        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+        let turn = copies::turn(self, claim);
+        if !matches!(turn, Ok(TurnState::Ours { .. })) {
             self.unlock()?;
         }
         turn
@@ -427,7 +425,7 @@ impl Session for SqliteSession {
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
         self.unlock()?;
-        self.write(|tx, _| claims.iter().try_for_each(|claim| copies::release(tx, claim)))
+        self.write(|tx, _| copies::release(tx, claims))
     }
 
     fn finish(

@@ -88,6 +88,13 @@ pub(super) const DIALECT: Dialect = Dialect(&[
          WHERE a.detail IS NULL AND c.id IN (@)",
     ),
     ("no_end", ""),
+    ("stay", "LOCK IN SHARE MODE"),
+    ("copy_key", "FORCE INDEX (onedrop_copy_key)"),
+    ("set_lease", "leased_until = TIMESTAMPADD(MICROSECOND, @, UTC_TIMESTAMP(6))"),
+    ("no_lease", "leased_until = NULL"),
+    ("lease_columns", "leased_until"),
+    ("lease_values", "TIMESTAMPADD(MICROSECOND, @, UTC_TIMESTAMP(6))"),
+    ("nobody", "''"),
 ]);
 
 impl SqlSession for MariadbSession {
@@ -158,7 +165,7 @@ fn own(mut answers: Vec<Answer<Row>>, statements: &[Sql<'_>]) -> Vec<Answer<Row>
     answers
 }
 
-fn spelt(statements: &[Sql<'_>]) -> SqlBatch {
+pub(super) fn spelt(statements: &[Sql<'_>]) -> SqlBatch {
     let mut batch = SqlBatch::default();
     for sql in statements {
         batch.add(&DIALECT.spell(&sql.text), &sql.values);

@@ -106,3 +106,8 @@ pub(super) fn text_of(error: &Error) -> String {
     };
     text::within(text::without_number(&said), 300).into_owned()
 }
+
+/// Another session has inserted the row in this moment.
+pub(super) fn contended_if_duplicate(error: LedgerError) -> LedgerError {
+    if is_duplicate(&error) { LedgerError::Contended } else { error }
+}

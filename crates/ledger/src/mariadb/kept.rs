@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::attempts::LONGEST;
-use super::claims::contended_if_duplicate;
 use super::connection::{MariadbSession, first, rows_at};
+use super::errors::contended_if_duplicate;
 use super::statement::{SqlBatch, values};
 use crate::rows;
 use onedrop_core::directory::Destination;
@@ -15,18 +15,6 @@ use onedrop_core::text;
 /// Bytes of a piece of a message: with two digits for each, a packet holds several, also where an
 /// administrator has made packets small.
 const PIECE_BYTES: usize = 256 * 1024;
-
-/// What is kept of a message goes once its last shared copy is placed. `message` is SQL.
-pub(super) fn forget_kept(batch: &mut SqlBatch, message: &str) {
-    batch.add(
-        &format!(
-            "DELETE FROM onedrop_kept WHERE message_id = {message}
-             AND NOT EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = {message}
-                               AND c.shared AND c.placed_at IS NULL)"
-        ),
-        &[],
-    );
-}
 
 /// Locks the shared copies that are not placed, so that a receipt recorded at the same moment
 /// deletes the kept bytes.

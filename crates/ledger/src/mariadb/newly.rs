@@ -8,13 +8,15 @@
 //! (NULL), and its column takes none: the server stops there with nothing written, and the locks
 //! stay for the two steps. Whatever else it refuses is undone before them.
 
+use super::attempts;
 use super::connection::{MariadbSession, Seen, rows_at};
+use super::dialect::spelt;
 use super::errors::{NO_NULL, is_refused_with};
 use super::record::{MESSAGE, insert_message, lock_slot};
 use super::statement::{SqlBatch, values};
-use super::{attempts, claims};
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
+use crate::sql::claims::{self, OfMessage};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{CLOCKS_DIFFER_BY, LedgerError, Recorded};
 
@@ -79,7 +81,9 @@ pub(super) fn record(
     let sql = ("@onedrop_collision", "@onedrop_at", returning);
     insert_message(&mut batch, one, sql, false);
     attempts::insert_first(&mut batch, MESSAGE, attempt);
-    let new = claims::insert_first(&mut batch, MESSAGE, destinations, attempt, terms);
+    let of_message = OfMessage::Sql(MESSAGE);
+    let claims = claims::claim(Vec::new(), of_message, destinations, attempt, (terms, false));
+    batch.append(spelt(&claims.statements));
     let answers = match connection.write_as_far_as_it_goes(batch) {
         // The two steps find out why, and go on if they may.
         Err(error) if is_refused_with(&error, NO_NULL) => return Ok(None),
@@ -98,7 +102,7 @@ pub(super) fn record(
         is_new: true,
         collision: message.cell(1)?,
         attempt: attempt.cell(0)?,
-        copies: claims::first_claims(&new, rows_at(&answers, 5))?,
+        copies: claims.states(answers.get(5..).unwrap_or_default())?,
     }))
 }
 

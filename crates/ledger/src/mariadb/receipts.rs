@@ -3,24 +3,25 @@
 use std::time::Duration;
 
 use super::attempts;
-use super::claims::{self, LockedCopy, look_again};
 use super::connection::{MariadbSession, first, rows_at};
-use super::kept::forget_kept;
-use super::statement::{SqlBatch, Value, values};
+use super::dialect::spelt;
+use super::statement::{SqlBatch, values};
 use crate::rows;
+use crate::sql::{Sql, claims};
 use onedrop_core::directory::Destination;
-use onedrop_core::ledger::{Claim, Confirmed, CopyFacts, LedgerError, ToConfirm};
+use onedrop_core::ledger::{Claim, Confirmed, LedgerError, ToConfirm};
 use onedrop_core::receipt::Receipt;
 
 /// Puts a receipt on record, in the open turn or in a transaction of its own, which it ends: in one
-/// round trip, if no receipt is on record and the copy is nobody's but its account's.
+/// round trip, if no receipt is on record and the copy is nobody's but its account's. This fast way
+/// must do what [`claim::confirm`](onedrop_core::ledger::claim::confirm) says of such a row.
 pub(super) fn confirm(
     connection: &mut MariadbSession,
     one: &ToConfirm<'_>,
 ) -> Result<Confirmed, LedgerError> {
-    let ToConfirm { claim, receipt, facts, end } = *one;
+    let ToConfirm { claim, receipt, end, .. } = *one;
     let mut batch = SqlBatch::default();
-    store_receipt(&mut batch, &claim, receipt, facts, "placed_at IS NULL AND NOT shared");
+    store_receipt(&mut batch, one);
     batch.add("SELECT @onedrop_placed := ROW_COUNT()", &[]);
     let placed = batch.count() - 1;
     if let Some((attempt, end)) = end {
@@ -37,75 +38,15 @@ pub(super) fn confirm(
     }
 }
 
-/// The same, whatever is on record: the first receipt wins, whatever its epoch.
-fn confirm_whatever(
-    connection: &mut MariadbSession,
-    one: &ToConfirm<'_>,
-) -> Result<Confirmed, LedgerError> {
-    let ToConfirm { claim, receipt, facts, end } = *one;
-    let mut batch = SqlBatch::default();
-    claims::of_claim(&mut batch, &claim, true);
-    let answers = connection.begin(batch)?;
-    let Some(row) = rows_at(&answers, 0).first() else {
-        // Forgotten since: what was written under the old value leaves a doubt.
-        let (which, values) = ("id = ?1 AND value <> ?2", values![claim.copy, claim.value.bytes()]);
-        let mut batch = SqlBatch::default();
-        second_copy(&mut batch, which, values);
-        connection.commit(batch)?;
-        return Err(LedgerError::Forgotten);
-    };
-    let copy = LockedCopy::read(row)?;
-    let mut batch = SqlBatch::default();
-    match copy.receipt {
-        None => {
-            store_receipt(&mut batch, &claim, receipt, facts, "TRUE");
-            if copy.shared {
-                forget_kept(&mut batch, &copy.message.to_string());
-            }
-        }
-        // Receipts without a name are equal only if no other claim can have been placed.
-        Some(by)
-            if by != *receipt
-                || *receipt == Receipt::Unnamed && copy.placed_epoch != claim.epoch =>
-        {
-            second_copy(&mut batch, "id = ?1", values![claim.copy]);
-            connection.commit(batch)?;
-            return Ok(Confirmed::Superseded { by });
-        }
-        Some(_) => {}
-    }
-    if let Some((attempt, end)) = end {
-        attempts::end(&mut batch, attempt, end, Some((copy.id, receipt)), "TRUE");
-    }
-    connection.commit(batch)?;
-    Ok(Confirmed::Recorded)
-}
-
-/// A second copy may stand: a look has to settle that, and one that has read the row before this
-/// settles nothing.
-fn second_copy(batch: &mut SqlBatch, which: &str, values: &[Value<'_>]) {
-    let sql = "UPDATE onedrop_copy SET epoch = epoch + 1, settled_at = NULL WHERE";
-    batch.add(&format!("{sql} {which}"), values);
-    look_again(batch, which, values, Duration::ZERO);
-}
-
-/// Where `condition` (SQL) holds of the row that the claim names.
-fn store_receipt(
-    batch: &mut SqlBatch,
-    claim: &Claim,
-    receipt: &Receipt,
-    facts: CopyFacts,
-    condition: &str,
-) {
+fn store_receipt(batch: &mut SqlBatch, one: &ToConfirm<'_>) {
+    let ToConfirm { claim, receipt, facts, .. } = *one;
     let (validity, uid, name) = rows::columns(receipt);
     batch.add(
-        &format!(
-            "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
-                 lease_value = NULL,
-                 in_doubt = FALSE, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6,
-                 found_by_look = ?7, wrapped = ?8, placed_epoch = ?9
-             WHERE id = ?1 AND value = ?2 AND {condition}"
-        ),
+        "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
+             lease_value = NULL, owner = '',
+             in_doubt = FALSE, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6,
+             found_by_look = ?7, wrapped = ?8, placed_epoch = ?9
+         WHERE id = ?1 AND value = ?2 AND placed_at IS NULL AND NOT shared",
         values![
             claim.copy,
             claim.value.bytes(),
@@ -120,25 +61,34 @@ fn store_receipt(
     );
 }
 
+/// The same, whatever is on record.
+fn confirm_whatever(
+    connection: &mut MariadbSession,
+    one: &ToConfirm<'_>,
+) -> Result<Confirmed, LedgerError> {
+    let ToConfirm { claim, receipt, end, .. } = *one;
+    let answers = connection.begin(spelt(&[claims::read_claimed(&claim, true)]))?;
+    let read = claims::claimed(rows_at(&answers, 0))?;
+    let (confirmed, statements) = claims::confirm(read.as_ref(), one);
+    let mut batch = spelt(&statements);
+    if let (Ok(Confirmed::Recorded), Some((attempt, end))) = (&confirmed, end) {
+        attempts::end(&mut batch, attempt, end, Some((claim.copy, receipt)), "TRUE");
+    }
+    claims::is_written(&statements, &connection.commit(batch)?)?;
+    confirmed
+}
+
 /// Gives back leases, in the order in which claims lock rows.
 pub(super) fn release(
     connection: &mut MariadbSession,
     claims: &[Claim],
 ) -> Result<(), LedgerError> {
-    let mut order: Vec<&Claim> = claims.iter().collect();
-    order.sort_by_key(|claim| claim.copy);
-    let mut batch = SqlBatch::default();
-    for claim in order {
-        batch.add(
-            &format!(
-                "UPDATE onedrop_copy SET {}
-                 WHERE id = ?1 AND value = ?2 AND epoch = ?3 AND placed_at IS NULL",
-                rows::GIVE_BACK
-            ),
-            values![claim.copy, claim.value.bytes(), claim.epoch],
-        );
-    }
-    connection.write(batch).map(drop)
+    let mut claims = claims.to_vec();
+    claims.sort_by_key(|claim| claim.copy);
+    let read: Vec<Sql<'_>> = claims.iter().map(|one| claims::read_claimed(one, true)).collect();
+    let found = connection.begin(spelt(&read))?;
+    let statements = claims::release(&claims, &found)?;
+    connection.commit(spelt(&statements)).map(drop)
 }
 
 /// As [`Session::receipt_before`](crate::session::Session::receipt_before).

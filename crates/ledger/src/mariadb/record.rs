@@ -5,14 +5,16 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::attempts::{self, INDEXED, LONGEST};
-use super::claims::{self, contended_if_duplicate};
 use super::connection::{MariadbSession, Seen, first, rows_at};
+use super::dialect::spelt;
+use super::errors::contended_if_duplicate;
 use super::kept::put_pieces;
 use super::schema;
 use super::statement::{SqlBatch, values};
 use crate::facts as json;
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
+use crate::sql::claims::{self, OfMessage};
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, LedgerError, Recorded, SharedConfig, recorded_secs,
 };
@@ -65,7 +67,8 @@ pub(super) fn record(
         "(SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2)",
         values![&identity.id_hash, &identity.digest],
     );
-    claims::lock(&mut batch, &of_this.into_sql(), destinations);
+    let of_this = of_this.into_sql();
+    batch.append(spelt(&claims::read_copies(OfMessage::Sql(&of_this), destinations)));
     let answers = schema::checked(connection, MariadbSession::begin_or_go_on, batch)?;
     let known = match rows_at(&answers, 1).first() {
         Some(row) => Some((row.cell::<i64>(0)?, row.cell::<i64>(1)?, row.cell::<bool>(2)?)),
@@ -86,7 +89,7 @@ pub(super) fn record(
         Some(row) => Some(Seen { version: (row.cell(1)?, row.cell(2)?), config: on_record }),
         None => None,
     };
-    let locked = rows_at(&answers, 6);
+    let on_record = claims::on_record(answers.get(6..).unwrap_or_default())?;
 
     let mut batch = SqlBatch::default();
     let recorded_at = match known {
@@ -115,11 +118,9 @@ pub(super) fn record(
     attempts::insert(&mut batch, MESSAGE, identity, attempt);
     batch.add("SELECT @onedrop_message, LAST_INSERT_ID()", &[]);
     let at = batch.count() - 1;
-    let terms = (terms, looks_back);
-    let mut claims = claims::claim(locked, MESSAGE, destinations, attempt, terms)?;
-    let asks = claims.ask_for_numbers();
-    batch.append(std::mem::take(&mut claims.statements));
-    let numbers = batch.count() - 1;
+    let (of_message, terms) = (OfMessage::Sql(MESSAGE), (terms, looks_back));
+    let claims = claims::claim(on_record, of_message, destinations, attempt, terms);
+    batch.append(spelt(&claims.statements));
     let answers = connection.commit(batch).map_err(contended_if_duplicate)?;
     connection.saw(seen);
     let missing = || LedgerError::Broken("a record without an answer".to_owned());
@@ -130,7 +131,7 @@ pub(super) fn record(
         is_new: known.is_none(),
         collision,
         attempt: row.cell(1)?,
-        copies: claims.states(if asks { rows_at(&answers, numbers) } else { &[] })?,
+        copies: claims.states(answers.get(at + 1..).unwrap_or_default())?,
     })
 }
 

@@ -7,9 +7,12 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::{MariadbSession, first, rows_at};
+use super::dialect::spelt;
+use super::errors::contended_if_duplicate;
 use super::statement::{SqlBatch, values};
-use super::{attempts, claims, kept, newly, receipts, record, schema};
-use crate::{Committed, Session, SessionTurn, ToRecord};
+use super::{attempts, kept, newly, receipts, record, schema};
+use crate::sql::claims;
+use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
@@ -66,18 +69,18 @@ impl Session for MariadbSession {
         if claimed.is_err() {
             self.rollback_or_lose();
         }
-        claimed
+        claimed.map_err(contended_if_duplicate)
     }
 
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
         let mut batch = SqlBatch::default();
         record::lock_slot(&mut batch, copy_key);
         // Sees what was committed before the lock was taken; no row is locked while the store
         // works.
-        claims::of_claim(&mut batch, claim, false);
+        batch.append(spelt(&[claims::read_claimed(claim, false)]));
         let answers = self.begin(batch)?;
         let turn = claims::turn(claim, rows_at(&answers, 1));
-        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+        if !matches!(turn, Ok(TurnState::Ours { .. })) {
             self.rollback_or_lose();
         }
         turn

@@ -106,18 +106,6 @@ macro_rules! values {
 }
 pub(super) use values;
 
-/// Values with a comma between each two, in brackets; for `IN`. Never empty: a NULL stands for
-/// none.
-pub fn list<'a>(values: impl IntoIterator<Item = Value<'a>>) -> String {
-    let mut sql = String::from("(NULL");
-    for value in values {
-        sql.push_str(", ");
-        write(&value, &mut sql);
-    }
-    sql.push(')');
-    sql
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +124,6 @@ mod tests {
         assert_eq!(sql("?1", values![None::<&str>]), "NULL");
         assert_eq!(sql("?1", values!["Aß"]), "_utf8mb4 x'41c39f'");
         assert_eq!(sql("?1", values![[0u8, 255].as_slice()]), "x'00ff'");
-        assert_eq!(list([Value::from(1i64), Value::from(2i64)]), "(NULL, 1, 2)");
     }
 
     #[test]

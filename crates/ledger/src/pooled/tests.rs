@@ -91,7 +91,7 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
-    fn take_turn(&mut self, _: &Claim, _: &Hash) -> Result<SessionTurn, LedgerError> {
+    fn take_turn(&mut self, _: &Claim, _: &Hash) -> Result<TurnState, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

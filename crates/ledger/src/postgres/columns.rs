@@ -9,7 +9,7 @@ use postgres::types::Type;
 use super::connection::Statement;
 use crate::facts as json;
 use crate::rows::{self, SqlRow};
-use crate::{SessionTurn, ToRecord};
+use crate::{ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, LeaseTerms, LedgerError, Program, Recorded,
@@ -229,18 +229,18 @@ pub(super) fn confirmed(rows: &[Row]) -> Result<Confirmed, LedgerError> {
 }
 
 /// The result of `onedrop_turn`.
-pub(super) fn turn(claim: &Claim, row: Option<&Row>) -> Result<SessionTurn, LedgerError> {
+pub(super) fn turn(claim: &Claim, row: Option<&Row>) -> Result<TurnState, LedgerError> {
     let row = row.ok_or(LedgerError::Forgotten)?;
     if !row.cell(0)? {
         return Err(LedgerError::Contended);
     }
     let epoch: i64 = row.cell::<Option<i64>>(1)?.ok_or(LedgerError::Forgotten)?;
     Ok(if row.cell(2)? {
-        SessionTurn::Placed(rows::receipt(row, 3)?)
+        TurnState::Placed(rows::receipt(row, 3)?)
     } else if epoch == claim.epoch {
-        SessionTurn::Ours { in_doubt: row.cell(6)? }
+        TurnState::Ours { in_doubt: row.cell(6)? }
     } else {
-        SessionTurn::EpochGone
+        TurnState::EpochGone
     })
 }
 

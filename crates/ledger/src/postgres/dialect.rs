@@ -87,6 +87,13 @@ pub(super) const DIALECT: Dialect = Dialect(&[
          WHERE c.id IN (@) AND a.id = t.id",
     ),
     ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
+    ("stay", "FOR KEY SHARE"),
+    ("copy_key", ""),
+    ("set_lease", "leased_until = clock_timestamp() + @ * interval '1 microsecond'"),
+    ("no_lease", "leased_until = NULL"),
+    ("lease_columns", "leased_until"),
+    ("lease_values", "clock_timestamp() + @ * interval '1 microsecond'"),
+    ("nobody", "NULL"),
 ]);
 
 impl SqlSession for Connection {

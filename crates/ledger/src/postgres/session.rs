@@ -13,7 +13,7 @@ use super::columns::{self, LONGEST};
 use super::connection::{Connection, Statement};
 use super::{migrate, schema, together};
 use crate::rows::{self, SqlRow};
-use crate::{Committed, Session, SessionTurn, ToRecord};
+use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
@@ -152,7 +152,7 @@ impl Session for Connection {
         }
     }
 
-    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<SessionTurn, LedgerError> {
+    fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
         let statement = Statement::kept(TURN)
             .with(self.patience_ms(), Type::INT8)
             .with(self.idle_ms(), Type::INT8)
@@ -160,7 +160,7 @@ impl Session for Connection {
             .with(claim.copy, Type::INT8)
             .with(claim.value.bytes(), Type::BYTEA);
         let turn = columns::turn(claim, self.begin_turn(&statement)?.first());
-        if !matches!(turn, Ok(SessionTurn::Ours { .. })) {
+        if !matches!(turn, Ok(TurnState::Ours { .. })) {
             self.rollback_or_lose();
         }
         turn

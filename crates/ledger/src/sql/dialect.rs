@@ -38,7 +38,11 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{lease_left(c.)}`: the seconds that are left of a copy's lease, below 0 where it is over,
 ///   null where it was given back; `{lock_left(l.)}`: of a lock's. The clock is that of leases;
 /// - `{lease_time}`: when the lease of a copy `c` ends, by the ledger's clock;
-/// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts so many seconds from now.
+/// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts so many seconds from now;
+/// - `{set_lease(us)}`, `{no_lease}`: the assignments by which a copy's lease ends so many
+///   microseconds from now, or there is none; `{lease_columns}`, `{lease_values(us)}`: of a new row;
+/// - `{stay}`, at the end of a query: its rows are not deleted until the transaction ends;
+/// - `{nobody}`: no owner of a copy.
 ///
 /// What engines' tables differ in:
 /// - `{ended}`, `{ended_ms}`: the attempt whose end the row of a copy `c` tells, and how long it
@@ -50,6 +54,7 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 ///   own rows; `{no_end}`: with a comma before them, assignments by which a copy says none.
 ///
 /// What planners need to be told:
+/// - `{copy_key}`: behind a table whose rows are to be found by the key of a message's copy;
 /// - `{then}`: a JOIN for each row of what stands before it;
 /// - `{with_copies(condition)}`, in place of a join: for each row of what stands before it, the
 ///   copies `c` that meet the condition, by an index;

@@ -6,9 +6,11 @@
 #[cfg(test)]
 use std::cell::RefCell;
 
+use std::ops::Deref;
+use std::time::Instant;
+
 use rusqlite::types::{ToSql, ToSqlOutput, Value as OwnedCell, ValueRef};
 use rusqlite::{Connection, Row};
-use std::time::Instant;
 
 use super::clock::lease_end;
 use super::{Classified, Clocks, SqliteSession, first};
@@ -107,7 +109,40 @@ pub(super) const DIALECT: Dialect = Dialect(&[
          WHERE id IN (SELECT attempt_id FROM onedrop_copy WHERE id IN (@))",
     ),
     ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
+    ("stay", ""),
+    ("copy_key", ""),
+    ("set_lease", "leased_until = :boot + @ / 1e6, lease_boot = :boot_id"),
+    ("no_lease", "leased_until = NULL, lease_boot = NULL"),
+    ("lease_columns", "leased_until, lease_boot"),
+    ("lease_values", ":boot + @ / 1e6, :boot_id"),
+    ("nobody", "NULL"),
 ]);
+
+/// The transaction that [`SqliteSession::write`] has begun, for statements of all engines too.
+pub(super) struct SqliteTransaction<'s> {
+    pub connection: &'s Connection,
+    pub clocks: &'s dyn Clocks,
+    /// By the wall clock, when it got the write lock.
+    pub now: f64,
+}
+
+impl SqliteTransaction<'_> {
+    pub fn run(&self, sql: &Sql<'_>) -> Result<Answer<SqliteRow>, LedgerError> {
+        run(self.connection, sql, self.now, self.clocks)
+    }
+
+    pub fn run_all(&self, statements: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
+        statements.iter().map(|sql| self.run(sql)).collect()
+    }
+}
+
+impl Deref for SqliteTransaction<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection
+    }
+}
 
 /// A row that outlives its statement.
 #[derive(Debug)]

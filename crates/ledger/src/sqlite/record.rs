@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::{BootTime, attempts, copies, execute, first, read, schema};
+use super::dialect::SqliteTransaction;
+use super::{attempts, copies, execute, first, read, schema};
 use crate::facts as json;
 use crate::rows::SqlRow;
 use crate::{ToRecord, rows};
@@ -16,12 +17,11 @@ use onedrop_core::message::Identity;
 
 /// [`Ledger::record`](onedrop_core::ledger::Ledger::record), under the message's lock.
 pub(super) fn record(
-    tx: &Connection,
-    now: f64,
-    boot: &BootTime,
+    tx: &SqliteTransaction<'_>,
     program: &Program,
     one: &ToRecord<'_>,
 ) -> Result<Recorded, LedgerError> {
+    let now = tx.now;
     let ToRecord { entry, attempt, destinations, terms } = *one;
     schema::version(tx, program)?.check()?;
     if let Some(ours) = &program.config {
@@ -34,7 +34,7 @@ pub(super) fn record(
     let identity = entry.identity;
     let collision = collides(tx, identity)?;
     let known = find_message(tx, identity)?;
-    let (message, recorded_at) = match known {
+    let (message, recorded_at, looks_back) = match known {
         Some(known) => known,
         None => insert_message(tx, now, &entry, attempt, collision)?,
     };
@@ -44,7 +44,13 @@ pub(super) fn record(
         is_new: known.is_none(),
         collision,
         attempt: attempts::insert(tx, now, Some(message), identity, attempt)?,
-        copies: copies::claim(tx, now, boot, message, destinations, attempt, terms)?,
+        copies: copies::claim(
+            tx,
+            (message, known.is_none(), looks_back),
+            destinations,
+            attempt,
+            terms,
+        )?,
     })
 }
 
@@ -57,14 +63,14 @@ fn collides(tx: &Connection, identity: &Identity) -> Result<bool, LedgerError> {
     Ok(first(tx, sql, params)? == Some(true))
 }
 
-/// Row id and time of recording.
-type MessageRow = (i64, i64);
+/// Row id, time of recording, and whether its copies look back.
+type MessageRow = (i64, i64, bool);
 
 fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRow>, LedgerError> {
-    let sql = "SELECT id, recorded_at FROM onedrop_message
+    let sql = "SELECT id, recorded_at, looks_back FROM onedrop_message
         WHERE substr(id_hash, 1, 8) = substr(?1, 1, 8) AND id_hash = ?1 AND digest = ?2";
     let params = [&identity.id_hash, &identity.digest];
-    let rows = read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?)))?;
+    let rows = read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?, row.cell(2)?)))?;
     Ok(rows.into_iter().next())
 }
 
@@ -74,7 +80,7 @@ pub(super) fn has_copy(
     identity: &Identity,
     destination: &Destination,
 ) -> Result<bool, LedgerError> {
-    let Some((message, _)) = find_message(connection, identity)? else { return Ok(false) };
+    let Some((message, ..)) = find_message(connection, identity)? else { return Ok(false) };
     let sql = "SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
     let params = params![message, destination.account, destination.mailbox];
     Ok(first::<i64>(connection, sql, params)?.is_some())
@@ -91,13 +97,14 @@ fn insert_message(
     let now_secs = now;
     let now = std::time::UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0));
     let recorded_at = recorded_secs(entry.at, now);
-    execute(
+    let inserted = read(
         tx,
         "INSERT INTO onedrop_message (id_hash, digest, message_id, sender, subject, date,
              in_reply_to, reference_ids, size_bytes, collision, addresses, parts, nul_runs,
              recorded_at, looks_back)
          SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,
-                coalesce(?15, -1) < remembers_since + 3600 FROM onedrop_ledger",
+                coalesce(?15, -1) < remembers_since + 3600 FROM onedrop_ledger
+         RETURNING id, looks_back",
         params![
             identity.id_hash,
             identity.digest,
@@ -115,13 +122,14 @@ fn insert_message(
             recorded_at,
             entry.oldest.map(rows::whole_secs),
         ],
+        |row| Ok((row.cell(0)?, row.cell(1)?)),
     )?;
-    let message = tx.last_insert_rowid();
+    let (message, looks_back) = inserted.into_iter().next().ok_or_else(rows::no_ledger)?;
     if let Some(raw) = entry.raw {
         let sql = "INSERT INTO onedrop_raw (message_id, kept_at, bytes) VALUES (?1, ?2, ?3)";
         execute(tx, sql, params![message, now_secs, raw])?;
     }
-    Ok((message, recorded_at))
+    Ok((message, recorded_at, looks_back))
 }
 
 /// [`Ledger::finish`](onedrop_core::ledger::Ledger::finish).
@@ -135,7 +143,7 @@ pub(super) fn finish(
     if let Some((attempt, end)) = recorded {
         attempts::end(tx, attempt, end)?;
     }
-    let message = find_message(tx, identity)?.map(|(message, _)| message);
+    let message = find_message(tx, identity)?.map(|(message, ..)| message);
     for (attempt, end) in others {
         let id = attempts::insert(tx, now, message, identity, attempt)?;
         attempts::end(tx, id, end)?;

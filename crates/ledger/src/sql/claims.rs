@@ -1,0 +1,451 @@
+//! Copies, on the general path of every engine: a copy's row is read and locked, `claim.rs`
+//! decides, and what it says is written where value and epoch are still those that were read. The
+//! transaction, and the message's or the copy's lock, are the caller's; so are its attempts.
+//!
+//! A crash before the commit leaves nothing. One after it leaves a lease, which runs out.
+
+use std::time::Duration;
+
+use super::{Answer, Sql, SqlSession, Value, sql, values};
+use crate::rows::{self, INDEXED, SqlRow};
+use onedrop_core::directory::Destination;
+use onedrop_core::ledger::claim::{self, Change, Lease, Row, TurnState, Wanted};
+use onedrop_core::ledger::{
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, ToConfirm,
+};
+use onedrop_core::text;
+
+/// Reads a [`ReadCopy`]: `lease` and `where` are SQL.
+macro_rules! select {
+    ($lease:literal, $where:literal) => {
+        concat!(
+            "SELECT {int(c.id)}, {int(c.message_id)}, c.account, c.mailbox, c.shared, c.value,
+                 {int(c.epoch)}, ",
+            $lease,
+            ", {int(c.lease_ms)}, c.lease_value, c.in_doubt, c.prior_doubt, c.looks_back,
+                 c.placed_at IS NOT NULL, c.uid_validity, c.uid,
+                 c.file_name, {int(COALESCE(c.placed_epoch, 0))}, c.settled_at IS NOT NULL,
+                 {ago(c.due_at)},
+                 EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id)
+             FROM onedrop_copy c ",
+            $where
+        )
+    };
+}
+
+const OF_MESSAGE: &str = select!(
+    "{lease_left(c.)}",
+    "{copy_key} WHERE c.message_id = {message} AND c.account = ?1 AND c.mailbox = ?2 {locked(c)}"
+);
+
+/// How much of a lease is left is not asked: a host that cannot tell still records a receipt.
+const OF_CLAIM: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1");
+
+const OF_CLAIM_LOCKED: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1 {locked(c)}");
+
+/// A copy's row, and what names it.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadCopy {
+    pub number: i64,
+    pub message: i64,
+    pub destination: Destination,
+    pub row: Row,
+}
+
+/// The message that copies belong to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OfMessage<'a> {
+    Number(i64),
+    /// SQL for the number.
+    #[cfg_attr(not(feature = "mariadb"), expect(dead_code))]
+    Sql(&'a str),
+}
+
+/// What is written of the claims of one call, and what they come to.
+pub(crate) struct Claims<'a> {
+    pub statements: Vec<Sql<'a>>,
+    outcomes: Vec<ClaimOutcome>,
+}
+
+/// Of one claim.
+struct ClaimOutcome {
+    /// In which a new copy has no number yet.
+    state: CopyState,
+    /// Which statement says whether it was written, and which number a new copy has.
+    written_by: Option<usize>,
+    is_new: bool,
+}
+
+/// A copy in the course of a call.
+struct OpenCopy<'d> {
+    destination: &'d Destination,
+    /// As it was read; `None`: it is not on record.
+    read: Option<ReadCopy>,
+    row: Row,
+    look_after: Option<Duration>,
+    is_changed: bool,
+}
+
+/// Reads and locks the copies of a message at these destinations, as far as they are on record: a
+/// statement for each, in one order, so that two sessions cannot lock rows crosswise.
+pub(crate) fn read_copies<'a>(
+    message: OfMessage<'_>,
+    destinations: &'a [Destination],
+) -> Vec<Sql<'a>> {
+    let mut order: Vec<&Destination> = destinations.iter().collect();
+    order.sort_by_key(|one| (&one.account, &one.mailbox));
+    order.dedup_by_key(|one| (&one.account, &one.mailbox));
+    let read = |one: &'a Destination| {
+        let mut values = values![&one.account, &one.mailbox];
+        let message = message.with(&mut values);
+        Sql { text: OF_MESSAGE.replace("{message}", &message).into(), values }
+    };
+    order.into_iter().map(read).collect()
+}
+
+/// Reads the row that a claim names; `lock`: and locks it.
+pub(crate) fn read_claimed(claim: &Claim, lock: bool) -> Sql<'static> {
+    sql!(if lock { OF_CLAIM_LOCKED } else { OF_CLAIM }, claim.copy)
+}
+
+/// Claims copies in their order, given those that are on record and locked. A mailbox that is named
+/// twice is leased once. New copies look back if their message does.
+pub(crate) fn claim<'a>(
+    on_record: Vec<ReadCopy>,
+    message: OfMessage<'_>,
+    destinations: &'a [Destination],
+    owner: &Attempt,
+    (terms, looks_back): (LeaseTerms, bool),
+) -> Claims<'a> {
+    let mut copies: Vec<OpenCopy<'a>> = Vec::new();
+    let mut found = Vec::new();
+    for destination in destinations {
+        let is_it = |copy: &OpenCopy<'_>| copy.destination.is_same_mailbox(destination);
+        let known = copies.iter().position(is_it);
+        let at = known.unwrap_or_else(|| {
+            let mut on_record = on_record.iter();
+            let read = on_record.find(|copy| copy.destination.is_same_mailbox(destination));
+            let row = read.map_or_else(|| Row::new(looks_back), |read| read.row.clone());
+            let read = read.cloned();
+            copies.push(OpenCopy { destination, read, row, look_after: None, is_changed: false });
+            copies.len() - 1
+        });
+        let Some(copy) = copies.get_mut(at) else { continue };
+        let (by, again, shared) = (owner.value, known.is_some(), destination.shared);
+        let (claimed, change) = claim::claim(&copy.row, &Wanted { by, again, shared, terms });
+        if let Some(change) = change {
+            copy.row = change.row;
+            copy.look_after = copy.look_after.into_iter().chain(change.look_after).min();
+            copy.is_changed = true;
+        }
+        let number = copy.read.as_ref().map_or(0, |read| read.number);
+        found.push((at, claimed.state(copy.row.claim(number))));
+    }
+    let name = text::within(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned();
+    let mut statements = Vec::new();
+    let mut written_by = vec![None; copies.len()];
+    for (copy, written_by) in copies.iter().zip(&mut written_by).filter(|(one, _)| one.is_changed) {
+        *written_by = Some(statements.len());
+        let look = match &copy.read {
+            Some(read) => {
+                statements.push(lease(read, &copy.row, name.clone()));
+                copy.look_after.map(|after| look_again(read.number, after))
+            }
+            None => {
+                statements.push(insert(message, copy.destination, &copy.row, name.clone()));
+                copy.look_after.map(|after| look_again_at_new(message, &copy.row, after))
+            }
+        };
+        statements.extend(look);
+    }
+    let outcomes = found.into_iter().map(|(at, state)| ClaimOutcome {
+        state,
+        written_by: written_by.get(at).copied().flatten(),
+        is_new: copies.get(at).is_some_and(|copy| copy.read.is_none()),
+    });
+    Claims { statements, outcomes: outcomes.collect() }
+}
+
+impl Claims<'_> {
+    /// What they came to; `answers` are those of [`statements`](Claims::statements).
+    ///
+    /// # Errors
+    /// [`LedgerError::Contended`]: another session has changed a row all the same.
+    pub fn states<R: SqlRow>(self, answers: &[Answer<R>]) -> Result<Vec<CopyState>, LedgerError> {
+        let state = |ClaimOutcome { state, written_by, is_new }: ClaimOutcome| {
+            let CopyState::Claimed(claim) = state else { return Ok(state) };
+            let answer = written_by.and_then(|at| answers.get(at)).ok_or(LedgerError::Contended)?;
+            if !is_new {
+                return if answer.count == 0 { Err(LedgerError::Contended) } else { Ok(state) };
+            }
+            let missing = || LedgerError::Broken("no copy that was recorded".to_owned());
+            let copy = answer.rows.first().ok_or_else(missing)?.cell(0)?;
+            Ok(CopyState::Claimed(Claim { copy, ..claim }))
+        };
+        self.outcomes.into_iter().map(state).collect()
+    }
+}
+
+/// [`Session::claim`]: copies of a recorded message.
+pub(crate) fn claim_again<S: SqlSession>(
+    session: &mut S,
+    message: i64,
+    destinations: &[Destination],
+    owner: &Attempt,
+    terms: LeaseTerms,
+) -> Result<Vec<CopyState>, LedgerError> {
+    let of_message = OfMessage::Number(message);
+    let mut statements =
+        vec![sql!("SELECT looks_back FROM onedrop_message WHERE id = ?1 {stay}", message)];
+    statements.extend(read_copies(of_message, destinations));
+    let answers = SqlSession::begin(session, &statements)?;
+    let Some((found, copies)) = answers.split_first().filter(|(found, _)| !found.rows.is_empty())
+    else {
+        SqlSession::rollback(session)?;
+        return Err(LedgerError::Forgotten);
+    };
+    let looks_back = found.rows.first().map_or(Ok(false), |row| row.cell(0))?;
+    let claims = claim(on_record(copies)?, of_message, destinations, owner, (terms, looks_back));
+    let answers = SqlSession::commit(session, &claims.statements)?;
+    claims.states(&answers)
+}
+
+/// What [`read_copies`] has read.
+pub(crate) fn on_record<R: SqlRow>(answers: &[Answer<R>]) -> Result<Vec<ReadCopy>, LedgerError> {
+    answers.iter().flat_map(|answer| &answer.rows).map(ReadCopy::of_message).collect()
+}
+
+/// What [`read_claimed`] has read.
+pub(crate) fn claimed<R: SqlRow>(rows: &[R]) -> Result<Option<ReadCopy>, LedgerError> {
+    rows.first().map(ReadCopy::of_claim).transpose()
+}
+
+/// What the row says that [`read_claimed`] has read, once the copy's lock is held.
+pub(crate) fn turn<R: SqlRow>(claim: &Claim, rows: &[R]) -> Result<TurnState, LedgerError> {
+    claim::turn(claimed(rows)?.map(|copy| copy.row).as_ref(), claim)
+}
+
+/// What comes of a receipt, given the row that its claim names, locked; and what is to be written
+/// in any case. The first statement, if there is one, must change a row ([`is_written`]).
+pub(crate) fn confirm<'a>(
+    read: Option<&ReadCopy>,
+    one: &ToConfirm<'a>,
+) -> (Result<Confirmed, LedgerError>, Vec<Sql<'a>>) {
+    let (confirmed, change) = claim::confirm(read.map(|read| &read.row), &one.claim, one.receipt);
+    let mut statements = Vec::new();
+    if let (Some(read), Some(Change { row, look_after, frees_kept })) = (read, change) {
+        statements.push(match confirmed {
+            Ok(Confirmed::Recorded) => place(read, &row, one),
+            Ok(Confirmed::Superseded { .. }) | Err(_) => raise_epoch(read, &row),
+        });
+        statements.extend(look_after.map(|after| look_again(read.number, after)));
+        if frees_kept {
+            statements.extend(forget_kept(read.message));
+        }
+    }
+    (confirmed, statements)
+}
+
+/// Whether the first of the statements that [`confirm`] gave has changed its row.
+///
+/// # Errors
+/// [`LedgerError::Contended`]: another session has changed it all the same.
+pub(crate) fn is_written<R>(
+    statements: &[Sql<'_>],
+    answers: &[Answer<R>],
+) -> Result<(), LedgerError> {
+    match statements.is_empty() || answers.first().is_some_and(|answer| answer.count > 0) {
+        true => Ok(()),
+        false => Err(LedgerError::Contended),
+    }
+}
+
+/// Gives back what may be given back, given the rows that [`read_claimed`] has read and locked, one
+/// answer for each claim.
+pub(crate) fn release<R: SqlRow>(
+    claims: &[Claim],
+    found: &[Answer<R>],
+) -> Result<Vec<Sql<'static>>, LedgerError> {
+    let mut statements = Vec::new();
+    for (claim, found) in claims.iter().zip(found) {
+        let Some(read) = claimed(&found.rows)? else { continue };
+        let change = claim::release(Some(&read.row), claim);
+        statements.extend(change.map(|change| free(&read, &change.row)));
+    }
+    Ok(statements)
+}
+
+/// What is kept of a message goes once its last shared copy is placed. Its row is locked first: the
+/// next statement then sees copies that were placed or made due at the same moment.
+pub(crate) fn forget_kept(message: i64) -> [Sql<'static>; 2] {
+    let lock = "SELECT 1 FROM onedrop_kept k WHERE message_id = ?1 {locked(k)}";
+    let delete = "DELETE FROM onedrop_kept WHERE message_id = ?1
+         AND NOT EXISTS (SELECT 1 FROM onedrop_copy c
+                         WHERE c.message_id = ?1 AND c.shared AND c.placed_at IS NULL)";
+    [sql!(lock, message), sql!(delete, message)]
+}
+
+impl ReadCopy {
+    fn of_message(row: &impl SqlRow) -> Result<ReadCopy, LedgerError> {
+        ReadCopy::read(row, row.cell::<Option<f64>>(7)?.map(time))
+    }
+
+    fn of_claim(row: &impl SqlRow) -> Result<ReadCopy, LedgerError> {
+        ReadCopy::read(row, row.cell::<bool>(7)?.then_some(Duration::ZERO))
+    }
+
+    fn read(row: &impl SqlRow, lease_left: Option<Duration>) -> Result<ReadCopy, LedgerError> {
+        let due_ago: Option<f64> = row.cell(19)?;
+        let lease_ms: i64 = row.cell(8)?;
+        let by: Option<Vec<u8>> = row.cell(9)?;
+        let by = by.and_then(|by| Some(<[u8; 16]>::try_from(by).ok()?.into()));
+        let length = Duration::from_millis(lease_ms.max(0).unsigned_abs());
+        let destination = rows::destination(row, 2)?;
+        Ok(ReadCopy {
+            number: row.cell(0)?,
+            message: row.cell(1)?,
+            row: Row {
+                value: rows::random_value(row, 5)?,
+                epoch: row.cell(6)?,
+                shared: destination.shared,
+                lease: lease_left.map(|left| Lease { by, length, left }),
+                in_doubt: row.cell(10)?,
+                prior_doubt: row.cell(11)?,
+                looks_back: row.cell(12)?,
+                receipt: if row.cell(13)? { Some(rows::receipt(row, 14)?) } else { None },
+                placed_epoch: row.cell(17)?,
+                settled: row.cell(18)?,
+                due_in: due_ago.map(|secs| time(-secs)),
+                kept: row.cell(20)?,
+            },
+            destination,
+        })
+    }
+
+    /// Changes the row, if it is still as it was read. `set` has the values before.
+    fn update<'a>(&self, set: &str, mut values: Vec<Value<'a>>) -> Sql<'a> {
+        let at = values.len();
+        let value = self.row.value.bytes().to_vec();
+        values.extend(values![self.number, value, self.row.epoch]);
+        let (id, value, epoch) = (at + 1, at + 2, at + 3);
+        let text = format!(
+            "UPDATE onedrop_copy SET {set}
+             WHERE id = ?{id} AND value = ?{value} AND epoch = ?{epoch}"
+        );
+        Sql { text: text.into(), values }
+    }
+}
+
+/// A time that may have passed.
+fn time(secs: f64) -> Duration {
+    Duration::try_from_secs_f64(secs).unwrap_or_default()
+}
+
+/// Microseconds of a lease, its length in milliseconds, and whose it is.
+fn of_lease(row: &Row) -> (Option<i64>, i64, Option<Vec<u8>>) {
+    let micros = |left: Duration| i64::try_from(left.as_micros()).unwrap_or(i64::MAX / 2);
+    let by = row.lease.and_then(|lease| lease.by).map(|by| by.bytes().to_vec());
+    let length = row.lease.map_or(0, |lease| rows::millis(lease.length));
+    (row.lease.map(|lease| micros(lease.left)), length, by)
+}
+
+fn lease(read: &ReadCopy, row: &Row, owner: String) -> Sql<'static> {
+    let (left, length, by) = of_lease(row);
+    read.update(
+        "epoch = ?1, shared = ?2, {set_lease(?3)}, lease_ms = ?4, lease_value = ?5, in_doubt = ?6,
+         prior_doubt = ?7, owner = ?8",
+        values![row.epoch, row.shared, left, length, by, row.in_doubt, row.prior_doubt, owner],
+    )
+}
+
+fn insert<'a>(
+    message: OfMessage<'_>,
+    destination: &'a Destination,
+    row: &Row,
+    owner: String,
+) -> Sql<'a> {
+    let (left, length, by) = of_lease(row);
+    let mut values = values![
+        &destination.account,
+        &destination.mailbox,
+        row.shared,
+        row.epoch,
+        owner,
+        by,
+        length,
+        left,
+        row.in_doubt,
+        row.prior_doubt,
+        row.looks_back,
+        row.value.bytes().to_vec(),
+    ];
+    let message = message.with(&mut values);
+    let text = "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
+             lease_value, lease_ms, {lease_columns}, in_doubt, prior_doubt, looks_back, value)
+         VALUES ({message}, ?1, ?2, ?3, ?4, ?5, ?6, ?7, {lease_values(?8)}, ?9, ?10, ?11, ?12)
+         RETURNING {int(id)}";
+    Sql { text: text.replace("{message}", &message).into(), values }
+}
+
+fn place<'a>(read: &ReadCopy, row: &Row, one: &ToConfirm<'a>) -> Sql<'a> {
+    let (validity, uid, name) = rows::columns(one.receipt);
+    let CopyFacts { nul_replaced, found_by_look, wrapped } = one.facts;
+    read.update(
+        "placed_at = {now}, uid_validity = ?1, uid = ?2, file_name = ?3, nul_replaced = ?4,
+         found_by_look = ?5, wrapped = ?6, placed_epoch = ?7, in_doubt = ?8, {no_lease},
+         lease_value = NULL, owner = {nobody}",
+        values![
+            validity,
+            uid,
+            name,
+            nul_replaced,
+            found_by_look,
+            wrapped,
+            row.placed_epoch,
+            row.in_doubt
+        ],
+    )
+}
+
+fn free(read: &ReadCopy, row: &Row) -> Sql<'static> {
+    read.update(
+        "{no_lease}, in_doubt = ?1, placed_epoch = ?2",
+        values![row.in_doubt, row.placed_epoch],
+    )
+}
+
+fn raise_epoch(read: &ReadCopy, row: &Row) -> Sql<'static> {
+    read.update("epoch = ?1, settled_at = NULL", values![row.epoch])
+}
+
+/// Notes that a copy has to be looked at again after that time, or before where that is on record.
+/// Its row is locked, and is there.
+fn look_again(copy: i64, after: Duration) -> Sql<'static> {
+    let look = LOOK_AGAIN.replace("{which}", "id = ?2");
+    Sql { text: look.into(), values: values![after.as_secs_f64(), copy] }
+}
+
+/// The same of a copy that has no number yet.
+fn look_again_at_new(message: OfMessage<'_>, row: &Row, after: Duration) -> Sql<'static> {
+    let mut values = values![after.as_secs_f64(), row.value.bytes().to_vec()];
+    let which = format!("message_id = {} AND value = ?2", message.with(&mut values));
+    Sql { text: LOOK_AGAIN.replace("{which}", &which).into(), values }
+}
+
+const LOOK_AGAIN: &str = "INSERT INTO onedrop_unsettled (copy_id, look_at)
+     SELECT id, {later(?1)} FROM onedrop_copy WHERE {which}
+     {upsert(copy_id)} look_at = CASE WHEN {new(look_at)} < onedrop_unsettled.look_at
+         THEN {new(look_at)} ELSE onedrop_unsettled.look_at END";
+
+impl OfMessage<'_> {
+    /// What stands for it in a statement with these values.
+    fn with(self, values: &mut Vec<Value<'_>>) -> String {
+        match self {
+            OfMessage::Number(number) => {
+                values.push(number.into());
+                format!("?{}", values.len())
+            }
+            OfMessage::Sql(sql) => sql.to_owned(),
+        }
+    }
+}
