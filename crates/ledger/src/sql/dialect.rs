@@ -40,7 +40,8 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{lease_time}`: when the lease of a copy `c` ends, by the ledger's clock;
 /// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts so many seconds from now;
 /// - `{set_lease(us)}`, `{no_lease}`: the assignments by which a copy's lease ends so many
-///   microseconds from now, or there is none; `{lease_columns}`, `{lease_values(us)}`: of a new row;
+///   microseconds from now, or there is none; `{lease_columns}`, `{lease_values(us)}`: of a new
+///   row;
 /// - `{stay}`, at the end of a query: its rows are not deleted until the transaction ends;
 /// - `{nobody}`: no owner of a copy.
 ///
