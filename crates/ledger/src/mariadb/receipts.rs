@@ -70,9 +70,14 @@ fn confirm_whatever(
     let answers = connection.begin(spelt(&[claims::read_claimed(&claim, true)]))?;
     let read = claims::claimed(rows_at(&answers, 0))?;
     let (confirmed, statements) = claims::confirm(read.as_ref(), one);
-    let mut batch = spelt(&statements);
+    let (change, others) = statements.split_at(statements.len().min(1));
+    let mut batch = spelt(change);
+    // The attempt says that it delivered only if the receipt is on record.
+    batch.add("SELECT @onedrop_placed := ?1 OR ROW_COUNT() > 0", values![change.is_empty()]);
+    batch.append(spelt(others));
     if let (Ok(Confirmed::Recorded), Some((attempt, end))) = (&confirmed, end) {
-        attempts::end(&mut batch, attempt, end, Some((claim.copy, receipt)), "TRUE");
+        let stored = Some((claim.copy, receipt));
+        attempts::end(&mut batch, attempt, end, stored, "@onedrop_placed = 1");
     }
     claims::is_written(&statements, &connection.commit(batch)?)?;
     confirmed

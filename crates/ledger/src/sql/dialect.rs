@@ -68,9 +68,9 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{by_hash}`: after `onedrop_attempt a`, has those that recorded no message come by their
 ///   `id_hash`;
 /// - `{accounts(account, all, message)}`: accounts after this one, in their order, that have a copy
-///   of this message or a later one; not `all`: one that is not placed, or was leased in doubt. From
-///   one account to the next by the index. An engine that would read all copies of each for that
-///   returns more accounts.
+///   of this message or a later one; not `all`: one that is not placed, or was leased in doubt.
+///   From one account to the next by the index. An engine that would read all copies of each for
+///   that returns more accounts.
 #[derive(Debug)]
 pub struct Dialect(pub &'static [(&'static str, &'static str)]);
 
