@@ -240,7 +240,7 @@ pub(crate) fn confirm<'a>(
         });
         statements.extend(look_after.map(|after| look_again(read.number, after)));
         if frees_kept {
-            statements.extend(forget_kept(read.message));
+            statements.extend(forget_kept("?1", read.message));
         }
     }
     (confirmed, statements)
@@ -276,13 +276,16 @@ pub(crate) fn release<R: SqlRow>(
 }
 
 /// What is kept of a message goes once its last shared copy is placed. Its row is locked first: the
-/// next statement then sees copies that were placed or made due at the same moment.
-pub(crate) fn forget_kept(message: i64) -> [Sql<'static>; 2] {
-    let lock = "SELECT 1 FROM onedrop_kept k WHERE message_id = ?1 {locked(k)}";
-    let delete = "DELETE FROM onedrop_kept WHERE message_id = ?1
+/// next statement then sees copies that were placed or made due at the same moment. `message` is
+/// SQL for the message's number, in which `?1` stands for `value`.
+pub(crate) fn forget_kept(message: &str, value: i64) -> [Sql<'static>; 2] {
+    let lock = format!("SELECT 1 FROM onedrop_kept k WHERE message_id = {message} {{locked(k)}}");
+    let delete = format!(
+        "DELETE FROM onedrop_kept WHERE message_id = {message}
          AND NOT EXISTS (SELECT 1 FROM onedrop_copy c
-                         WHERE c.message_id = ?1 AND c.shared AND c.placed_at IS NULL)";
-    [sql!(lock, message), sql!(delete, message)]
+                         WHERE c.message_id = {message} AND c.shared AND c.placed_at IS NULL)"
+    );
+    [sql!(lock, value), sql!(delete, value)]
 }
 
 impl ReadCopy {

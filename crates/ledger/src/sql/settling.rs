@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{SqlSession, has_changed, sql, verify};
+use super::{SqlSession, claims, has_changed, sql, verify};
 use crate::PooledLedger;
 use crate::rows;
 use onedrop_core::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
@@ -49,7 +49,7 @@ DELETE FROM onedrop_unsettled WHERE copy_id = ?1
 const LEAVE: &str = "
 UPDATE onedrop_copy
 SET placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
-    placed_at = coalesce(placed_at, {now}), leased_until = NULL, in_doubt = FALSE,
+    placed_at = coalesce(placed_at, {now}), {no_lease}, in_doubt = FALSE,
     found_by_look = FALSE, by_sender = TRUE, settled_at = {now},
     uid_validity = ?5, uid = ?6, file_name = ?7
 WHERE id = ?1 AND value = ?2 AND epoch = ?3
@@ -57,18 +57,8 @@ WHERE id = ?1 AND value = ?2 AND epoch = ?3
        AND {same(file_name, ?10)}
        OR by_sender AND {same(uid_validity, ?5)} AND {same(uid, ?6)} AND {same(file_name, ?7)})";
 
-/// A statement of its own: the next one sees copies that were placed or made due at the same
-/// moment.
-const LOCK_KEPT: &str = "
-SELECT k.message_id FROM onedrop_copy c JOIN onedrop_kept k ON k.message_id = c.message_id
-WHERE c.id = ?1 AND c.shared {locked(k)}";
-
-/// What is kept of a message goes once its last shared copy is placed.
-const FORGET_KEPT: &str = "
-DELETE FROM onedrop_kept
-WHERE message_id = (SELECT c.message_id FROM onedrop_copy c WHERE c.id = ?1 AND c.shared)
-  AND NOT EXISTS (SELECT 1 FROM onedrop_copy o
-      WHERE o.message_id = onedrop_kept.message_id AND o.shared AND o.placed_at IS NULL)";
+/// The message of a shared copy.
+const SHARED_BY: &str = "(SELECT s.message_id FROM onedrop_copy s WHERE s.id = ?1 AND s.shared)";
 
 /// A copy of ours may still come to stand where an attempt ended in doubt.
 const LEFT: &str = "
@@ -127,12 +117,10 @@ impl<S: SqlSession + 'static> Settling for PooledLedger<S> {
         let (is, old) = (rows::columns(receipt), was.map_or((None, None, None), rows::columns));
         let (id, value) = (claim.copy, claim.value.bytes());
         let is_placed = was.is_some();
-        let statements = [
-            sql!(LEAVE, id, value, claim.epoch, is_placed, is.0, is.1, is.2, old.0, old.1, old.2,),
-            sql!(LOCK_KEPT, id),
-            sql!(FORGET_KEPT, id),
-            sql!(LEFT, id),
-        ];
+        let leave =
+            sql!(LEAVE, id, value, claim.epoch, is_placed, is.0, is.1, is.2, old.0, old.1, old.2);
+        let [lock_kept, forget_kept] = claims::forget_kept(SHARED_BY, id);
+        let statements = [leave, lock_kept, forget_kept, sql!(LEFT, id)];
         self.call(until, |session| Ok(has_changed(&session.write(&statements)?, 0)))
     }
 
