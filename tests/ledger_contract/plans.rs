@@ -434,12 +434,14 @@ fn pages_read_what_they_show_on_mariadb() {
     // A message whose ledger has 20,000 attempts that recorded none.
     let most = most_of(&|| assert!(host.0.story(last, soon()).expect("an answer").is_some()));
     assert!(most < 1000, "{most} rows of a story");
-    // Three that want a look, and all that a report asks beside.
+    // Three that want a look, and all that a report asks beside. The log has a statement only after
+    // its answer: the last one here is none that reads rows.
     rig.sql(
         "INSERT INTO onedrop_unsettled (copy_id, look_at)
              SELECT id, UTC_TIMESTAMP(6) FROM onedrop_copy ORDER BY id DESC LIMIT 3;
          UPDATE onedrop_copy SET placed_at = NULL, in_doubt = TRUE
-             WHERE id IN (SELECT copy_id FROM onedrop_unsettled)",
+             WHERE id IN (SELECT copy_id FROM onedrop_unsettled);
+         DO 0",
     );
     for (what, bound, ask) in reports(&host) {
         let most = most_of(&|| ask());
