@@ -156,8 +156,11 @@ fn claim<S: SqlSession>(
     ];
     let mut claimed = session.write(&statements);
     // Nobody has claimed it yet; or the row of its lease was taken out by hand, and epochs go on.
-    let lacks_rows =
-        |answers: &Vec<_>| rows_at(answers, 0).is_empty() || rows_at(answers, 4).is_empty();
+    // Rows that another session makes after the slot was looked for may be claimed all the same.
+    let lacks_rows = |answers: &Vec<_>| {
+        !has_changed(answers, 2)
+            && (rows_at(answers, 0).is_empty() || rows_at(answers, 4).is_empty())
+    };
     if claimed.as_ref().is_ok_and(lacks_rows) {
         make(session, name, slot)?;
         claimed = session.write(&statements);
