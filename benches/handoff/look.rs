@@ -83,7 +83,7 @@ fn store(dovecot: &Dovecot, trust_search: TrustSearch) -> ImapStore {
     ImapStore::new(settings, Limits { used: usize::MAX, per_key: 4, kept: 8, idle })
 }
 
-/// How long a look takes that is to find so many.
+/// How long a look for `count` copies takes.
 fn look(store: &ImapStore, account: &str, value: [u8; 16], count: usize) -> Duration {
     let letter = Message::new(message(STRANGER, 4096), DedupBy::Content);
     let copy = Copy {

@@ -15,7 +15,7 @@ const SCRIPT: &str = "require [\"fileinto\", \"mailbox\"];\n\
      if header :contains \"X-Spam-Flag\" \"YES\" {\n  fileinto :create \"Junk\";\n  stop;\n}\n\
      if header :matches \"Message-ID\" \"*0@bench.example>\" {\n  fileinto :create \"Lists\";\n}\n";
 
-/// The rig has scripts around the user's own, which nobody needs here; and the LMTP server's
+/// The rig has scripts around the user's own, which no bench needs; and the LMTP server's
 /// processes, which are not root's here, ask anvil how many deliveries to an account are under way.
 const TRIMMED: &str = "plugin {\n  sieve_before2 =\n  sieve_after =\n}\n\
      service anvil {\n  unix_listener anvil {\n    mode = 0666\n  }\n}\n";

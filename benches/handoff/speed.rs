@@ -23,7 +23,7 @@ const WAYS: [(&str, Guard, Kept); 5] = [
 /// Of what Dovecot's server does alone.
 const WANTED: f64 = 0.75;
 
-/// A load and what came of it, round by round.
+/// The figures of a load, round by round.
 struct Runs {
     took: Vec<Duration>,
     /// Milliseconds of processor time a message.
@@ -104,7 +104,7 @@ fn one_load(
             behind.prepare(&target);
             let warm = if mailboxes == 1 { 4 * sessions } else { MAILBOXES };
             load::send(&peer, &behind.dovecot, &target, clients, warm);
-            // What the warming left to be written is nobody's to pay.
+            // What the warming left to be written counts for no round.
             nix::unistd::sync();
             let used = || match front {
                 Some(front) => front.used(),

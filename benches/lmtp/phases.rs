@@ -1,4 +1,4 @@
-//! Where the time of a message goes, as the server itself tells: milliseconds by phase, commits,
+//! Where the time of a message goes, by the server's own metrics: milliseconds by phase, commits,
 //! system calls.
 
 use std::process::{Command, Stdio};

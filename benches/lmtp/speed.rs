@@ -143,7 +143,7 @@ fn one_load(
             if into == Into::Maildirs {
                 load::index(dovecot, &target);
             }
-            // What the warming left to be written is nobody's to pay.
+            // What the warming left to be written counts for no round.
             nix::unistd::sync();
             if round > 0 {
                 let took = load::send(peer, dovecot, &target, clients, copies);

@@ -14,7 +14,7 @@ use crate::support::lmtp::{Launch, Lmtp};
 const CONNECTIONS: usize = 10;
 const CLIENTS: usize = 100;
 
-/// What came of a round.
+/// The figures of a round.
 #[derive(Debug, Default)]
 struct Round {
     deliveries: f64,

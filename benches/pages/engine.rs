@@ -23,7 +23,7 @@ enum Running {
     Sqlite(PathBuf),
 }
 
-/// See the module.
+/// An engine with a month of mail, and `onedrop web` on it.
 pub struct Site {
     ledger: Running,
     pub config: PathBuf,
@@ -41,7 +41,7 @@ const AT_ONCE: i64 = 100_000;
 /// Memory for half of the ledger; the system has the rest of it in its own.
 const POSTGRES: &str = "shared_buffers = 512MB\nmax_wal_size = 8GB\n";
 
-/// As durable as Postgres is by default.
+/// These make it as durable as Postgres is by default.
 const MARIADB: [&str; 5] = [
     "--innodb-flush-log-at-trx-commit=1",
     "--innodb-flush-method=fsync",

@@ -1,6 +1,6 @@
 //! A month of mail as rows: 5000 accounts of which one gets every tenth message, three of twenty
 //! senders with a Sent here, one message of thirty deferred first, one attempt of fifty for an
-//! address that nobody has; a few copies in doubt, leased twice, leased, due.
+//! unknown address; a few copies in doubt, leased twice, leased, due.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -66,7 +66,7 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
 /// Columns and what they hold.
 pub type Row = Vec<(&'static str, Cell)>;
 
-/// What tells of one message.
+/// The rows of one message.
 #[derive(Debug, Default)]
 pub struct Rows {
     pub messages: Vec<Row>,
@@ -335,7 +335,7 @@ impl Month {
         ]);
     }
 
-    /// An attempt for an address that nobody has: it records no message.
+    /// An attempt for an unknown address: it records no message.
     fn refused(&mut self, rows: &mut Rows, came: f64, number: i64) {
         self.attempt += 1;
         let id = format!("<refused.{number}@mail.example.org>");

@@ -71,7 +71,7 @@ fn run() {
     }
 }
 
-/// A host's, with at most so many sessions.
+/// A host's handle, of at most that many sessions.
 fn handle(url: &str, sessions: usize) -> PostgresLedger {
     let url = PostgresUrl::parse(url).expect("a URL");
     let settings =

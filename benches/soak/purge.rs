@@ -90,7 +90,7 @@ fn part(times: &[Duration], share: f64) -> Duration {
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// Puts so many messages on record, one copy and one attempt each, spread over 35 days, like one
+/// Puts that many messages on record, one copy and one attempt each, spread over 35 days, like one
 /// that was delivered.
 fn fill(world: &World, messages: u64) {
     let sent = Sent::default();

@@ -73,7 +73,7 @@ fn entries(text: &str) -> Vec<Entry<'_>> {
     entries
 }
 
-/// `name = value`, also behind a `# `.
+/// `name = value`, also after a `# `.
 fn is_key(line: &str) -> bool {
     let name = line.strip_prefix("# ").unwrap_or(line).split_once(" = ").map(|(name, _)| name);
     name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))

@@ -35,7 +35,7 @@ fn page_name(command: &Command) -> String {
 }
 
 fn page(command: &Command, name: &str, parent: Option<&str>, subs: &[&Command]) -> String {
-    // The help says in words what they are.
+    // The help text has them.
     let command = command.clone().mut_args(|arg| arg.hide_possible_values(true));
     let man = Man::new(command.clone())
         .title(name.to_uppercase())

@@ -1,4 +1,4 @@
-//! What is told in a reply.
+//! What a reply says.
 
 #![no_main]
 #![allow(dead_code, reason = "the harness of the tests is not used here")]

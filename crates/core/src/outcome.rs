@@ -81,7 +81,7 @@ pub enum UnknownAccount {
 /// The end of a delivery for one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// What became of each copy, in its order; at least one text.
+    /// How each copy ended, in its order; at least one text.
     Delivered(Vec<String>),
     TempFail(Status, String),
     PermFail(Status, String),

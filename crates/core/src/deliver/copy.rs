@@ -93,7 +93,7 @@ impl<'a> CopyInHand<'a> {
         matches!(self.step, Step::Now(CopyState::Busy))
     }
 
-    /// What came of claiming it again.
+    /// The result of claiming it again.
     pub fn claimed(&mut self, state: Result<CopyState, LedgerError>) {
         self.step = match state {
             Ok(state) => Step::Now(state),
@@ -202,7 +202,7 @@ impl<'a> CopyInHand<'a> {
                 tracing::debug!(%why, "waiting for another delivery");
                 Step::Refused(*claim, why)
             }
-            // Still with the slot: nobody can write there as long as it is held, where leases are
+            // Still with the slot: no other can write there as long as it is held, where leases are
             // joined.
             Err(error) => self.not_written(claim, error, turn),
         };
@@ -247,8 +247,8 @@ impl<'a> CopyInHand<'a> {
         })
     }
 
-    /// Which fields tell the copy from others of its content, where it may be found as one that
-    /// was handed over for another row.
+    /// Which fields set the copy apart from others of its content, where it may be found as one
+    /// that was handed over for another row.
     fn filter_fields(&self, claim: &Claim, is_handed: bool) -> Tried<String> {
         let Means { ledger, deadline, .. } = self.delivery.means;
         match claim.looks_back && claim.in_doubt && is_handed {
@@ -402,7 +402,7 @@ impl<'a> CopyInHand<'a> {
     }
 
     /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of
-    /// two copies without a name nobody can tell whether they are one. The confirm has left a
+    /// two copies without a name it cannot be known whether they are one. The confirm has left a
     /// doubt, which a second look settles, whatever comes of this. Step `undo` of the model.
     fn undo(&self, placed: &Placed, until: Instant) -> Failure {
         let held = format!("the copy {}", placed.destination);
@@ -480,7 +480,7 @@ impl<'a> CopyInHand<'a> {
             Failure::Store(error) if destination.shared => {
                 match left::keep(&self.delivery, destination, &error) {
                     Some(end) => end,
-                    // Another delivery has placed it: a claim tells where.
+                    // Another delivery has placed it: a claim has where.
                     None => {
                         if is_in_doubt {
                             self.leave_doubt(claim);
@@ -554,7 +554,7 @@ impl<'a> CopyInHand<'a> {
     }
 }
 
-/// A failure of a look. A mailbox that is not open to us never will tell: then INBOX is better than
+/// A failure of a look. A mailbox that is not open to us never answers: then INBOX is better than
 /// a queue, from which the mail would be returned.
 fn in_look(error: StoreError, destination: &Destination) -> StoreError {
     match error {

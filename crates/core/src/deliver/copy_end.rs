@@ -21,7 +21,7 @@ pub enum How {
 }
 
 impl How {
-    /// As texts and logs say it.
+    /// Its name in texts and logs.
     pub fn name(self) -> &'static str {
         match self {
             How::Stored => "stored",

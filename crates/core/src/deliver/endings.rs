@@ -140,8 +140,8 @@ impl<'a> Endings<'a> {
         end.map_or_else(|| CopyEnd::Failed(not_ended()), |(end, _)| end)
     }
 
-    /// Whether the end is told once it is on record. Of several recipients each hears how it ended
-    /// for it as soon as that is decided, before the record.
+    /// Whether the caller hears the end only once it is on record. Of several recipients each hears
+    /// how it ended for it as soon as that is decided, before the record.
     pub fn are_recorded_first(&self) -> bool {
         self.job.one_ending || self.recipients.len() == 1
     }
@@ -236,8 +236,8 @@ pub(super) fn of_failure(job: &DeliveryRequest<'_>, failure: &Failure) -> Vec<En
     job.own.iter().enumerate().map(ending).collect()
 }
 
-/// All copies are placed, and only the end of the attempt is not on record: none of whom that is
-/// missing is told "delivered". Postfix comes again, and finds the copies placed.
+/// All copies are placed, and only the end of the attempt is not on record: no recipient whose end
+/// is missing hears "delivered". Postfix comes again, and finds the copies placed.
 pub(super) fn not_on_record(endings: &mut [Ending], error: &LedgerError) {
     for ending in endings {
         if matches!(ending.outcome, Outcome::Delivered(_)) {
@@ -247,7 +247,7 @@ pub(super) fn not_on_record(endings: &mut [Ending], error: &LedgerError) {
     }
 }
 
-/// Nobody has the address.
+/// The address is unknown.
 fn unknown(job: &DeliveryRequest<'_>, recipient: usize) -> Ending {
     let failure = match job.envelope.recipients.get(recipient) {
         Some(address) if !address.is_empty() => Failure::UnknownRecipient(address.clone()),

@@ -1,7 +1,7 @@
 //! Whether what a look found of a copy that was handed over is all of it. The mail server may have
 //! died in the middle of the owner's filters: then the copy stands where they filed it first, and
 //! what they had still to do (INBOX, a forward) never comes. Only the guard of `store.lmtp`
-//! (`conf/dovecot/onedrop-guard.sieve`) can tell: it notes a delivery at its end, so what is handed
+//! (`conf/dovecot/onedrop-guard.sieve`) knows: it notes a delivery at its end, so what is handed
 //! over again is dropped if it had ended, and carried out if it had not.
 //!
 //! So it is handed over again only where the guard would know it: an earlier try of this very row
@@ -22,8 +22,8 @@ const MARGIN: Duration = DAY;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The record that the guard is in force at the server to which copies are handed over
-/// ([`Store::hands_over_to`]): it was read there, it remembers for so long, and tells accounts for
-/// which nothing is noted from others.
+/// ([`Store::hands_over_to`]): it was read there, how long it remembers, and that it knows the
+/// accounts for which it notes nothing.
 pub fn way(server: String) -> Way {
     let form = format!("guard, {} s", REMEMBERED.as_secs());
     Way { server, login_user: String::new(), form }

@@ -18,11 +18,11 @@ pub struct LookBackRequest<'a> {
     pub sought: LookBack,
     /// The message's row: of those that were recorded in the same second, the first goes first.
     pub message: i64,
-    /// The delivery has so much time.
+    /// When the delivery has to end.
     pub until: Instant,
 }
 
-/// What came of it.
+/// How a look back ended.
 #[derive(Debug)]
 pub enum LookBackEnd {
     /// `None`: the look in the turn does it all.

@@ -24,7 +24,7 @@ use crate::store::Need;
 /// recipient. Returns the endings in the envelope's order; for a recipient it is "delivered" if and
 /// only if every copy that concerns it is placed, or left for later.
 ///
-/// | crash after                 | left behind            | next attempt               |
+/// | crash after                 | what is left           | next attempt               |
 /// |-----------------------------|------------------------|----------------------------|
 /// | reading the message         | nothing                | from the start             |
 /// | `record`                    | message, leased copies | lease ends: looks, appends |
@@ -66,8 +66,8 @@ pub fn deliver(job: &DeliveryRequest<'_>, means: Means<'_>) -> Vec<Ending> {
     }
 }
 
-/// As [`deliver`], to copies of these names. If the ledger says that they are named by a list of
-/// fields that is not on record any more, they are named once more.
+/// Does what [`deliver`] does, to copies of these names. If the ledger says that they are named by
+/// a list of fields that is not on record any more, they are named once more.
 fn deliver_named(
     plain: &DeliveryRequest<'_>,
     named: &Named,
@@ -138,7 +138,7 @@ fn begin_early<'a>(job: &'a DeliveryRequest<'a>, keys: &'a [Hash], means: Means<
 /// the model.
 ///
 /// # Errors
-/// Nothing is on record; or the ledger was lost, and nobody knows.
+/// Nothing is on record; or the ledger was lost, and it is not known.
 fn record(
     job: &DeliveryRequest<'_>,
     attempt: &Attempt,
@@ -247,8 +247,8 @@ fn claim_busy(delivery: &Delivery<'_>, waiting: &mut [CopyInHand<'_>]) {
     }
 }
 
-/// Puts on record how it ended for each recipient. Nobody is told "delivered" of whom that is not
-/// on record, if all have one ending: Postfix comes again, and finds the copies placed.
+/// Puts on record how it ended for each recipient. If all have one ending, no recipient
+/// hears "delivered" whose end is not on record: Postfix comes again, and finds the copies placed.
 fn finish(delivery: &Delivery<'_>, known: &Endings<'_>) -> Vec<Ending> {
     let Delivery { job, means, recorded, .. } = delivery;
     let Means { ledger, deadline, watch, .. } = *means;
@@ -264,8 +264,8 @@ fn finish(delivery: &Delivery<'_>, known: &Endings<'_>) -> Vec<Ending> {
         let identity = job.message.identity();
         let finish = |until| ledger.finish(identity, own, &others, until);
         let finished = match (known.lack_the_ledger(), others.is_empty()) {
-            // It is not asked once more after the deadline: the process ends then, and nobody would
-            // be left to cancel the call.
+            // It is not asked once more after the deadline: the process ends then, and
+            // could not cancel the call.
             (true, _) => finish(deadline.end()),
             // A second call would put the others on record twice.
             (false, false) => finish(means.insist_until()),
@@ -297,8 +297,8 @@ pub fn fail(job: &DeliveryRequest<'_>, failure: &Failure, means: Means<'_>) -> V
     endings
 }
 
-/// Puts on record how it ended for those recipients, by their places in the envelope, of whom
-/// nobody can tell now where their mail goes.
+/// Puts on record how it ended for those recipients, by their places in the envelope, if it
+/// is not known now where their mail goes.
 pub fn note_unrouted(
     message: &Message,
     envelope: &Envelope,

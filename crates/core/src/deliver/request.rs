@@ -44,7 +44,7 @@ pub struct Policy {
 pub struct DeliveryRequest<'a> {
     pub message: &'a Message,
     pub envelope: &'a Envelope,
-    /// The mailbox of each of the envelope's recipients; `None`: nobody has that address. One at
+    /// The mailbox of each of the envelope's recipients; `None`: the address is unknown. One at
     /// least has a mailbox.
     pub own: &'a [Option<Destination>],
     /// These mailboxes, and last the shared ones; each once.
@@ -55,7 +55,7 @@ pub struct DeliveryRequest<'a> {
     /// This host's name.
     pub host: &'a str,
     pub started: Instant,
-    /// As in [`Entry`](crate::ledger::Entry).
+    /// See [`Entry::oldest`](crate::ledger::Entry::oldest).
     pub oldest: Option<SystemTime>,
     /// All recipients share one ending, the process' exit status; else each has its own.
     pub one_ending: bool,
@@ -165,13 +165,13 @@ pub struct Ending {
     pub outcome: Outcome,
     /// `None`: another process delivered, and its reply says the outcome alone.
     pub reason: Option<Reason>,
-    /// The recipient's; `None` where nobody has the address.
+    /// The recipient's; `None` where the address is unknown.
     pub account: Option<String>,
     /// The recipient's own copy, if it is placed.
     pub own: Option<Placed>,
     /// Another message with the same Message-ID is on record.
     pub collision: bool,
-    /// No ledger has it: this host's log alone tells it.
+    /// No ledger has it: only this host's log does.
     pub unrecorded: bool,
     pub phases: Phases,
 }
@@ -207,7 +207,7 @@ pub trait Watch: Sync {
     fn ended(&self, _recipient: usize, _ending: &Ending) {}
 }
 
-/// Nobody needs to hear of the steps.
+/// For a caller that needs no word of the steps.
 impl Watch for () {}
 
 /// What a delivery works with.

@@ -17,7 +17,7 @@ use crate::store::Receipt;
 /// meanwhile must not send it to INBOX beside one that has found the mailbox by now.
 ///
 /// # Errors
-/// It is not on record; or nobody knows.
+/// It is not on record; or that is not known.
 pub(super) fn send_to<'a>(
     other: &Destination,
     means: Means<'a>,

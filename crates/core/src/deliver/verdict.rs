@@ -1,6 +1,6 @@
 //! Why a delivery failed, and what that means for the mail. This is the one place that decides
 //! between temporary and permanent, by an exhaustive match. What we do not understand is temporary:
-//! Postfix can try again, but nobody can take back a bounce. Permanent are an unknown recipient, a
+//! Postfix can try again, but a bounce cannot be taken back. Permanent are an unknown recipient, a
 //! message that is too large or that the mailbox's owner rejects, and what the configuration asks
 //! for (`store.over_quota`, `directory.unknown_account`), which is read here alone. A mailbox that
 //! had mail and is unknown now is a fault of the set-up.
@@ -69,7 +69,7 @@ pub enum Failure {
         "all is placed, which the next try will find, but this try's end is not on record: {0}"
     )]
     NotOnRecord(LedgerError),
-    /// The server that was to deliver did not tell what became of the message.
+    /// The server that was to deliver did not say where the message is.
     #[error("{0}")]
     Server(String),
     #[error("{0}")]
@@ -246,7 +246,7 @@ impl Policy {
     }
 }
 
-/// Tells whether an account, or an address, that is unknown now had mail. Then it is never unknown
+/// Asks whether an account, or an address, that is unknown now had mail. Then it is never unknown
 /// for good: the set-up is at fault, or it was closed, and an administrator decides.
 #[derive(Clone, Copy)]
 pub struct PastMail<'a> {
@@ -258,7 +258,7 @@ pub struct PastMail<'a> {
 
 impl PastMail<'_> {
     /// # Errors
-    /// [`Failure::AccountGone`]: it had mail. Or the ledger cannot tell.
+    /// [`Failure::AccountGone`]: it had mail. Or the ledger gives no answer.
     pub fn none_for(&self, account: &str) -> Result<(), Failure> {
         match self.ledger.has_placed_copy(account, self.until)? {
             false => Ok(()),
@@ -272,8 +272,8 @@ impl PastMail<'_> {
     /// `address` stands for all of them in what is said.
     ///
     /// # Errors
-    /// [`Failure::AddressGone`]: mail to one of them has reached an account. Or the ledger cannot
-    /// tell.
+    /// [`Failure::AddressGone`]: mail to one of them has reached an account. Or the ledger
+    /// gives no answer.
     pub fn none_to(&self, addresses: &[&str], address: &str) -> Result<(), Failure> {
         match self.ledger.account_reached(addresses, self.until)? {
             None => Ok(()),

@@ -7,7 +7,7 @@ use std::fmt;
 
 macro_rules! reasons {
     ($($name:ident = $word:literal,)*) => {
-        /// See the module.
+        /// One word of the set.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($name,)*

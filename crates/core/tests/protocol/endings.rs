@@ -102,7 +102,7 @@ fn what_is_in_doubt_is_not_claimed_again_by_the_same_delivery() {
     assert_eq!(world.count(&inbox()), 1);
 }
 
-/// What Postfix is told to be delivered is on record as delivered, also where the receipt was on
+/// What Postfix hears of as delivered is on record as delivered, also where the receipt was on
 /// record before.
 #[test]
 fn an_end_that_is_not_on_record_is_not_told() {

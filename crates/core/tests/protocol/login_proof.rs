@@ -162,7 +162,7 @@ fn a_server_that_ignores_the_account_is_not_passed() {
     assert_eq!(ignores.asked().len(), 2, "it is not asked again at once");
 }
 
-/// As the server's start renews it.
+/// The server renews it so at its start.
 #[test]
 fn a_proof_on_record_is_renewed_by_two_accounts_and_without_a_login_for_the_user() {
     let start = |ledger: &MemoryLedger, server: &MailServer, accounts: &[&str]| {

@@ -1,6 +1,6 @@
 //! The protocol (`crates/core/src/deliver/`) and `verify` with ledger and store in memory: fail
 //! at each step, deliver again as Postfix would, and count. Whatever happens, each mailbox has one
-//! copy in the end, and nobody said "delivered" without one.
+//! copy in the end, and no delivery said "delivered" without one.
 
 mod crashes;
 mod endings;

@@ -166,7 +166,7 @@ fn a_delivery_that_was_forgotten_confirms_nothing_and_loses_nothing() {
     }
 }
 
-/// Its batches meet deliveries, so many times.
+/// Its batches meet deliveries, that many times.
 struct Meets(AtomicU32);
 
 impl Hook<LedgerError> for Meets {

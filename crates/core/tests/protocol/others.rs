@@ -236,7 +236,7 @@ fn hold_lock<'a>(world: &World, ledger: &'a MemoryLedger) -> Turn<'a> {
 #[test]
 fn a_copy_that_a_joined_delivery_wrote_is_looked_for_by_the_one_that_had_the_lease() {
     // A file that a reader has moved and marked does not stop a second link of its first name: only
-    // the look tells.
+    // the look finds it.
     let world = World::like_maildir();
     let other = world.clone();
     let first = world.delivery().before("reserve", move || {

@@ -23,7 +23,7 @@ pub enum LedgerFault {
     Lost,
     /// The session is lost after the call took effect.
     LostAfter,
-    /// As `Lost`, and there is no other session to be had.
+    /// Like `Lost`, and no other session can be had.
     LostForGood,
     /// The process ends before the call.
     Crash,
@@ -49,7 +49,7 @@ pub enum StoreFault {
     Refused,
     /// It happens and the answer is lost.
     DoneInDoubt,
-    /// It does not happen, and nobody can tell.
+    /// It does not happen, and the caller cannot know.
     LostInDoubt,
     /// The process ends before the call.
     Crash,

@@ -29,7 +29,7 @@ mod kept;
 const ALL: Window = Window { since: UNIX_EPOCH, all: true };
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// One ledger, one store, and what was told.
+/// One ledger, one store, and what was reported.
 struct Site {
     ledger: MemoryLedger,
     store: MemoryStore,
@@ -349,7 +349,7 @@ fn a_copy_that_one_lease_placed_is_looked_for_only_where_all_are() {
 }
 
 /// Counts the looks, and holds up those into the mailboxes of the first account until accounts
-/// behind it are over.
+/// after it are over.
 struct Watched {
     looks: Mutex<Vec<String>>,
     looked: Condvar,

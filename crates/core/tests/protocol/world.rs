@@ -72,13 +72,13 @@ pub struct Delivery {
     pub deadline: Deadline,
     pub over_quota: OverQuota,
     pub unknown_account: UnknownAccount,
-    /// Addresses that nobody has, before those of the destinations' accounts.
+    /// Unknown addresses, before those of the destinations' accounts.
     pub strangers: Vec<&'static str>,
     begins_early: bool,
     sent_after: Duration,
 }
 
-/// What came of `onedrop settle`.
+/// The result of `onedrop settle`.
 #[derive(Debug)]
 pub struct Settled {
     pub findings: Vec<Difference>,
@@ -89,7 +89,7 @@ pub struct Settled {
     pub store_calls: Vec<&'static str>,
 }
 
-/// What became of a delivery.
+/// How a delivery ended.
 pub struct Ended {
     pub outcome: Outcome,
     /// Another message with its Message-ID is on record.
@@ -172,8 +172,8 @@ impl World {
         self.ledger.advance(2 * LEASE.lease);
     }
 
-    /// The ledger's calls of a delivery of one copy that is not in doubt: no turn where a lease is
-    /// nobody else's.
+    /// The ledger's calls of a delivery of one copy that is not in doubt: no turn where no
+    /// other can join a lease.
     pub fn calls(&self) -> &'static [&'static str] {
         if self.store.append_is_idempotent() { TURN_TAKEN } else { NO_TURN }
     }
@@ -311,7 +311,7 @@ impl Delivery {
         Delivery { wait, ..self }
     }
 
-    /// The shared copy is left to `onedrop settle`, for so long.
+    /// The shared copy is left to `onedrop settle` for that time.
     pub fn leaving_sent(self, sent_after: Duration) -> Delivery {
         Delivery { sent_after, ..self }
     }

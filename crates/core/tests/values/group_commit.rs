@@ -31,7 +31,7 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Runs `then` while a leader works that ends when it is told to.
+/// Runs `then` while a leader works that ends at the word of `then`.
 fn while_one_leads(group: &Numbers, then: impl FnOnce(&Sender<()>)) {
     let (go, gone): (Sender<()>, Receiver<()>) = channel();
     thread::scope(|scope| {

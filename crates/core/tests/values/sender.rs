@@ -44,7 +44,7 @@ fn only_our_own_dmarc_pass_for_the_from_domain_counts() {
     assert_eq!(find(&body, "", Trust::Authenticated), None);
 }
 
-/// What our own server writes, behind its name.
+/// What our own server writes, after its name.
 fn believes(results: &str) -> bool {
     let header = format!("Authentication-Results: {OURS}{results}\nFrom: l@gmail.com");
     find(&header, "", Trust::Authenticated).is_some()

@@ -251,7 +251,7 @@ impl Hook<LedgerError> for PurgesBeforeClaims {
     }
 }
 
-/// As after a mailbox was put back to an older state, without a new UIDVALIDITY.
+/// A mailbox that was put back to an older state, without a new UIDVALIDITY, has such.
 #[test]
 fn nothing_is_removed_for_a_uid_that_names_another_message() {
     let site = Site::new();

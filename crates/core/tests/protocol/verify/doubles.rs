@@ -36,7 +36,7 @@ fn of_two_copies_the_one_on_record_stays() {
     }
 }
 
-/// As they stand in copies that filters have forwarded.
+/// They stand in copies that filters have forwarded.
 #[test]
 fn our_fields_in_a_strangers_mail_take_nothing_out() {
     let site = Site::new();

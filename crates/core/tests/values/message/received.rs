@@ -1,10 +1,10 @@
-//! What tells how old a message is that Postfix hands over.
+//! How old a message is that Postfix hands over.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use onedrop_core::message::{self, DedupBy, Message};
 
-/// The seconds since 1970 that a header tells, on a site whose host is `mx.site.example`.
+/// The seconds since 1970 of a header, on a site whose host is `mx.site.example`.
 fn taken_at(header: &str) -> Option<u64> {
     let message = Message::new(format!("{header}\n\nHello.\n").into_bytes(), DedupBy::Content);
     let at = message::taken_at(&message, |by| by == "mx.site.example")?;
