@@ -189,9 +189,10 @@ fn days_months_and_leap_years() {
         ("0 0 * * 5L", "30 27"),
         ("0 0 * * friL,SUN#1", "4 30 1 27"),
         ("0 0 * * FRI#2", "9 13"),
-        ("0 0 * 1 SAT-SUN#1,7#2", "3 4 11"),
+        ("0 0 * 1 6-7#1,SUN#2", "3 4 11"),
         ("0 0 1-7 * +MON", "5 2"),
-        ("0 0 ? * FRI-SUN#5", "30 31"),
+        ("0 0 ? * FRI-7#5", "30 31"),
+        ("0 0 L,LW * *", "30 31 27 28"),
         ("0 0 1 * ?", "1 1"),
     ] {
         let found = utc_times(text, "2025-12-31 12:00", "2026-02-28 12:00");
@@ -211,7 +212,6 @@ fn days_months_and_leap_years() {
         ("@monthly", "0 0 1 * *"),
         ("@yearly", "0 0 1 1 *"),
         ("@annually", "0 0 1 1 *"),
-        ("@Daily", "0 0 * * 0-6"),
         ("0 0 * * 7", "0 0 * * SUN"),
     ] {
         let both =
@@ -229,6 +229,7 @@ fn what_is_no_schedule_is_told_without_quoting_it() {
         ("0 0 3 * * * 2026", "found 7"),
         ("@reboot", "or one of @hourly"),
         ("@daily 3", "or one of @hourly"),
+        ("@Daily", "or one of @hourly"),
         ("60 * * * *", "the minute is wrong (it takes 0 to 59"),
         ("* 24 * * *", "the hour is wrong"),
         ("* * 0 * *", "the day of the month is wrong"),
@@ -249,7 +250,6 @@ fn what_is_no_schedule_is_told_without_quoting_it() {
         ("? * * * *", "the minute is wrong"),
         ("30 6 MON-FRI * *", "the day of the month is wrong (it takes 1 to 31"),
         ("30 6 * MON *", "a name of another field"),
-        ("0 0 L,LW * *", "L or LW, and not both"),
         ("0 0 32W * *", "the day of the month is wrong"),
         ("0 0 L-3 * *", "the day of the month is wrong"),
         ("0 0 * * L", "the day of the week is wrong"),
@@ -257,6 +257,7 @@ fn what_is_no_schedule_is_told_without_quoting_it() {
         ("0 0 * * 8L", "the day of the week is wrong"),
         ("0 0 * * MON#6", "MON#2 is the second Monday"),
         ("0 0 * * FRI-MON", "from the lower to the higher value"),
+        ("0 0 * * FRI-SUN", "ends with 7, as in FRI-7"),
         ("hunter2 3 * * *", "the minute is wrong"),
         ("@daily@ 3 * * *", "or one of @hourly"),
         ("0 3 * * @daily", "the day of the week is wrong"),
@@ -274,18 +275,35 @@ fn what_is_no_schedule_is_told_without_quoting_it() {
 #[test]
 fn a_schedule_is_shown_as_it_is_on_record_and_described() {
     for (schedule, shown, words) in [
-        (cron("17  03 * * *", "europe/london"), "17 3 * * * Europe/London", "03:17"),
-        (cron("@daily", "utc"), "0 0 * * * UTC", "00:00"),
-        (cron("0 0 * * FRI-SUN", "utc"), "0 0 * * 5-7 UTC", "Sunday, Friday, and Saturday"),
-        (cron("0 6 */1 * MON", "utc"), "0 6 * * 1 UTC", "06:00, on Monday (UTC)"),
-        (cron("0 6 9,*/20 * MON", "utc"), "0 6 9,*/20 * 1 UTC", "on day 1, 9, and 21 or Monday"),
-        (cron("0 6 */20,9 * MON", "utc"), "0 6 */20,9 * 1 UTC", "(if it is also Monday)"),
-        (cron("*/90 * * * *", "utc"), "*/90 * * * * UTC", "minute 0 past every hour"),
-        (cron("0-30/15,7 * * * *", "utc"), "0-30/15,7 * * * * UTC", "minute 0, 7, 15, and 30"),
-        (cron("*/15 */6 * * *", "utc"), "*/15 */6 * * * UTC", "every 15 minutes, of every 6 hours"),
+        (cron("17  03 * * *", "europe/london"), "17 3 * * * Europe/London", "at 03:17 (Europe"),
+        (cron("@daily", "utc"), "0 0 * * * UTC", "at 00:00 (UTC)"),
+        (cron("* * * * *", "utc"), "* * * * * UTC", "every minute (UTC)"),
+        (cron("0 0 * * FRI-7", "utc"), "0 0 * * 5-7 UTC", "at 00:00, on Friday to Sunday"),
+        (cron("0 6 */1 * MON", "utc"), "0 6 * * 1 UTC", "at 06:00, on Monday (UTC)"),
+        (
+            cron("0 6 9,*/20 * MON", "utc"),
+            "0 6 9,*/20 * 1 UTC",
+            "at 06:00, on day 1, 9 and 21 of the month, and on Monday (UTC)",
+        ),
+        (
+            cron("0 6 */20,9 3-5,8 MON", "utc"),
+            "0 6 */20,9 3-5,8 1 UTC",
+            "on day 1, 9 and 21 of the month if that is Monday, in March to May and August (UTC)",
+        ),
+        (cron("*/90 * * * *", "utc"), "*/90 * * * * UTC", "at minute 0 of every hour"),
+        (cron("0-30/15,7 * * * *", "utc"), "0-30/15,7 * * * * UTC", "at minute 0, 7, 15 and 30 of"),
+        (cron("*/15 */6 * * *", "utc"), "*/15 */6 * * * UTC", "every 15 minutes of hour 0, 6, 12"),
+        (
+            cron("*/25 9-17 * * *", "utc"),
+            "*/25 9-17 * * * UTC",
+            "at minute 0, 25 and 50 of hour 9 to",
+        ),
+        (cron("30 6,18 * * *", "utc"), "30 18,6 * * * UTC", "at 06:30 and 18:30 (UTC)"),
         (cron("0 0 L * *", "utc"), "0 0 L * * UTC", "on the last day of the month"),
         (cron("0 0 lw * *", "utc"), "0 0 LW * * UTC", "the last weekday (Monday to Friday) of"),
-        (cron("0 0 * * MONL", "utc"), "0 0 * * MONL UTC", "the last Monday of the month"),
+        (cron("0 0 5,15w * *", "utc"), "0 0 15W,5 * * UTC", "nearest to day 15"),
+        (cron("0 0 * * MONL", "utc"), "0 0 * * MONL UTC", "on the last Monday of the month"),
+        (cron("0 0 * * 2,FRI#2", "utc"), "0 0 * * 2,5#2 UTC", "on Tuesday and the second Friday"),
         (Schedule::every("15m").expect("a time"), "every 15m", "15m after the last start"),
     ] {
         assert_eq!(schedule.to_string(), shown);

@@ -7,23 +7,23 @@
 //! counts twice. Any other names times of a day, and each comes once on each of its days: at the
 //! end of what is left out, and the first time of what comes twice (as Debian's cron has it).
 //!
-//! croner matches days and hours without a time zone. What an expression says ([`field`]) and the
-//! steps between two offsets are by hand: croner takes `30 2,14 * * *` for an interval and leaves
-//! 2:30 out.
+//! What an expression says is read in [`field`], and which minutes that are on a calendar is in
+//! [`calendar`]; here are the steps between these and the time that passes.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use croner::Cron;
-use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 
+use calendar::Calendar;
 use field::CronFields;
 use onedrop_core::duration;
 
+mod calendar;
 mod field;
+mod words;
 
 /// What a schedule may be instead of five fields.
 const NICKNAMES: [(&str, &str); 7] = [
@@ -36,7 +36,8 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("@annually", "0 0 1 1 *"),
 ];
 
-/// The last time of any schedule, a second before the year 4900; croner knows years below 5000.
+/// The last time of any schedule, a second before the year 4900: far from the last year that
+/// calendars and ledgers know.
 const LAST_SECOND: i64 = 92_461_910_399;
 
 /// When a job is due. Shown as it is on record: `17 3 * * * Europe/London`, or `every 15m`; two
@@ -49,7 +50,7 @@ pub struct Schedule {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Times {
-    Cron { cron: Box<Cron>, zone: TimeZone, each_hour: bool, last_weekday: bool },
+    Cron { calendar: Calendar, zone: TimeZone, each_hour: bool },
     Every(Duration),
 }
 
@@ -83,21 +84,18 @@ impl Schedule {
         let written = fields.join(" ");
         if text.trim_start().starts_with('@') {
             let names = || NICKNAMES.map(|(name, _)| name).join(", ");
-            let found = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&written));
+            let found = NICKNAMES.iter().find(|(name, _)| *name == written);
             let (_, stands_for) =
                 found.ok_or_else(|| format!("expected five fields or one of {}", names()))?;
             fields = stands_for.split(' ').collect();
         }
-        let fields = field::read(&fields)?;
-        let cron = parse(&fields.for_croner).ok_or("expected five fields of cron(5)")?;
-        let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
-        cron.find_next_occurrence(&start, true)
-            .map_err(|_| "this date never comes (day of the month, and month)".to_owned())?;
-        let CronFields { normalised, each_hour, last_weekday, .. } = fields;
+        let CronFields { normalised, each_hour, calendar } = field::read(&fields)?;
+        calendar
+            .from(DateTime::constant(2000, 1, 1, 0, 0, 0, 0))
+            .ok_or("this date never comes (day of the month, and month)")?;
         let zone_name = zone.iana_name().unwrap_or("UTC");
         let text = format!("{normalised} {zone_name}");
-        let cron = Box::new(cron);
-        Ok(Schedule { text, times: Times::Cron { cron, zone, each_hour, last_weekday } })
+        Ok(Schedule { text, times: Times::Cron { calendar, zone, each_hour } })
     }
 
     /// Starts again `text` (a duration) after the last start.
@@ -151,8 +149,8 @@ impl Schedule {
         let from = timestamp(time);
         let found = match &self.times {
             Times::Every(interval) => return time + *interval,
-            Times::Cron { cron, zone, each_hour: true, .. } => next_by_time(cron, zone, from),
-            Times::Cron { cron, zone, .. } => next_by_day(cron, zone, from),
+            Times::Cron { calendar, zone, each_hour: true } => next_by_time(calendar, zone, from),
+            Times::Cron { calendar, zone, .. } => next_by_day(calendar, zone, from),
         };
         found.map_or(last(), SystemTime::from).min(last())
     }
@@ -163,8 +161,10 @@ impl Schedule {
         let until = timestamp(time);
         let found = match &self.times {
             Times::Every(_) => None,
-            Times::Cron { cron, zone, each_hour: true, .. } => newest_by_time(cron, zone, until),
-            Times::Cron { cron, zone, .. } => newest_by_day(cron, zone, until),
+            Times::Cron { calendar, zone, each_hour: true } => {
+                newest_by_time(calendar, zone, until)
+            }
+            Times::Cron { calendar, zone, .. } => newest_by_day(calendar, zone, until),
         };
         let found = found.map(SystemTime::from)?;
         (SystemTime::UNIX_EPOCH..=time).contains(&found).then_some(found)
@@ -194,16 +194,9 @@ impl Schedule {
     pub fn describe(&self) -> String {
         match &self.times {
             Times::Every(time) => format!("{} after the last start", duration::shown(*time)),
-            Times::Cron { cron, zone, last_weekday, .. } => {
-                let mut words = cron.describe();
-                if *last_weekday {
-                    // croner calls it L.
-                    const LAST: &str = "the last day of the month";
-                    const LAST_WEEKDAY: &str = "the last weekday (Monday to Friday) of the month";
-                    words = words.replace(LAST, LAST_WEEKDAY);
-                }
+            Times::Cron { calendar, zone, .. } => {
                 let zone = zone.iana_name().unwrap_or("UTC");
-                format!("{} ({zone})", words.trim_end_matches('.'))
+                format!("{} ({zone})", words::of(calendar))
             }
         }
     }
@@ -213,11 +206,6 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
-}
-
-fn parse(fields: &str) -> Option<Cron> {
-    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-    parser.parse(fields).ok()
 }
 
 /// Times since 1970 and before the year 4900.
@@ -232,10 +220,10 @@ fn last() -> SystemTime {
 }
 
 /// Of times of a day.
-fn next_by_day(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
+fn next_by_day(calendar: &Calendar, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
     let mut civil = zone.to_datetime(from);
     loop {
-        civil = cron.find_next_occurrence(&civil, false).ok()?;
+        civil = calendar.from(civil.checked_add(NANO).ok()?)?;
         // In the second of two equal hours the times of the first have gone by; several times may
         // come down to the end of a gap.
         let found = instant(zone, civil)?;
@@ -246,7 +234,7 @@ fn next_by_day(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestam
 }
 
 /// The newest time at or before `until`; goes day by day, as [`next_by_day`] does.
-fn newest_by_day(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
+fn newest_by_day(calendar: &Calendar, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
     let mut civil = zone.to_datetime(until);
     if let AmbiguousOffset::Fold { after, .. } = zone.to_ambiguous_timestamp(civil).offset()
         && zone.to_offset(until) == after
@@ -255,31 +243,29 @@ fn newest_by_day(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Times
         let back = zone.preceding(until + NANO).next()?.timestamp();
         civil = zone.to_offset(back - NANO).to_datetime(back - NANO);
     }
-    instant(zone, cron.find_previous_occurrence(&civil, true).ok()?)
+    instant(zone, calendar.until(civil)?)
 }
 
 /// Of times by the hour that passes: between two changes of the offset, civil time is exact.
-fn next_by_time(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
-    let (mut at, mut inclusive) = (from, false);
+fn next_by_time(calendar: &Calendar, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
+    let mut at = from.checked_add(NANO).ok()?;
     loop {
         let offset = zone.to_offset(at);
-        let civil = cron.find_next_occurrence(&offset.to_datetime(at), inclusive).ok()?;
+        let civil = calendar.from(offset.to_datetime(at))?;
         let found = offset.to_timestamp(civil).ok()?;
         match zone.following(at).next() {
-            Some(change) if found >= change.timestamp() => {
-                (at, inclusive) = (change.timestamp(), true);
-            }
+            Some(change) if found >= change.timestamp() => at = change.timestamp(),
             _ => return Some(found),
         }
     }
 }
 
 /// The newest time at or before `until`; goes time by time, as [`next_by_time`] does.
-fn newest_by_time(cron: &Cron, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
+fn newest_by_time(calendar: &Calendar, zone: &TimeZone, until: Timestamp) -> Option<Timestamp> {
     let mut at = until;
     loop {
         let offset = zone.to_offset(at);
-        let civil = cron.find_previous_occurrence(&offset.to_datetime(at), true).ok()?;
+        let civil = calendar.until(offset.to_datetime(at))?;
         let found = offset.to_timestamp(civil).ok()?;
         match zone.preceding(at + NANO).next() {
             Some(change) if found < change.timestamp() => at = change.timestamp() - NANO,

@@ -1,9 +1,12 @@
 //! The five fields of a cron expression: numbers, names, lists, ranges and steps as Debian's
-//! crontab takes them, and what croner adds for days (`L`, `LW`, `15W`, `5L`, `MON#2`, `?`, `+`).
+//! crontab takes them, and beyond it days that depend on the month (`L`, `LW`, `15W`, `5L`,
+//! `MON#2`), `?` for `*`, and `+` before the day of the week, which asks for both days.
 //!
-//! By hand, before croner: it takes names in every field and within words, skips empty parts of
-//! lists, lets either day count where one begins with `*` and goes on, and describes `0-30/15` as
-//! every 15 minutes. What it gets from here says the same in numbers alone.
+//! Promise: what crontab refuses is refused. So are three things that it takes: what follows a
+//! part and is none (`5;`, which it skips), a range that holds nothing (`5-1`, which never runs),
+//! and a number so large that it is another to it.
+
+use super::calendar::{Calendar, DaySet, MonthDay};
 
 /// A field's name, what it takes, and the names of its values.
 struct FieldRule {
@@ -36,7 +39,6 @@ const KINDS: [FieldRule; 5] = [
     },
 ];
 
-const HOUR: usize = 1;
 const DAY: usize = 2;
 const WEEKDAY: usize = 4;
 
@@ -44,12 +46,9 @@ const WEEKDAY: usize = 4;
 pub(super) struct CronFields {
     /// The form on record: texts that say the same are equal.
     pub normalised: String,
-    /// The form that croner takes.
-    pub for_croner: String,
     /// The hour begins with `*`.
     pub each_hour: bool,
-    /// The day of the month is, or has in its list, `LW`.
-    pub last_weekday: bool,
+    pub calendar: Calendar,
 }
 
 /// # Errors
@@ -61,115 +60,83 @@ pub(super) fn read(fields: &[&str]) -> Result<CronFields, String> {
         let hint = if fields.len() == 6 { " (without seconds)" } else { "" };
         return Err(format!("expected five fields{hint}, found {}: {}", fields.len(), names()));
     };
-    // croner's `?` is a `*`, and its `+` asks for both days.
     let (day, weekday) = (day.replace('?', "*"), weekday.replace('?', "*"));
     let both_asked = weekday.strip_prefix('+');
     let texts = [&minute, &hour, &day, &month, both_asked.unwrap_or(&weekday)];
-    let mut read = Vec::with_capacity(KINDS.len());
-    for (at, (kind, text)) in KINDS.iter().zip(texts).enumerate() {
-        read.push(CronField::read(at, text).map_err(|why| {
+    let mut sets: [DaySet; KINDS.len()] = Default::default();
+    for (at, text) in texts.into_iter().enumerate() {
+        let kind = &KINDS[at];
+        sets[at] = list(at, text).map_err(|why| {
             format!("the {} is wrong (it takes {}, also * , - and /): {why}", kind.name, kind.takes)
-        })?);
+        })?;
     }
     // Either day counts, but where one begins with `*`: then both must match (crontab(5)).
     let both = both_asked.is_some() || day.starts_with('*') || weekday.starts_with('*');
-    let (of_month, of_week) = (&read[DAY], &read[WEEKDAY]);
-    let days = match (of_month.has_all(), of_week.has_all(), both) {
-        (true, _, false) | (_, true, false) => ["*".to_owned(), "*".to_owned()],
-        (false, false, true) => [of_month.for_croner(), format!("+{}", of_week.for_croner())],
-        _ => [of_month.for_croner(), of_week.for_croner()],
-    };
-    let [minutes, hours, months] = [0, HOUR, 3].map(|at| read[at].for_croner());
-    let [day_of_month, day_of_week] = days;
+    let [minutes, hours, of_month, months, of_week] = sets;
+    let times = [minutes.values, hours.values, months.values];
     let normalised = [&minute, &hour, &day, &month, &weekday].into_iter().enumerate();
     Ok(CronFields {
         normalised: normalised
             .map(|(at, text)| normal_form(at, text))
             .collect::<Vec<_>>()
             .join(" "),
-        for_croner: format!("{minutes} {hours} {day_of_month} {months} {day_of_week}"),
         each_hour: hour.starts_with('*'),
-        last_weekday: of_month.more.iter().any(|part| part == "LW"),
+        calendar: Calendar::new(times, [of_month, of_week], both),
     })
 }
 
-struct CronField {
-    at: usize,
-    /// A bit for each value.
-    values: u64,
-    /// Days that depend on the month, as croner takes them.
-    more: Vec<String>,
-    /// Nothing but `*` and this step.
-    step: Option<u32>,
+/// The values of a field; only of days there are others than numbers.
+fn list(at: usize, text: &str) -> Result<DaySet, &'static str> {
+    let mut set = DaySet::default();
+    for part in text.split(',') {
+        match (by_month(at, part)?, at) {
+            (Some(days), _) => set.by_month.extend(days),
+            // Sunday is 0 and 7.
+            (None, WEEKDAY) => set.values |= sunday_zero(values(at, part)?),
+            (None, _) => set.values |= values(at, part)?,
+        }
+    }
+    set.by_month.sort_unstable();
+    set.by_month.dedup();
+    Ok(set)
 }
 
-impl CronField {
-    fn read(at: usize, text: &str) -> Result<CronField, &'static str> {
-        let mut field = CronField { at, values: 0, more: Vec::new(), step: None };
-        for part in text.split(',') {
-            let found = field.days_of_months(part)?;
-            if !found {
-                field.values |= values(at, part)?;
-            }
-        }
-        if field.more.iter().any(|part| part == "L") && field.more.iter().any(|part| part == "LW") {
-            return Err("it takes L or LW, and not both");
-        }
-        if at == WEEKDAY && field.values & 1 << 7 != 0 {
-            field.values = field.values & !(1 << 7) | 1;
-        }
-        field.step = text.strip_prefix("*/").and_then(|step| step.parse().ok());
-        Ok(field)
-    }
-
-    /// Whether this part names days that depend on the month; they are noted.
-    fn days_of_months(&mut self, part: &str) -> Result<bool, &'static str> {
-        match self.at {
-            DAY if part == "L" || part == "LW" => self.more.push(part.to_owned()),
-            DAY => {
-                let Some(day) = part.strip_suffix('W') else { return Ok(false) };
+/// The days of a part that depend on the month; `None`: it names others.
+fn by_month(at: usize, part: &str) -> Result<Option<Vec<MonthDay>>, &'static str> {
+    match at {
+        DAY => Ok(match part.strip_suffix('W') {
+            _ if part == "L" => Some(vec![MonthDay::Last]),
+            _ if part == "LW" => Some(vec![MonthDay::LastWeekday]),
+            Some(day) => {
                 values(DAY, day)?;
-                self.more.push(format!("{}W", value(DAY, day)?));
+                Some(vec![MonthDay::Nearest(value(DAY, day)?)])
             }
-            WEEKDAY if part == "L" => return Err("L needs a day before it: 5L is the last Friday"),
-            WEEKDAY => {
-                const WHICH: &str = "behind # it takes 1 to 5: MON#2 is the second Monday";
-                let (days, which) = match (part.split_once('#'), part.strip_suffix('L')) {
-                    (Some((days, "L")), _) | (None, Some(days)) => (days, "L".to_owned()),
-                    (Some((days, which)), _) => match which.parse() {
-                        Ok(which @ 1..=5_u8) => (days, format!("#{which}")),
-                        _ => return Err(WHICH),
-                    },
-                    (None, None) => return Ok(false),
-                };
-                let days = values(WEEKDAY, days)?;
-                let each = (0..=7).filter(|day| days & 1 << day != 0);
-                self.more.extend(each.map(|day| format!("{}{which}", day % 7)));
-            }
-            _ => return Ok(false),
+            None => None,
+        }),
+        WEEKDAY if part == "L" => Err("L needs a day before it: 5L is the last Friday"),
+        WEEKDAY => {
+            const WHICH: &str = "after # it takes 1 to 5: MON#2 is the second Monday";
+            let (days, which) = match (part.split_once('#'), part.strip_suffix('L')) {
+                (Some((days, "L")), _) | (None, Some(days)) => (days, None),
+                (Some((days, which)), _) => {
+                    let which = number(which).filter(|which| (1..=5).contains(which));
+                    (days, Some(which.ok_or(WHICH)?))
+                }
+                (None, None) => return Ok(None),
+            };
+            let days = sunday_zero(values(WEEKDAY, days)?);
+            let each = (0..7).filter(|day| days & 1 << day != 0);
+            Ok(Some(match which {
+                Some(which) => each.map(|day| MonthDay::Which(day, which)).collect(),
+                None => each.map(MonthDay::LastOf).collect(),
+            }))
         }
-        Ok(true)
+        _ => Ok(None),
     }
+}
 
-    fn has_all(&self) -> bool {
-        let high = if self.at == WEEKDAY { 6 } else { KINDS[self.at].high };
-        (KINDS[self.at].low..=high).all(|value| self.values & 1 << value != 0)
-    }
-
-    fn for_croner(&self) -> String {
-        let FieldRule { low, high, .. } = KINDS[self.at];
-        // It describes by the step, which is true only where the last one is as long as the others.
-        let even = |step: &u32| self.at < DAY && (high + 1) % step == 0;
-        match self.step.filter(even) {
-            _ if self.has_all() => "*".to_owned(),
-            Some(step) => format!("*/{step}"),
-            None => {
-                let each = (low..=high).filter(|value| self.values & 1 << value != 0);
-                let parts = each.map(|value| value.to_string()).chain(self.more.iter().cloned());
-                parts.collect::<Vec<_>>().join(",")
-            }
-        }
-    }
+fn sunday_zero(days: u64) -> u64 {
+    days & !(1 << 7) | days >> 7
 }
 
 /// `*`, a value or a range, the first two of them with a step: a bit for each value.
@@ -181,26 +148,25 @@ fn values(at: usize, part: &str) -> Result<u64, &'static str> {
     };
     let (first, last) = match range.split_once('-') {
         _ if range == "*" => (low, high),
-        Some((first, last)) => {
-            let (first, last_value) = (value(at, first)?, value(at, last)?);
-            // A week has two Sundays, and no range ends with the first.
-            let sunday = at == WEEKDAY && last == "SUN" && first > 0;
-            (first, if sunday { 7 } else { last_value })
-        }
+        Some((first, last)) => (value(at, first)?, value(at, last)?),
         None if step.is_some() && !range.is_empty() => {
             return Err("before / it takes * or a range, as in 10-59/15");
         }
         None => (value(at, range)?, value(at, range)?),
     };
+    if at == WEEKDAY && first > 0 && last == 0 {
+        return Err("a range that ends with Sunday ends with 7, as in FRI-7");
+    }
     if first > last {
         return Err("a range goes from the lower to the higher value");
     }
+    if first < low || last > high {
+        return Err(NO_VALUE);
+    }
     let step = step.map_or(Some(1), number).filter(|step| *step > 0);
-    let step = step.ok_or("behind / it takes a number from 1")?;
-    let mut each = (first..=last).step_by(usize::try_from(step).unwrap_or(usize::MAX));
-    // As crontab: what a range steps over need not be a value.
-    let bit = |value| (low..=high).contains(&value).then_some(1 << value).ok_or(NO_VALUE);
-    each.try_fold(0, |values, value| Ok(values | bit(value)?))
+    let step = usize::try_from(step.ok_or("after / it takes a number from 1")?);
+    let each = (first..=last).step_by(step.unwrap_or(usize::MAX));
+    Ok(each.fold(0, |values, value| values | 1 << value))
 }
 
 const NO_VALUE: &str = "it has a part that is none of these";
@@ -240,9 +206,7 @@ fn normal_part(at: usize, part: &str) -> String {
     let mut text = String::new();
     for piece in part.split_inclusive(['-', '/', '#']) {
         let word = piece.trim_end_matches(['-', '/', '#']);
-        let sunday_at_the_end = at == WEEKDAY && word == "SUN" && text.ends_with('-');
         match value(at, word).ok().or_else(|| number(word)) {
-            Some(_) if sunday_at_the_end && text != "0-" => text.push('7'),
             Some(number) => text += &number.to_string(),
             None => text += word,
         }
