@@ -212,7 +212,7 @@ impl Dovecot {
     /// Locks the account's INBOX as a mail program would, until the guard is dropped: Dovecot waits
     /// for the lock, because its holder lives. The mailbox must exist.
     pub fn lock_mailbox(&self, account: &str) -> MailboxLock {
-        let lock = self.maildir(account).join("dovecot-uidlist.lock");
+        let lock = lock_of_inbox(&self.maildir(account));
         let host = nix::unistd::gethostname().expect("our name");
         fs::write(&lock, format!("{}:{}", std::process::id(), host.to_string_lossy()))
             .expect("a lock");
@@ -333,6 +333,20 @@ impl Dovecot {
     /// As a crash: every process is killed.
     pub fn kill(&mut self) {
         self.server.kill_all();
+        self.remove_locks_without_a_holder();
+    }
+
+    /// Dovecot makes a lock and then writes who holds it. One that is killed in between leaves an
+    /// empty file, which the next Dovecot believes for two minutes.
+    fn remove_locks_without_a_holder(&self) {
+        let Ok(accounts) = fs::read_dir(self.mail_root()) else { return };
+        for account in accounts {
+            let name = account.expect("an account").file_name();
+            let lock = lock_of_inbox(&self.maildir(&name.to_string_lossy()));
+            if fs::metadata(&lock).is_ok_and(|lock| lock.len() == 0) {
+                fs::remove_file(&lock).expect("a lock");
+            }
+        }
     }
 
     /// Starts again on the same ports with the same mail, after `stop` or `kill`.
@@ -349,6 +363,10 @@ impl Dovecot {
     pub fn resume(&mut self) {
         self.server.resume();
     }
+}
+
+fn lock_of_inbox(maildir: &Path) -> PathBuf {
+    maildir.join("dovecot-uidlist.lock")
 }
 
 /// Writes a passwd-file with these accounts, which Dovecot looks at once a second, and reads again
