@@ -81,7 +81,7 @@ CLAIMS = [
         "kept bytes stay after the receipt",
         COPIES, '"DELETE FROM onedrop_kept WHERE message_id', '"DELETE FROM onedrop_kept WHERE 0',
     ),
-    ("bytes go that another copy needs", COPIES, "?1 AND c.shared AND", "?1 AND 0 AND"),
+    ("bytes go that another copy needs", COPIES, "AND c.shared AND", "AND 0 AND"),
     (
         "a release of Postgres keeps the lease",
         ROWS, 'GIVE_BACK: &str = "leased_until = NULL, in_doubt', 'GIVE_BACK: &str = "in_doubt',
