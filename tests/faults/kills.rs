@@ -63,12 +63,11 @@ const CALLS: [&str; 24] = [
     "exit_group",
 ];
 /// What commits something in a Postgres, or begins what commits it.
-const STATEMENTS: [&str; 7] = [
+const STATEMENTS: [&str; 6] = [
     "COMMIT",
     "DELETE FROM onedrop_",
     "onedrop_record(",
-    "onedrop_claim",
-    "onedrop_turn(",
+    "pg_try_advisory_xact_lock(",
     "onedrop_confirm(",
     "UPDATE onedrop_",
 ];

@@ -82,11 +82,15 @@ fn is_final_crlf(call: &Call) -> bool {
 }
 
 fn is_record(call: &Call) -> bool {
-    call.name == "sendto" && call.line.contains("onedrop_record(")
+    let is_it = |text: &str| call.line.contains(text);
+    call.name == "sendto" && (is_it("onedrop_record(") || is_it("INSERT INTO onedrop_attempt"))
 }
 
+/// The message's lock is taken with a look for the message.
 fn is_turn(call: &Call) -> bool {
-    call.name == "sendto" && call.line.contains("onedrop_turn(")
+    call.name == "sendto"
+        && call.line.contains("pg_try_advisory_xact_lock(")
+        && !call.line.contains("FROM onedrop_message")
 }
 
 impl Freeze {
@@ -95,7 +99,7 @@ impl Freeze {
         let append = calls.iter().position(is_append)?;
         let crlf = calls.iter().position(is_final_crlf)?;
         match self {
-            Freeze::Recorded => calls.iter().position(is_record),
+            Freeze::Recorded => calls.iter().rposition(is_record),
             Freeze::InTurn => {
                 let after = 1 + calls.iter().position(is_turn)?;
                 Some(after + calls[after..].iter().position(|call| call.name == "sendto")?)
@@ -166,7 +170,7 @@ impl Drop for Zombie {
 fn trace(site: &Site, config: &Path, id: &str, inject: Option<&str>) -> Child {
     let mut command = Command::new("strace");
     command
-        .args(["-s", "200", "-e", "trace=sendto,recvfrom,poll", "-o"])
+        .args(["-s", "1000", "-e", "trace=sendto,recvfrom,poll", "-o"])
         .arg(site.root.join(format!("{id}.trace")));
     if let Some(inject) = inject {
         command.args(["-e", &format!("inject={inject}")]);

@@ -426,9 +426,9 @@ impl<S: Session + 'static> Connections for PooledLedger<S> {
 }
 
 /// The outcome of the only one.
-fn only<T>(outcomes: Vec<Result<T, LedgerError>>) -> Result<T, LedgerError> {
+fn only<T>(outcomes: Vec<Option<Result<T, LedgerError>>>) -> Result<T, LedgerError> {
     let missing = || Err(LedgerError::Broken("a call without an answer".to_owned()));
-    outcomes.into_iter().next().unwrap_or_else(missing)
+    outcomes.into_iter().next().flatten().unwrap_or_else(missing)
 }
 
 #[cfg(test)]

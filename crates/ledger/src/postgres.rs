@@ -2,8 +2,7 @@
 //!
 //! Promise: the port's, with transaction-level advisory locks and rows that are re-read after the
 //! lock. It works through PgBouncer in transaction pooling: no session state outside a transaction,
-//! and prepared statements only if `ledger.prepare` is set. The steps of a delivery are functions
-//! of the schema (`migrations/postgres/`).
+//! and prepared statements only if `ledger.prepare` is set.
 //!
 //! Relies on READ COMMITTED (a statement sees what was committed before it began), the server's
 //! clock for leases, and `synchronous_commit`, which each writing transaction switches on (but the
@@ -25,13 +24,14 @@ mod connection;
 mod dialect;
 mod durability;
 mod errors;
+mod fast;
 mod link;
 mod metered;
 mod migrate;
+mod record;
 mod schema;
 mod session;
 mod target;
-mod together;
 
 pub use target::PostgresSettings;
 

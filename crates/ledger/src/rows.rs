@@ -252,12 +252,6 @@ pub const NEEDED_BY_SENT: &str = "EXISTS (
                ELSE o.due_at IS NOT NULL
                     AND EXISTS (SELECT 1 FROM onedrop_unsettled u WHERE u.copy_id = o.id) END)";
 
-/// SQL: what giving back a lease changes. While a copy is not placed, `placed_epoch` is the last
-/// lease up to which every one was given back: nothing was written.
-pub const GIVE_BACK: &str = "leased_until = NULL, in_doubt = prior_doubt,
-    placed_epoch = CASE WHEN coalesce(placed_epoch, 0) = epoch - 1 THEN epoch
-                        ELSE placed_epoch END";
-
 /// SQL: whether the bytes of `m` are on record.
 pub const HAS_RAW: &str = "EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id)";
 

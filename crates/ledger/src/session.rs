@@ -31,11 +31,12 @@ pub struct ToRecord<'a> {
 /// How many records and receipts go into one call of [`Session::commit`] at most.
 pub const MOST_TOGETHER: usize = 8;
 
-/// What came of [`Session::commit`], for each in its order.
+/// What came of [`Session::commit`], for each in its order. `None`: nothing was done, it has to be
+/// done alone. One that is alone has a result.
 #[derive(Debug, Default)]
 pub struct Committed {
-    pub recorded: Vec<Result<Recorded, LedgerError>>,
-    pub confirmed: Vec<Result<Confirmed, LedgerError>>,
+    pub recorded: Vec<Option<Result<Recorded, LedgerError>>>,
+    pub confirmed: Vec<Option<Result<Confirmed, LedgerError>>>,
 }
 
 /// See the module.

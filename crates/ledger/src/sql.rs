@@ -111,7 +111,7 @@ pub struct Answer<R> {
 ///
 /// # Errors
 /// [`LedgerError::Version`] where it does not.
-fn checked<'a, S: SqlSession>(
+pub(crate) fn checked<'a, S: SqlSession>(
     session: &mut S,
     run: impl FnOnce(&mut S, &[Sql<'a>]) -> Result<Vec<Answer<S::Row>>, LedgerError>,
     statements: impl IntoIterator<Item = Sql<'a>>,
@@ -137,16 +137,24 @@ fn checked<'a, S: SqlSession>(
 }
 
 /// The rows of a statement.
-fn rows_at<R>(answers: &[Answer<R>], at: usize) -> &[R] {
+pub(crate) fn rows_at<R>(answers: &[Answer<R>], at: usize) -> &[R] {
     answers.get(at).map_or(&[], |answer| answer.rows.as_slice())
 }
 
 /// The first column of its first row.
-fn first<T: Cell, R: SqlRow>(answers: &[Answer<R>], at: usize) -> Result<Option<T>, LedgerError> {
+pub(crate) fn first<T: Cell, R: SqlRow>(
+    answers: &[Answer<R>],
+    at: usize,
+) -> Result<Option<T>, LedgerError> {
     rows_at(answers, at).first().map(|row| row.cell(0)).transpose()
 }
 
 /// Whether it has changed a row.
-fn has_changed<R>(answers: &[Answer<R>], at: usize) -> bool {
+pub(crate) fn has_changed<R>(answers: &[Answer<R>], at: usize) -> bool {
     answers.get(at).is_some_and(|answer| answer.count > 0)
+}
+
+/// Another session has inserted the row in this moment.
+pub(crate) fn contended_if_duplicate<S: SqlSession>(error: LedgerError) -> LedgerError {
+    if S::is_duplicate(&error) { LedgerError::Contended } else { error }
 }

@@ -341,14 +341,14 @@ impl Session for SqliteSession {
             self.unlock()?;
             recorded
         };
-        let recorded = records.iter().map(record).collect();
+        let recorded = records.iter().map(record).map(Some).collect();
         let confirm = |one: &ToConfirm<'_>| {
             let confirmed = self.write(|tx, _| copies::confirm(tx, one)).flatten();
             // After the commit, and also after a failure, or others would wait for nothing.
             self.unlock()?;
             confirmed
         };
-        let confirmed = receipts.iter().map(confirm).collect();
+        let confirmed = receipts.iter().map(confirm).map(Some).collect();
         Ok(Committed { recorded, confirmed })
     }
 
@@ -425,7 +425,7 @@ impl Session for SqliteSession {
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
         self.unlock()?;
-        self.write(|tx, _| copies::release(tx, claims))
+        claims::give_back(self, claims)
     }
 
     fn finish(

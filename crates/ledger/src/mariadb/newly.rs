@@ -17,7 +17,6 @@ use super::statement::{SqlBatch, values};
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
 use crate::sql::claims::{self, OfMessage};
-use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{CLOCKS_DIFFER_BY, LedgerError, Recorded};
 
 /// After the message was looked for: a purge that took it out has moved `remembers_since` on with
@@ -47,7 +46,7 @@ pub(super) fn record(
     connection.rollback()?;
     let Some(Seen { version, config }) = connection.seen().cloned() else { return Ok(None) };
     // Bytes go in packets of their own.
-    if entry.raw.is_some() || destinations.is_empty() || names_one_twice(destinations) {
+    if entry.raw.is_some() || destinations.is_empty() || claims::name_one_twice(destinations) {
         return Ok(None);
     }
     // The two steps say what it does not fit.
@@ -104,11 +103,4 @@ pub(super) fn record(
         attempt: attempt.cell(0)?,
         copies: claims.states(answers.get(5..).unwrap_or_default())?,
     }))
-}
-
-fn names_one_twice(destinations: &[Destination]) -> bool {
-    let is_again = |(at, one): (usize, &Destination)| {
-        destinations[..at].iter().any(|other| other.is_same_mailbox(one))
-    };
-    destinations.iter().enumerate().any(is_again)
 }

@@ -1,4 +1,4 @@
-//! Receipts of copies, and leases that are given back.
+//! Receipts of copies.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use super::connection::{MariadbSession, first, rows_at};
 use super::dialect::spelt;
 use super::statement::{SqlBatch, values};
 use crate::rows;
-use crate::sql::{Sql, claims};
+use crate::sql::claims;
 use onedrop_core::directory::Destination;
-use onedrop_core::ledger::{Claim, Confirmed, LedgerError, ToConfirm};
+use onedrop_core::ledger::{Confirmed, LedgerError, ToConfirm};
 use onedrop_core::receipt::Receipt;
 
 /// Puts a receipt on record, in the open turn or in a transaction of its own, which it ends: in one
@@ -81,19 +81,6 @@ fn confirm_whatever(
     }
     claims::is_written(&statements, &connection.commit(batch)?)?;
     confirmed
-}
-
-/// Gives back leases, in the order in which claims lock rows.
-pub(super) fn release(
-    connection: &mut MariadbSession,
-    claims: &[Claim],
-) -> Result<(), LedgerError> {
-    let mut claims = claims.to_vec();
-    claims.sort_by_key(|claim| claim.copy);
-    let read: Vec<Sql<'_>> = claims.iter().map(|one| claims::read_claimed(one, true)).collect();
-    let found = connection.begin(spelt(&read))?;
-    let statements = claims::release(&claims, &found)?;
-    connection.commit(spelt(&statements)).map(drop)
 }
 
 /// As [`Session::receipt_before`](crate::session::Session::receipt_before).

@@ -63,12 +63,7 @@ pub(super) fn record(
         values![entry.oldest.map(rows::whole_secs)],
     );
     batch.add("SELECT config, version, oldest_program FROM onedrop_ledger", &[]);
-    let of_this = SqlBatch::of(
-        "(SELECT id FROM onedrop_message WHERE id_hash = ?1 AND digest = ?2)",
-        values![&identity.id_hash, &identity.digest],
-    );
-    let of_this = of_this.into_sql();
-    batch.append(spelt(&claims::read_copies(OfMessage::Sql(&of_this), destinations)));
+    batch.append(spelt(&claims::read_copies(OfMessage::Named(identity), destinations)));
     let answers = schema::checked(connection, MariadbSession::begin_or_go_on, batch)?;
     let known = match rows_at(&answers, 1).first() {
         Some(row) => Some((row.cell::<i64>(0)?, row.cell::<i64>(1)?, row.cell::<bool>(2)?)),

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::connection::{MariadbSession, first, rows_at};
 use super::dialect::spelt;
-use super::errors::contended_if_duplicate;
 use super::statement::{SqlBatch, values};
 use super::{attempts, kept, newly, receipts, record, schema};
 use crate::sql::claims;
@@ -46,14 +45,14 @@ impl Session for MariadbSession {
             if recorded.is_err() {
                 self.rollback_or_lose();
             }
-            committed.recorded.push(recorded);
+            committed.recorded.push(Some(recorded));
         }
         for one in receipts {
             let confirmed = receipts::confirm(self, one);
             if confirmed.is_err() {
                 self.rollback_or_lose();
             }
-            committed.confirmed.push(confirmed);
+            committed.confirmed.push(Some(confirmed));
         }
         Ok(committed)
     }
@@ -69,7 +68,7 @@ impl Session for MariadbSession {
         if claimed.is_err() {
             self.rollback_or_lose();
         }
-        claimed.map_err(contended_if_duplicate)
+        claimed
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
@@ -152,7 +151,7 @@ impl Session for MariadbSession {
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
         match claims.is_empty() {
             true => Ok(()),
-            false => receipts::release(self, claims),
+            false => claims::give_back(self, claims),
         }
     }
 

@@ -109,8 +109,8 @@ impl Commits {
             };
         let (mut recorded, mut confirmed) = (recorded.into_iter(), confirmed.into_iter());
         let mut outcomes = all().map(|job| match job {
-            QueuedCall::Record(_) => recorded.next().map(CallResult::Recorded),
-            QueuedCall::Confirm { .. } => confirmed.next().map(CallResult::Confirmed),
+            QueuedCall::Record(_) => recorded.next().flatten().map(CallResult::Recorded),
+            QueuedCall::Confirm { .. } => confirmed.next().flatten().map(CallResult::Confirmed),
         });
         let own = outcomes.next().flatten();
         leader.done(outcomes);

@@ -71,7 +71,7 @@ impl Session for FakeSession {
     ) -> Result<Committed, LedgerError> {
         assert_eq!((records.len(), receipts.len()), (0, 1));
         thread::sleep(Duration::from_millis(2));
-        Ok(Committed { recorded: Vec::new(), confirmed: vec![Ok(Confirmed::Recorded)] })
+        Ok(Committed { recorded: Vec::new(), confirmed: vec![Some(Ok(Confirmed::Recorded))] })
     }
 
     fn leave(&mut self) -> Result<(), LedgerError> {

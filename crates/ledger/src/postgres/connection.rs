@@ -101,29 +101,7 @@ impl Connection {
     /// Opens a transaction and runs `statement` in it, in one round trip. An error ends the
     /// transaction.
     pub fn begin(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        let begin = self.begin_sql(TransactionMode::Write);
-        self.begin_by(&begin, statement)
-    }
-
-    /// As [`begin`](Connection::begin), with a statement that sets the transaction's limits itself.
-    pub fn begin_turn(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        match self.target.only_reads {
-            true => self.begin(statement),
-            false => self.begin_by("BEGIN ISOLATION LEVEL READ COMMITTED", statement),
-        }
-    }
-
-    fn begin_by(
-        &mut self,
-        begin: &str,
-        statement: &Statement<'_>,
-    ) -> Result<Vec<Row>, LedgerError> {
-        self.rollback()?;
-        let answered = self.send(Some(begin), std::slice::from_ref(statement), None);
-        if answered.is_err() {
-            self.rollback_or_lose();
-        }
-        only(rows_of(answered?))
+        only(rows_of(self.begin_all(std::slice::from_ref(statement))?))
     }
 
     /// As [`begin`](Connection::begin), with several statements.

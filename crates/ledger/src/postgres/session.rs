@@ -1,9 +1,8 @@
-//! What a delivery asks of Postgres. Each step is a function of the schema, in one round trip. A
-//! turn is a transaction that holds the copy's lock and no row lock while the store works; the
-//! receipt and COMMIT end it in one round trip. Without a turn no transaction is open meanwhile. A
-//! crash before a commit leaves nothing, a crash after it rows, and leases that run out. If a lock
-//! is lost, for example in a fail-over, unique keys still prevent a second row of a message or
-//! copy.
+//! What a delivery asks of Postgres. A turn is a transaction that holds the copy's lock and no row
+//! lock while the store works; the receipt and COMMIT end it in one round trip. Without a turn no
+//! transaction is open meanwhile. A crash before a commit leaves nothing, a crash after it rows,
+//! and leases that run out. If a lock is lost, for example in a fail-over, unique keys still
+//! prevent a second row of a message or copy.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,8 +10,9 @@ use postgres::types::Type;
 
 use super::columns::{self, LONGEST};
 use super::connection::{Connection, Statement};
-use super::{migrate, schema, together};
+use super::{fast, migrate, schema};
 use crate::rows::{self, SqlRow};
+use crate::sql::{SqlSession, claims, first, rows_at, sql};
 use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
@@ -24,23 +24,7 @@ use onedrop_core::message::Identity;
 use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
 
-const CLAIMS: &str = "SELECT * FROM onedrop_claims($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
-
-const TURN: &str = "SELECT * FROM onedrop_turn($1, $2, $3, $4, $5)";
-
 const CLOCK: &str = "SELECT extract(epoch FROM clock_timestamp())::float8";
-
-/// Locks rows in the same order as claims.
-const RELEASE: &str = r#"
-UPDATE onedrop_copy c SET {give_back}
-FROM (
-    SELECT c.id FROM onedrop_copy c JOIN unnest($1::bigint[], $2::bytea[], $3::bigint[])
-         AS ours (id, value, epoch) USING (id, value, epoch)
-    WHERE c.placed_at IS NULL
-    ORDER BY c.account COLLATE "C", c.mailbox COLLATE "C"
-    FOR UPDATE OF c
-) ours
-WHERE c.id = ours.id"#;
 
 /// Tried first, so that the bytes are sent only once.
 const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
@@ -130,7 +114,7 @@ impl Session for Connection {
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError> {
-        together::commit(self, records, receipts)
+        fast::commit(self, records, receipts)
     }
 
     fn claim(
@@ -140,26 +124,22 @@ impl Session for Connection {
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        self.rollback()?;
-        let statement =
-            Statement::kept(CLAIMS).with(self.patience_ms(), Type::INT8).with(message, Type::INT8);
-        let statement = columns::claims(statement, destinations, owner, terms);
-        let rows = self.call(&statement.with(terms.due, Type::BOOL))?;
-        match rows.is_empty() && !destinations.is_empty() {
-            // The message is not on record any more.
-            true => Err(LedgerError::Forgotten),
-            false => columns::claimed(destinations, &rows, 0),
+        let claimed = claims::claim_again(self, message, destinations, owner, terms);
+        if claimed.is_err() {
+            self.rollback_or_lose();
         }
+        claimed
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
-        let statement = Statement::kept(TURN)
-            .with(self.patience_ms(), Type::INT8)
-            .with(self.idle_ms(), Type::INT8)
-            .with(advisory_key(copy_key), Type::INT8)
-            .with(claim.copy, Type::INT8)
-            .with(claim.value.bytes(), Type::BYTEA);
-        let turn = columns::turn(claim, self.begin_turn(&statement)?.first());
+        let lock = sql!("SELECT pg_try_advisory_xact_lock(?1)", advisory_key(copy_key));
+        // Sees what was committed before the lock was taken; no row is locked while the store
+        // works.
+        let answers = SqlSession::begin(self, &[lock, claims::read_claimed(claim, false)])?;
+        let turn = match first(&answers, 0)? {
+            Some(true) => claims::turn(claim, rows_at(&answers, 1)),
+            _ => Err(LedgerError::Contended),
+        };
         if !matches!(turn, Ok(TurnState::Ours { .. })) {
             self.rollback_or_lose();
         }
@@ -268,17 +248,7 @@ impl Session for Connection {
     }
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
-        if claims.is_empty() {
-            return Ok(());
-        }
-        let copies: Vec<i64> = claims.iter().map(|claim| claim.copy).collect();
-        let values: Vec<&[u8]> = claims.iter().map(|claim| claim.value.bytes()).collect();
-        let epochs: Vec<i64> = claims.iter().map(|claim| claim.epoch).collect();
-        let statement = Statement::new(RELEASE.replace("{give_back}", rows::GIVE_BACK))
-            .with(copies, Type::INT8_ARRAY)
-            .with(values, Type::BYTEA_ARRAY)
-            .with(epochs, Type::INT8_ARRAY);
-        self.write(&[statement]).map(drop)
+        claims::give_back(self, claims)
     }
 
     fn finish(

@@ -6,13 +6,16 @@
 
 use std::time::Duration;
 
-use super::{Answer, Sql, SqlSession, Value, sql, values};
+use super::{
+    Answer, Sql, SqlSession, Value, contended_if_duplicate, has_changed, rows_at, sql, values,
+};
 use crate::rows::{self, INDEXED, SqlRow};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::{self, Change, Lease, Row, TurnState, Wanted};
 use onedrop_core::ledger::{
     Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, ToConfirm,
 };
+use onedrop_core::message::Identity;
 use onedrop_core::text;
 
 /// Reads a [`ReadCopy`]: `lease` and `where` are SQL.
@@ -56,6 +59,8 @@ pub(crate) struct ReadCopy {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OfMessage<'a> {
     Number(i64),
+    /// Which may be about to be recorded.
+    Named(&'a Identity),
     /// SQL for the number.
     #[cfg_attr(not(feature = "mariadb"), expect(dead_code))]
     Sql(&'a str),
@@ -141,7 +146,7 @@ pub(crate) fn claim<'a>(
         let number = copy.read.as_ref().map_or(0, |read| read.number);
         found.push((at, claimed.state(copy.row.claim(number))));
     }
-    let name = text::within(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned();
+    let name = owner_name(owner);
     let mut statements = Vec::new();
     let mut written_by = vec![None; copies.len()];
     for (copy, written_by) in copies.iter().zip(&mut written_by).filter(|(one, _)| one.is_changed) {
@@ -164,6 +169,19 @@ pub(crate) fn claim<'a>(
         is_new: copies.get(at).is_some_and(|copy| copy.read.is_none()),
     });
     Claims { statements, outcomes: outcomes.collect() }
+}
+
+/// What a copy's row calls the one who leases it.
+pub(crate) fn owner_name(owner: &Attempt) -> String {
+    text::within(&format!("{}:{}", owner.host, owner.pid), INDEXED).into_owned()
+}
+
+/// Whether a mailbox is named twice: it is leased once, which fast ways leave to [`claim`].
+pub(crate) fn name_one_twice(destinations: &[Destination]) -> bool {
+    let is_again = |(at, one): (usize, &Destination)| {
+        destinations[..at].iter().any(|other| other.is_same_mailbox(one))
+    };
+    destinations.iter().enumerate().any(is_again)
 }
 
 impl Claims<'_> {
@@ -206,8 +224,8 @@ pub(crate) fn claim_again<S: SqlSession>(
     };
     let looks_back = found.rows.first().map_or(Ok(false), |row| row.cell(0))?;
     let claims = claim(on_record(copies)?, of_message, destinations, owner, (terms, looks_back));
-    let answers = SqlSession::commit(session, &claims.statements)?;
-    claims.states(&answers)
+    let answers = SqlSession::commit(session, &claims.statements);
+    claims.states(&answers.map_err(contended_if_duplicate::<S>)?)
 }
 
 /// What [`read_copies`] has read.
@@ -246,6 +264,27 @@ pub(crate) fn confirm<'a>(
     (confirmed, statements)
 }
 
+/// The general path of a receipt, in a transaction of its own. `end`: the statements that put the
+/// end of its attempt on record, once the copy's row is written.
+pub(crate) fn confirm_alone<S: SqlSession>(
+    session: &mut S,
+    one: &ToConfirm<'_>,
+    end: impl FnOnce(&ReadCopy) -> Vec<Sql<'static>>,
+) -> Result<Confirmed, LedgerError> {
+    let read = SqlSession::begin(session, &[read_claimed(&one.claim, true)])?;
+    let read = claimed(rows_at(&read, 0))?;
+    let (confirmed, mut statements) = confirm(read.as_ref(), one);
+    let has_change = !statements.is_empty();
+    if let (Ok(Confirmed::Recorded), Some(read)) = (&confirmed, &read) {
+        statements.extend(end(read));
+    }
+    let answers = SqlSession::commit(session, &statements)?;
+    if has_change && !has_changed(&answers, 0) {
+        return Err(LedgerError::Contended);
+    }
+    confirmed
+}
+
 /// Whether the first of the statements that [`confirm`] gave has changed its row.
 ///
 /// # Errors
@@ -260,9 +299,25 @@ pub(crate) fn is_written<R>(
     }
 }
 
+/// [`Session::release`]: gives back leases, in the order in which claims lock rows.
+pub(crate) fn give_back<S: SqlSession>(
+    session: &mut S,
+    claims: &[Claim],
+) -> Result<(), LedgerError> {
+    if claims.is_empty() {
+        return Ok(());
+    }
+    let mut claims = claims.to_vec();
+    claims.sort_by_key(|claim| claim.copy);
+    let read: Vec<Sql<'_>> = claims.iter().map(|one| read_claimed(one, true)).collect();
+    let found = SqlSession::begin(session, &read)?;
+    let statements = release(&claims, &found)?;
+    SqlSession::commit(session, &statements).map(drop)
+}
+
 /// Gives back what may be given back, given the rows that [`read_claimed`] has read and locked, one
 /// answer for each claim.
-pub(crate) fn release<R: SqlRow>(
+fn release<R: SqlRow>(
     claims: &[Claim],
     found: &[Answer<R>],
 ) -> Result<Vec<Sql<'static>>, LedgerError> {
@@ -447,6 +502,14 @@ impl OfMessage<'_> {
             OfMessage::Number(number) => {
                 values.push(number.into());
                 format!("?{}", values.len())
+            }
+            OfMessage::Named(Identity { id_hash, digest, .. }) => {
+                values.extend(values![id_hash.to_vec(), digest.to_vec()]);
+                let (id_hash, digest) = (values.len() - 1, values.len());
+                format!(
+                    "(SELECT id FROM onedrop_message
+                      WHERE id_hash = ?{id_hash} AND digest = ?{digest})"
+                )
             }
             OfMessage::Sql(sql) => sql.to_owned(),
         }

@@ -78,14 +78,6 @@ pub(super) fn confirm(
     Ok(confirmed)
 }
 
-pub(super) fn release(tx: &SqliteTransaction<'_>, claims: &[Claim]) -> Result<(), LedgerError> {
-    for claim in claims {
-        let found = tx.run(&claims::read_claimed(claim, true))?;
-        tx.run_all(&claims::release(std::slice::from_ref(claim), &[found])?)?;
-    }
-    Ok(())
-}
-
 pub(super) fn keep(
     tx: &Connection,
     now: f64,

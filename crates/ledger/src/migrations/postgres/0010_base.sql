@@ -11,10 +11,7 @@ BEGIN
     FOR f IN
         SELECT oid FROM pg_proc
         WHERE pronamespace = quote_ident(current_schema())::regnamespace
-          AND proname IN ('onedrop_begin', 'onedrop_record', 'onedrop_claims', 'onedrop_claim',
-                          'onedrop_turn', 'onedrop_confirm', 'onedrop_forget_kept',
-                          'onedrop_stored',
-                          'onedrop_look_again',
+          AND proname IN ('onedrop_begin', 'onedrop_record', 'onedrop_confirm', 'onedrop_stored',
                           'onedrop_message_gone', 'onedrop_assert_lock')
     LOOP
         EXECUTE 'DROP FUNCTION ' || f;
@@ -340,9 +337,11 @@ COMMENT ON TABLE onedrop_host IS 'hosts that use the ledger, and the program of 
 COMMENT ON COLUMN onedrop_host.schema_version IS 'the one that its program writes';
 COMMENT ON COLUMN onedrop_host.clock_offset_ms IS 'its clock less this server''s; null: not known';
 
--- What a delivery asks of the ledger, in functions: one round trip each, and their statements stay
--- planned in the server's process whoever is connected to it, also through a pooler that gives each
--- transaction another one. They run with the caller's rights and need what the tables need.
+-- The fast ways of a delivery, one round trip each: a message that is not on record, and the first
+-- receipt of a copy. Everything else goes the general path, by plain statements in which `claim.rs`
+-- decides; what is done here must equal it, and a table test compares the two. As functions they
+-- stay planned in the server's process whoever is connected to it, also through a pooler that gives
+-- each transaction another one. They run with the caller's rights and need what the tables need.
 --
 -- Every statement in them must see what was committed before it began, which only READ COMMITTED
 -- gives: in any other level they refuse (SQLSTATE OD001), and the caller opens the transaction
@@ -365,72 +364,52 @@ BEGIN
 END
 $$;
 
--- Records a message (once), an attempt and the claims on copies: arrays of one length, in the order
--- of account and mailbox, so that two sessions cannot lock rows crosswise. One row for each copy;
--- one without a copy where there are none, or where nothing was done: the schema does not go with
--- the program of the version p_program, the ledger keeps another configuration (`config`, which the
--- first record sets), another session holds the message's lock (`locked` false), or the message is
--- not on record and its bytes, which are to be kept, were not given (`wants_raw`). p_notify: a new
--- message's id is told to those who LISTEN to onedrop_message.
+-- Records a message that is not on record, its attempt, and its copies, which it leases as
+-- `claim.rs` leases those that have no row: arrays of one length, each mailbox once. p_notify: its
+-- number is told to those who LISTEN to onedrop_message.
+--
+-- Returns the numbers of the message, its time (seconds since 1970), whether it collides (1), the
+-- numbers of the attempt and of the copies. Nothing in the array: another session holds the
+-- message's lock. Null: nothing is done, the general path has to look. So it is with a message that
+-- is known, or may be older than what the ledger remembers, and where schema or configuration
+-- differ.
 CREATE FUNCTION onedrop_record(
     p_lock_timeout_ms bigint, p_program integer, p_config text, p_lock bigint,
     p_id_hash bytea, p_digest bytea, p_message_id bytea, p_subject text, p_date double precision,
     p_in_reply_to text, p_reference_ids text, p_size_bytes bigint, p_recorded_at bigint,
-    p_oldest bigint, p_keeps_raw boolean, p_raw bytea, p_nul_runs bytea, p_addresses text, p_parts text,
-    p_notify boolean,
+    p_oldest bigint, p_nul_runs bytea, p_addresses text, p_parts text, p_notify boolean,
     p_recipient text, p_sender text, p_queue_id text, p_host text, p_pid integer,
-    p_accounts text[], p_mailboxes text[], p_shared boolean[], p_owner text, p_lease_value bytea,
-    p_join boolean, p_lease_ms bigint
-) RETURNS TABLE (
-    version integer, locked boolean, wants_raw boolean,
-    message bigint, recorded_at bigint, is_new boolean, collision boolean, attempt bigint,
-    copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
-    is_placed boolean, uid_validity bigint, uid bigint, file_name text, copy_value bytea,
-    looks_back boolean, oldest_program integer, config text
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+    p_accounts text[], p_mailboxes text[], p_shared boolean[], p_values bytea[],
+    p_owner text, p_lease_value bytea, p_lease_ms bigint
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_set text; -- what a call returns that matters to nobody
-    v_sender text;
-    v_looks_back boolean;
-    v_config text;
-    v_claim record;
+    v_oldest timestamptz := coalesce(to_timestamp(p_oldest), '-infinity');
+    v_ledger record;
+    v_row bigint;
+    v_numbers bigint[];
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
-    SELECT l.version, l.oldest_program, l.config INTO version, oldest_program, v_config
+    SELECT l.version, l.oldest_program, l.config, l.remembers_since INTO v_ledger
     FROM onedrop_ledger l;
-    IF version NOT BETWEEN p_program - 1 AND p_program + 1 OR oldest_program > p_program THEN
-        RETURN NEXT;
-        RETURN;
+    IF (v_ledger.version BETWEEN p_program - 1 AND p_program + 1
+        AND v_ledger.oldest_program <= p_program
+        AND (p_config IS NULL OR v_ledger.config IS NOT NULL)
+        AND v_oldest >= v_ledger.remembers_since + interval '1 hour') IS NOT TRUE
+    THEN
+        RETURN NULL;
     END IF;
-    IF v_config IS DISTINCT FROM p_config AND p_config IS NOT NULL THEN
-        IF v_config IS NULL THEN
-            UPDATE onedrop_ledger l SET config = p_config WHERE l.config IS NULL;
-            -- Another may have been the first.
-            SELECT l.config INTO v_config FROM onedrop_ledger l;
-        END IF;
+    IF v_ledger.config <> p_config THEN
         -- Keys that one of them lacks are of another version.
         IF EXISTS (
-            SELECT FROM jsonb_each(p_config::jsonb) o WHERE v_config::jsonb -> o.key <> o.value
+            SELECT FROM jsonb_each(p_config::jsonb) o
+            WHERE v_ledger.config::jsonb -> o.key <> o.value
         ) THEN
-            config := v_config;
-            RETURN NEXT;
-            RETURN;
+            RETURN NULL;
         END IF;
     END IF;
-    locked := pg_try_advisory_xact_lock(p_lock);
-    IF NOT locked THEN
-        RETURN NEXT;
-        RETURN;
-    END IF;
-    IF p_keeps_raw AND p_raw IS NULL THEN
-        wants_raw := NOT EXISTS (
-            SELECT FROM onedrop_message m
-            WHERE m.id_hash = p_id_hash AND m.digest = p_digest);
-        IF wants_raw THEN
-            RETURN NEXT;
-            RETURN;
-        END IF;
+    IF NOT pg_try_advisory_xact_lock(p_lock) THEN
+        RETURN '{}';
     END IF;
 
     INSERT INTO onedrop_message AS m (recorded_at, date, size_bytes, collision, id_hash, digest,
@@ -448,304 +427,83 @@ BEGIN
             p_sender, p_subject, p_in_reply_to, p_reference_ids, p_addresses,
             p_parts, p_nul_runs)
     ON CONFLICT (id_hash, digest) DO NOTHING
-    RETURNING m.id, extract(epoch FROM m.recorded_at)::bigint, m.collision
-    INTO message, recorded_at, collision;
-    is_new := FOUND;
-    IF NOT is_new THEN
-        -- Nobody takes the message out before what is inserted here can be seen.
-        SELECT m.id, extract(epoch FROM m.recorded_at)::bigint, m.sender, m.looks_back,
-               p_message_id IS NOT NULL AND EXISTS (
-                   SELECT FROM onedrop_message o
-                   WHERE o.id_hash = p_id_hash AND o.digest <> p_digest)
-        INTO message, recorded_at, v_sender, v_looks_back, collision
-        FROM onedrop_message m
-        WHERE m.id_hash = p_id_hash AND m.digest = p_digest
-        FOR KEY SHARE;
-        IF NOT FOUND THEN
-            -- Taken out by an administrator in this very moment; as if another session held the
-            -- lock.
-            locked := false;
-            RETURN NEXT;
-            RETURN;
-        END IF;
-    END IF;
-
-    -- The memory is asked for after the message was inserted: a purge that took this very message
-    -- out has moved the time on with it.
-    INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid)
-    VALUES (message, p_recipient, CASE WHEN NOT is_new THEN nullif(p_sender, v_sender) END,
-            p_queue_id, p_host, p_pid)
-    RETURNING id, CASE WHEN is_new
-        THEN (SELECT coalesce(to_timestamp(p_oldest), '-infinity')
-                     < l.remembers_since + interval '1 hour' FROM onedrop_ledger l)
-        ELSE v_looks_back END
-    INTO attempt, v_looks_back;
-    IF is_new THEN
-        IF v_looks_back THEN
-            UPDATE onedrop_message m SET looks_back = true WHERE m.id = message;
-        END IF;
-        IF p_raw IS NOT NULL THEN
-            INSERT INTO onedrop_raw (message_id, bytes) VALUES (message, p_raw);
-        END IF;
-        IF p_notify THEN
-            v_set := pg_notify('onedrop_message', message::text);
-        END IF;
-    END IF;
-
-    IF cardinality(p_accounts) = 0 THEN
-        RETURN NEXT;
-    END IF;
-    FOR i IN 1 .. cardinality(p_accounts) LOOP
-        -- The first copies of a new message: nobody else knows of them yet.
-        IF is_new AND (p_accounts[i] = p_accounts[i - 1]
-                       AND p_mailboxes[i] = p_mailboxes[i - 1]) IS NOT TRUE THEN
-            INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner,
-                                           lease_value, lease_ms, leased_until, in_doubt,
-                                           prior_doubt, looks_back)
-            VALUES (message, p_accounts[i], p_mailboxes[i], p_shared[i], 1, p_owner,
-                    p_lease_value, least(p_lease_ms, 2147483647),
-                    clock_timestamp() + p_lease_ms * interval '1 millisecond', true,
-                    v_looks_back, v_looks_back)
-            RETURNING c.id, c.value INTO copy, copy_value;
-            claimed := true;
-            epoch := 1;
-            prior_doubt := v_looks_back;
-            looks_back := v_looks_back;
-            IF v_looks_back THEN
-                PERFORM onedrop_look_again(copy, p_lease_ms);
-            END IF;
-            RETURN NEXT;
-            CONTINUE;
-        END IF;
-        v_claim := onedrop_claim(message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
-                                 -- A mailbox that is named twice is leased once.
-                                 CASE WHEN p_accounts[i] = p_accounts[i - 1]
-                                       AND p_mailboxes[i] = p_mailboxes[i - 1]
-                                      THEN NULL ELSE p_lease_value END, p_join, p_lease_ms,
-                                 v_looks_back);
-        copy := v_claim.copy;
-        claimed := v_claim.claimed;
-        epoch := v_claim.epoch;
-        prior_doubt := v_claim.prior_doubt;
-        is_placed := v_claim.is_placed;
-        uid_validity := v_claim.uid_validity;
-        uid := v_claim.uid;
-        file_name := v_claim.file_name;
-        copy_value := v_claim.copy_value;
-        looks_back := v_claim.looks_back;
-        RETURN NEXT;
-    END LOOP;
-END
-$$;
-
--- Claims again copies that were busy, in the same order; one row for each. No row where the message
--- was taken out.
-CREATE FUNCTION onedrop_claims(
-    p_lock_timeout_ms bigint, p_message bigint, p_accounts text[], p_mailboxes text[],
-    p_shared boolean[], p_owner text, p_lease_value bytea, p_join boolean, p_lease_ms bigint,
-    p_due boolean
-) RETURNS TABLE (copy bigint, claimed boolean, epoch bigint, prior_doubt boolean,
-                 is_placed boolean, uid_validity bigint, uid bigint, file_name text,
-                 copy_value bytea, looks_back boolean)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_set text;
-    v_looks_back boolean;
-BEGIN
-    v_set := onedrop_begin(p_lock_timeout_ms);
-    SELECT m.looks_back INTO v_looks_back FROM onedrop_message m
-    WHERE m.id = p_message FOR KEY SHARE;
+    RETURNING ARRAY[m.id, extract(epoch FROM m.recorded_at)::bigint, m.collision::integer]
+    INTO v_numbers;
     IF NOT FOUND THEN
-        RETURN;
+        RETURN NULL;
     END IF;
+    -- A purge that has just taken this very message out has moved the memory on with it.
+    IF v_oldest < (SELECT l.remembers_since FROM onedrop_ledger l) + interval '1 hour' THEN
+        RAISE EXCEPTION 'the message may have been purged' USING ERRCODE = 'serialization_failure';
+    END IF;
+
+    INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid)
+    VALUES (v_numbers[1], p_recipient, p_queue_id, p_host, p_pid)
+    RETURNING id INTO v_row;
+    v_numbers := v_numbers || v_row;
     FOR i IN 1 .. cardinality(p_accounts) LOOP
-        RETURN QUERY SELECT c.* FROM
-            onedrop_claim(p_message, p_accounts[i], p_mailboxes[i], p_shared[i], p_owner,
-                          CASE WHEN p_accounts[i] = p_accounts[i - 1]
-                                AND p_mailboxes[i] = p_mailboxes[i - 1]
-                               THEN NULL ELSE p_lease_value END, p_join, p_lease_ms,
-                          v_looks_back, p_due) c;
+        INSERT INTO onedrop_copy (message_id, account, mailbox, shared, value, epoch, owner,
+                                  lease_value, lease_ms, leased_until, in_doubt, prior_doubt)
+        VALUES (v_numbers[1], p_accounts[i], p_mailboxes[i], p_shared[i], p_values[i], 1, p_owner,
+                p_lease_value, p_lease_ms,
+                clock_timestamp() + p_lease_ms * interval '1 millisecond', true, false)
+        RETURNING id INTO v_row;
+        v_numbers := v_numbers || v_row;
     END LOOP;
-END
-$$;
-
--- Leases one copy of a message whose row nobody takes out meanwhile, if it is free and not due (or
--- due without its bytes, which settle cannot write); else says where it stands. p_due leases one
--- that is due as well. p_join joins a live lease, whose epoch stays. So does an attempt's own lease
--- (p_lease_value), which a call that is made again finds: its first answer was lost. `prior_doubt`
--- keeps what the lease found, for the look and for giving it back. A new row looks back if
--- p_looks_back says so.
-CREATE FUNCTION onedrop_claim(
-    p_message bigint, p_account text, p_mailbox text, p_shared boolean, p_owner text,
-    p_lease_value bytea, p_join boolean, p_lease_ms bigint, p_looks_back boolean,
-    p_due boolean DEFAULT false,
-    OUT copy bigint, OUT claimed boolean, OUT epoch bigint, OUT prior_doubt boolean,
-    OUT is_placed boolean, OUT uid_validity bigint, OUT uid bigint, OUT file_name text,
-    OUT copy_value bytea, OUT looks_back boolean
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    INSERT INTO onedrop_copy AS c (message_id, account, mailbox, shared, epoch, owner, lease_value,
-                                   lease_ms, leased_until, in_doubt, prior_doubt, looks_back)
-    VALUES (p_message, p_account, p_mailbox, p_shared, 1, p_owner, p_lease_value,
-            least(p_lease_ms, 2147483647),
-            clock_timestamp() + p_lease_ms * interval '1 millisecond', true, p_looks_back,
-            p_looks_back)
-    ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
-        epoch = c.epoch + CASE WHEN (p_join OR c.lease_value = p_lease_value)
-                                    AND c.leased_until > clock_timestamp()
-                               THEN 0 ELSE 1 END,
-        prior_doubt = CASE WHEN c.lease_value = p_lease_value AND c.leased_until > clock_timestamp()
-                           THEN c.prior_doubt ELSE c.in_doubt END,
-        shared = c.shared OR excluded.shared,
-        owner = excluded.owner,
-        lease_value = coalesce(excluded.lease_value, c.lease_value),
-        lease_ms = CASE WHEN c.leased_until > clock_timestamp()
-                        THEN greatest(c.lease_ms, excluded.lease_ms)
-                        ELSE excluded.lease_ms END,
-        leased_until = greatest(c.leased_until, excluded.leased_until),
-        in_doubt = true
-    WHERE c.placed_at IS NULL
-      AND (c.due_at IS NULL OR p_due
-           OR NOT EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id))
-      AND (p_join OR c.lease_value = p_lease_value OR c.leased_until IS NULL
-           OR c.leased_until <= clock_timestamp())
-    RETURNING c.id, c.epoch, c.prior_doubt, c.value, c.looks_back
-    INTO copy, epoch, prior_doubt, copy_value, looks_back;
-    claimed := FOUND;
-    IF claimed THEN
-        IF epoch > 1 OR prior_doubt THEN
-            PERFORM onedrop_look_again(copy, p_lease_ms);
-        END IF;
-    ELSE
-        SELECT c.id, c.placed_at IS NOT NULL, c.uid_validity, c.uid, c.file_name, c.value
-        INTO copy, is_placed, uid_validity, uid, file_name, copy_value
-        FROM onedrop_copy c
-        WHERE c.message_id = p_message AND c.account = p_account AND c.mailbox = p_mailbox;
+    IF p_notify THEN
+        v_set := pg_notify('onedrop_message', v_numbers[1]::text);
     END IF;
+    RETURN v_numbers;
 END
 $$;
 
--- Notes that the copy has to be looked at again after that time, or before where that is on record.
--- Its row is locked.
-CREATE FUNCTION onedrop_look_again(p_copy bigint, p_after_ms bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO onedrop_unsettled AS u (copy_id, look_at)
-    VALUES (p_copy, clock_timestamp() + p_after_ms * interval '1 millisecond')
-    ON CONFLICT (copy_id) DO UPDATE SET look_at = excluded.look_at
-    WHERE u.look_at > excluded.look_at;
-END
-$$;
-
--- Takes a copy's lock until the transaction ends, and then reads the row; no row without the lock.
-CREATE FUNCTION onedrop_turn(p_lock_timeout_ms bigint, p_idle_timeout_ms bigint, p_lock bigint,
-                             p_copy bigint, p_value bytea)
-RETURNS TABLE (locked boolean, epoch bigint, is_placed boolean, uid_validity bigint, uid bigint,
-               file_name text, prior_doubt boolean)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_set text;
-BEGIN
-    v_set := onedrop_begin(p_lock_timeout_ms);
-    -- A host that vanished in the middle frees the lock by this.
-    v_set := set_config('idle_in_transaction_session_timeout', p_idle_timeout_ms::text, true);
-    locked := pg_try_advisory_xact_lock(p_lock);
-    IF locked THEN
-        SELECT c.epoch, c.placed_at IS NOT NULL, c.uid_validity, c.uid, c.file_name, c.prior_doubt
-        INTO epoch, is_placed, uid_validity, uid, file_name, prior_doubt
-        FROM onedrop_copy c WHERE c.id = p_copy AND c.value = p_value;
-    END IF;
-    RETURN NEXT;
-END
-$$;
-
--- What is kept of a message goes once its last shared copy is placed. The row is locked first: the
--- next statement then sees copies that were placed or made due at the same moment.
-CREATE FUNCTION onedrop_forget_kept(p_message bigint) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM FROM onedrop_kept k WHERE k.message_id = p_message FOR UPDATE;
-    IF FOUND THEN
-        DELETE FROM onedrop_kept k WHERE k.message_id = p_message
-            AND NOT EXISTS (SELECT FROM onedrop_copy c
-                            WHERE c.message_id = p_message AND c.shared AND c.placed_at IS NULL);
-    END IF;
-END
-$$;
-
--- Puts a receipt on record, where none is there or this very one: the first one wins, whatever its
--- epoch. With it goes the end of the attempt p_attempt, which must not say `delivered` where the
--- receipt is not on record, and what was kept goes with the last shared copy. Else leaves a doubt,
--- and says what the row says, as of a moment after what kept the receipt out.
+-- Puts the first receipt of a copy on record, as `claim.rs` says of one that is not placed,
+-- whatever its epoch. With it goes the end of the attempt p_attempt, and what is kept of the message
+-- if this was its last shared copy. False: nothing is done, the general path has to look.
 CREATE FUNCTION onedrop_confirm(
     p_lock_timeout_ms bigint, p_copy bigint, p_value bytea, p_epoch bigint,
     p_uid_validity bigint, p_uid bigint, p_file_name text, p_nul_replaced boolean,
     p_found_by_look boolean, p_wrapped boolean,
     p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text,
     p_reason text
-) RETURNS TABLE (recorded boolean, ended boolean, epoch bigint, is_placed boolean,
-                 uid_validity bigint, uid bigint, file_name text)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_set text;
-    v_message bigint;
-    v_shared boolean;
+    v_placed record;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
     UPDATE onedrop_copy c SET
-        placed_at = coalesce(c.placed_at, clock_timestamp()), leased_until = NULL, in_doubt = false,
-        lease_value = NULL, owner = NULL,
-        uid_validity = p_uid_validity, uid = p_uid, file_name = p_file_name,
-        nul_replaced = CASE WHEN c.placed_at IS NULL THEN p_nul_replaced ELSE c.nul_replaced END,
-        found_by_look = CASE WHEN c.placed_at IS NULL THEN p_found_by_look
-                             ELSE c.found_by_look END,
-        wrapped = CASE WHEN c.placed_at IS NULL THEN p_wrapped ELSE c.wrapped END,
-        placed_epoch = CASE WHEN c.placed_at IS NULL THEN p_epoch ELSE c.placed_epoch END,
+        placed_at = clock_timestamp(), leased_until = NULL, in_doubt = false, lease_value = NULL,
+        owner = NULL, uid_validity = p_uid_validity, uid = p_uid, file_name = p_file_name,
+        nul_replaced = p_nul_replaced, found_by_look = p_found_by_look, wrapped = p_wrapped,
+        placed_epoch = p_epoch,
         attempt_id = CASE WHEN c.attempt_id IS NULL AND p_outcome = 'delivered'
                            AND p_status = '2.0.0'
                            AND p_detail = onedrop_stored(c.account, c.mailbox, p_uid, p_file_name)
                           THEN p_attempt ELSE c.attempt_id END,
         attempt_ms = CASE WHEN c.attempt_id IS NULL THEN least(p_duration_ms, 2147483647)
                           ELSE c.attempt_ms END
-    WHERE c.id = p_copy AND c.value = p_value
-      AND (c.placed_at IS NULL
-           -- Copies without a name are one only where no other than this claim can have confirmed.
-           OR (p_uid IS NOT NULL OR p_file_name IS NOT NULL OR c.placed_epoch = p_epoch)
-              AND (c.uid_validity, c.uid, c.file_name)
-                  IS NOT DISTINCT FROM (p_uid_validity, p_uid, p_file_name))
-    RETURNING c.message_id, c.shared, c.attempt_id = p_attempt INTO v_message, v_shared, ended;
-    recorded := FOUND;
-    IF recorded THEN
-        IF v_shared THEN
-            PERFORM onedrop_forget_kept(v_message);
-        END IF;
-        IF p_attempt IS NOT NULL AND ended IS NOT TRUE THEN
-            UPDATE onedrop_attempt a SET
-                duration_ms = least(p_duration_ms, 2147483647), outcome = p_outcome,
-                status = p_status, detail = p_detail, reason = p_reason
-            WHERE a.id = p_attempt;
-            ended := FOUND;
-        END IF;
-    ELSE
-        -- A second copy may stand: a look has to settle that, and one that read the row before
-        -- settles nothing.
-        UPDATE onedrop_copy c SET epoch = c.epoch + 1, settled_at = NULL
-        WHERE c.id = p_copy AND c.value = p_value AND c.placed_at IS NOT NULL
-        RETURNING c.epoch, true, c.uid_validity, c.uid, c.file_name
-        INTO epoch, is_placed, uid_validity, uid, file_name;
-        IF NOT FOUND THEN
-            -- Forgotten since: what was written under the old value leaves a doubt.
-            UPDATE onedrop_copy c SET epoch = c.epoch + 1, settled_at = NULL
-            WHERE c.id = p_copy AND c.value <> p_value;
-        END IF;
+    WHERE c.id = p_copy AND c.value = p_value AND c.placed_at IS NULL
+    RETURNING c.message_id, c.shared, c.attempt_id INTO v_placed;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF v_placed.shared THEN
+        -- Locked first: the next statement then sees copies placed or made due at the same moment.
+        PERFORM FROM onedrop_kept k WHERE k.message_id = v_placed.message_id FOR UPDATE;
         IF FOUND THEN
-            PERFORM onedrop_look_again(p_copy, 0);
+            DELETE FROM onedrop_kept k WHERE k.message_id = v_placed.message_id
+                AND NOT EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = k.message_id
+                                AND c.shared AND c.placed_at IS NULL);
         END IF;
     END IF;
-    RETURN NEXT;
+    IF p_attempt IS DISTINCT FROM v_placed.attempt_id THEN
+        UPDATE onedrop_attempt a SET
+            duration_ms = least(p_duration_ms, 2147483647), outcome = p_outcome, status = p_status,
+            detail = p_detail, reason = p_reason
+        WHERE a.id = p_attempt;
+    END IF;
+    RETURN true;
 END
 $$;
 

@@ -49,11 +49,18 @@ fn made(records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Made {
     let recorded = records.iter().map(|one| {
         let (recorded_at, copies) = (SystemTime::UNIX_EPOCH, Vec::new());
         let message = i64::try_from(one.entry.size_bytes).unwrap();
-        Ok(Recorded { message, recorded_at, is_new: true, collision: false, attempt: 1, copies })
+        Some(Ok(Recorded {
+            message,
+            recorded_at,
+            is_new: true,
+            collision: false,
+            attempt: 1,
+            copies,
+        }))
     });
     let confirmed = receipts.iter().map(|one| match one.claim.copy % 2 {
-        1 => Ok(Confirmed::Recorded),
-        _ => Ok(Confirmed::Superseded { by: Receipt::Unnamed }),
+        1 => Some(Ok(Confirmed::Recorded)),
+        _ => Some(Ok(Confirmed::Superseded { by: Receipt::Unnamed })),
     });
     Ok(Committed { recorded: recorded.collect(), confirmed: confirmed.collect() })
 }
