@@ -143,6 +143,8 @@ impl World {
                     command.env_remove(name);
                 }
             }
+            let ends = self.site.root.join(format!("ends{host}"));
+            command.env("ONEDROP__JOBS__STATE_DIR", ends);
             self.clock.shown_to(&mut command);
             let mut log = fs::OpenOptions::new();
             log.create(true).append(true);

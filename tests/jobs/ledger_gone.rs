@@ -1,11 +1,12 @@
-//! The ledger cannot be reached: nothing starts, nothing that has ended is forgotten while its lock
-//! lasts, and what cannot be put on record is told.
+//! The ledger cannot be reached: nothing starts, and nothing that has ended is forgotten: the host
+//! keeps it, and tells it before it starts anything else.
 
 use std::time::Duration;
 
-use onedrop::ledger::JobOutcome;
+use nix::sys::signal::Signal;
+use onedrop::ledger::{JobOutcome, JobRow, JobRun};
 
-use crate::place::{SOON, ended, timed};
+use crate::place::{SOON, ended};
 use crate::site::{JobSite, exists, job};
 use crate::support::wait_until;
 
@@ -89,20 +90,85 @@ fn a_check_ends_in_time_where_a_table_is_locked() {
     assert_eq!(ended(&mut check).code, Some(0));
 }
 
-/// After that nobody knows whether the run was the last one.
+/// Longer than the lock lasts: the run gives up, and the next tick of its host has its end.
 #[test]
-fn an_end_that_could_not_be_put_on_record_is_201_and_says_so() {
-    let mut site = JobSite::with_postgres(&job("j", WAITS, ""));
-    let child = site.jobs(&["run", "j"]).spawn().expect("binary");
-    assert!(exists(&site.path("began")));
+fn an_end_that_the_ledger_was_away_for_is_told_by_the_next_tick() {
+    let well = "touch well; while [ ! -e go ]; do sleep 0.02; done; echo done";
+    let mut site =
+        JobSite::with_postgres(&format!("{}{}", job("j", WAITS, ""), job("k", well, "")));
+    let [j, k] = ["j", "k"].map(|name| site.jobs(&["run", name]).spawn().expect("binary"));
+    assert!(exists(&site.path("began")) && exists(&site.path("well")));
     site.postgres().stop_immediate();
     site.touch("go");
-    let (end, took) = timed(|| crate::place::end(child.wait_with_output().expect("its end")));
-    assert_eq!(end.code, Some(201), "{end:?}");
-    assert!(end.err.contains("(exit status 4) is not on record"), "{end:?}");
-    assert!(took > Duration::from_secs(20) && took < Duration::from_secs(100), "{took:?}");
+    for (child, status) in [(j, 4), (k, 0)] {
+        let end = crate::place::end(child.wait_with_output().expect("its end"));
+        assert_eq!(end.code, Some(201), "{end:?}");
+        let says = format!("(exit status {status}) is not on record yet");
+        assert!(end.err.contains(&says), "{end:?}");
+    }
+    assert!(site.has_ends());
+    assert_eq!(site.tick().code, Some(75));
     site.postgres().restart();
     site.expire_locks();
     assert_eq!(site.tick().code, Some(0));
+    let (failed, well) = (site.only_run("j"), site.only_run("k"));
+    assert_eq!((failed.outcome, failed.exit), (Some(JobOutcome::Failed), Some(4)));
+    assert_eq!((well.outcome, &*well.output), (Some(JobOutcome::Ok), "done\n"));
+    assert!(well.ended_at.is_some_and(|end| end >= well.started_at), "{well:?}");
+    let (failed, well) = (site.row("j"), site.row("k"));
+    assert_eq!((failed.errors, failed.next_try, well.errors, well.next_try), (1, 2, 0, 1));
+    assert!(!site.has_ends(), "it is told once");
+}
+
+/// The host of a run may be cut off for longer than the ledger was away.
+#[test]
+fn another_host_waits_for_the_end_of_a_run_before_it_calls_it_crashed() {
+    let script = "echo $ONEDROP_JOB_TRY >>began; [ -e two ] || sleep 600; \
+                  while [ ! -e go ]; do sleep 0.02; done; exit 3";
+    let site = JobSite::new(&job("j", script, "retry = \"1s\""));
+    let mut gone = site.started(&["run", "j"]);
+    assert!(exists(&site.path("began")));
+    gone.signal(Signal::SIGKILL);
+    let _ = gone.code();
+    site.expire_locks();
+    site.change("j", |row| row.open_host = "elsewhere".to_owned());
+    for args in [&["tick"][..], &["tick"], &["run", "j"]] {
+        let end = ended(&mut site.jobs(args));
+        assert_eq!(end.code, Some(0), "{end:?}");
+        assert_eq!(site.outcomes("j"), [None], "after {args:?}");
+    }
+    let long_ago = |row: &mut JobRow| {
+        let found = row.unheld_at.expect("a tick has found it");
+        row.unheld_at = Some(found - Duration::from_secs(91));
+    };
+    site.change("j", long_ago);
+    assert_eq!(site.tick().code, Some(0));
     assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed)]);
+    // The next try runs when the first one's host is back.
+    site.touch("two");
+    site.wait_is_over("j");
+    let mut second = site.started(&["run", "j"]);
+    assert!(wait_until(SOON, || site.lines("began").len() == 2));
+    let first = site.runs("j").remove(0);
+    let ended_at = first.ended_at.map(|end| end - Duration::from_secs(120));
+    let outcome = Some(JobOutcome::Ok);
+    let end = JobRun { outcome, exit: Some(0), ended_at, output: "x".to_owned(), ..first.clone() };
+    site.ends().keep(&JobRun { reason: String::new(), ..end }).expect("a file");
+    // One of another run, as of another ledger, stays.
+    site.ends().keep(&JobRun { try_no: 9, ..first.clone() }).expect("a file");
+    assert_eq!(site.tick().code, Some(0));
+    let told = site.runs("j").remove(0);
+    assert_eq!((told.outcome, told.exit, &*told.output), (outcome, Some(0), "x"));
+    assert_eq!((told.ended_at, &*told.reason), (ended_at, "ended 0, after it was taken"));
+    assert!(site.has_ends());
+    let row = site.row("j");
+    assert_eq!((row.errors, row.open), (0, Some((first.due, 2))), "{row:?}");
+    // That try is the last one, however it ends.
+    site.touch("go");
+    assert_eq!(second.code(), Some(3));
+    let row = site.row("j");
+    assert_eq!((row.errors, row.next_try, row.retry_at), (0, 1, None), "{row:?}");
+    assert!(row.next_due > Some(first.due), "{row:?}");
+    assert_eq!(site.tick().code, Some(0));
+    assert_eq!(site.outcomes("j"), [outcome, Some(JobOutcome::Failed)]);
 }

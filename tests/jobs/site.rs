@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use onedrop::jobs::KeptEnds;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{AnyLedger, JobChange, JobOutcome, JobRow, JobRun, RandomValue};
@@ -52,6 +53,7 @@ impl JobSite {
         use std::process::Stdio;
         command.current_dir(&*self.place.site.root).env_remove("MAIL_CONFIG");
         command.env("ONEDROP", onedrop_path()).stdin(Stdio::null());
+        command.env("ONEDROP__JOBS__STATE_DIR", self.path("state"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -156,6 +158,15 @@ impl JobSite {
             None => drop(self.place.site.sqlite().execute(sql, []).expect("SQL")),
             Some(postgres) => drop(postgres.psql(sql)),
         }
+    }
+
+    /// How the runs ended that the ledger has not been told of.
+    pub fn ends(&self) -> KeptEnds {
+        KeptEnds::new(&self.path("state"))
+    }
+
+    pub fn has_ends(&self) -> bool {
+        std::fs::read_dir(self.path("state")).is_ok_and(|mut files| files.next().is_some())
     }
 
     pub fn is_locked(&self, job: &str) -> bool {

@@ -101,6 +101,8 @@ pub fn a_job_comes_back_as_it_was_put_on_record(rig: &dyn Rig) {
         last_error: "exit status 75".to_owned(),
         errors: u32::MAX,
         runs: i64::MAX as u64,
+        open_host: "mx2".to_owned(),
+        unheld_at: Some(at(23)),
     };
     assert!(b.changes(&touch(&full)));
     assert_eq!(a.job("verify"), JobRow { revision: 2, ..full });
@@ -299,19 +301,24 @@ pub fn a_run_ends_once(rig: &dyn Rig) {
     assert!(b.changes(&change));
     let before = (b.job("verify"), b.runs("verify"));
     assert_eq!(before.1, [next[0].clone(), crashed]);
-    // The zombie's end, by the row that it has seen and by the newest.
+    // The zombie's end, by the row that it has seen.
     let done = ended(&begun, JobOutcome::Ok, 0);
-    for row in [JobRow { open: None, ..row }, JobRow { open: None, ..before.0.clone() }] {
-        let late = [run("verify", at(77), 1)];
-        assert!(!a.changes(&JobChange { added: &late, ended: Some(&done), ..touch(&row) }));
-        assert_eq!((b.job("verify"), b.runs("verify")), before);
-    }
+    let seen = JobRow { open: None, ..row };
+    let added = [run("verify", at(77), 1)];
+    assert!(!a.changes(&JobChange { added: &added, ended: Some(&done), ..touch(&seen) }));
+    assert_eq!((b.job("verify"), b.runs("verify")), before);
     let unknown = ended(&run("verify", at(4711), 1), JobOutcome::Ok, 0);
     assert!(!a.changes(&JobChange { ended: Some(&unknown), ..touch(&before.0) }));
     let none = job("none");
     assert!(!a.changes(&JobChange { ended: Some(&unknown), ..touch(&none) }));
     assert_eq!((b.job("verify"), b.runs("verify")), before);
     assert_eq!(b.jobs().jobs.len(), 1, "no job without its run");
+    // By the newest its end is put on record in place of the crash, once, and all else stays.
+    assert!(a.changes(&JobChange { ended: Some(&done), ..touch(&before.0) }));
+    assert_eq!(b.runs("verify"), [next[0].clone(), done]);
+    let (newest, failed) = (b.job("verify"), ended(&begun, JobOutcome::Failed, 1));
+    assert!(!a.changes(&JobChange { ended: Some(&failed), ..touch(&newest) }));
+    assert_eq!(b.job("verify"), newest);
 }
 
 pub fn a_skip_has_ended_as_it_is_added(rig: &dyn Rig) {

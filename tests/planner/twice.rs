@@ -242,9 +242,9 @@ fn stuck_for_12_hours_and_for_25() {
     }
 }
 
-/// A process that was frozen, and lost its lock, ends its run: nothing changes.
+/// A process that was frozen, and lost its lock, ends its run: only the end of that run changes.
 #[test]
-fn a_late_end_is_refused() {
+fn a_late_end_is_refused_but_in_place_of_the_crash() {
     let (ledger, job) = (MemoryLedger::default(), hourly());
     let first = claim(&ledger, "a").expect("the lock");
     let frozen = begins(&ledger, &job, first.epoch).expect("a run");
@@ -253,15 +253,14 @@ fn a_late_end_is_refused() {
     let retry = begins(&ledger, &job, second.epoch).expect("a retry");
     assert_eq!((retry.due, retry.try_no), (frozen.due, 2));
     assert!(!ends(&ledger, &job, &frozen));
-    // Also one that has not read the row again: its row and its run are refused.
     let read = ledger.jobs(soon()).expect("a ledger");
     let run = JobRun { outcome: Some(JobOutcome::Ok), ended_at: Some(read.now), ..frozen.clone() };
     let zombie = (read.jobs[0].clone(), Vec::new(), Some(run));
-    assert!(!change(&ledger, Some(read.jobs[0].revision), &zombie));
-    assert_eq!(
-        runs_of(&ledger, "a"),
-        [(frozen.due, None), (frozen.due, Some(JobOutcome::Crashed))]
-    );
+    assert!(!change(&ledger, Some(read.jobs[0].revision - 1), &zombie), "by what it has seen");
+    let crashed = [(frozen.due, None), (frozen.due, Some(JobOutcome::Crashed))];
+    assert_eq!(runs_of(&ledger, "a"), crashed);
+    assert!(change(&ledger, Some(read.jobs[0].revision), &zombie));
+    assert_eq!(runs_of(&ledger, "a"), [(frozen.due, None), (frozen.due, Some(JobOutcome::Ok))]);
     assert!(ends(&ledger, &job, &retry));
     assert_eq!(ledger.jobs(soon()).expect("a ledger").jobs[0].errors, 0);
 }

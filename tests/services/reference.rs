@@ -72,10 +72,9 @@ fn what_must_be_alike_on_all_hosts_is_named() {
 fn the_configuration_page_has_every_key_with_its_default() {
     let mut shown = BTreeMap::new();
     let (page, web) = (Page::read("docs/configuration.md"), Page::read("docs/web.md"));
-    let of_web = web.sections().into_iter().filter(|heading| *heading == "[web]");
-    let sections = page.sections().into_iter().filter(|heading| *heading != JOB);
-    let sections = sections.map(|heading| (&page, heading));
-    for (page, heading) in sections.chain(of_web.map(|heading| (&web, heading))) {
+    let jobs = Page::read("docs/jobs-keys.md");
+    let sections = page.sections().into_iter().map(|heading| (&page, heading));
+    for (page, heading) in sections.chain([(&web, "[web]"), (&jobs, "[jobs]")]) {
         let section = heading.trim_matches(['[', ']']);
         for row in page.rows(heading) {
             let key = match code(&row[0]) {
@@ -92,8 +91,8 @@ fn the_configuration_page_has_every_key_with_its_default() {
 }
 
 #[test]
-fn the_configuration_page_has_every_key_of_a_job_with_its_default() {
-    let page = Page::read("docs/configuration.md");
+fn the_page_of_jobs_keys_has_every_key_of_a_job_with_its_default() {
+    let page = Page::read("docs/jobs-keys.md");
     let shown: Vec<(String, String)> = page
         .rows(JOB)
         .iter()

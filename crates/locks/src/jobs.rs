@@ -10,6 +10,7 @@ use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use onedrop_core::ledger::LockRow;
 use onedrop_core::lock_name::LockName;
 
+mod ends;
 pub mod job_status;
 pub mod own_program;
 pub mod plan;
@@ -19,6 +20,7 @@ mod settings;
 pub mod tick;
 pub mod ticker;
 
+pub use ends::KeptEnds;
 pub use settings::{Backfill, JobSettings, JobsSettings, RunIn};
 
 /// What the names of jobs' locks begin with.

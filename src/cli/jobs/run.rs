@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::stat::Mode;
 
@@ -9,6 +10,7 @@ use super::{configured, open};
 use onedrop_core::exit::{self, BUSY, LockCodes, LockEnding};
 use onedrop_core::os::host_name;
 use onedrop_core::text;
+use onedrop_locks::jobs::KeptEnds;
 use onedrop_locks::jobs::run::{JobRequest, RunWhy, run as run_job};
 use onedrop_site::command_line::JobsRunArgs;
 use onedrop_site::service::{Adapters, Site};
@@ -34,7 +36,10 @@ fn run_named(
     umask: Mode,
 ) -> Result<LockEnding, String> {
     let site = Site::new(crate::cli::load(config)?, adapters);
-    let all = site.loaded.config.jobs.jobs.clone();
+    let settings = &site.loaded.config.jobs;
+    let all = settings.jobs.clone();
+    let ends = KeptEnds::new(&settings.state_dir);
+    let settle = Duration::from_secs(settings.settle_secs);
     let job = configured(&args.name, &all)?.clone();
     let why = match (args.force, args.due) {
         (false, _) => RunWhy::IfDue,
@@ -51,5 +56,5 @@ fn run_named(
         _ => Vec::new(),
     };
     let (host, args) = (host_name(), args.args);
-    run_job(JobRequest { job, all, why, args, variables, umask, host }, ledger)
+    run_job(JobRequest { job, all, why, args, variables, umask, host, ends, settle }, ledger)
 }

@@ -2,9 +2,10 @@
 //! its revision, and a row for each run and each skip.
 //!
 //! Promise: a change of a job, the run that it ends and those that it adds are on record together
-//! or not at all; a job has one run of an occurrence and try; a run ends once. A change made again
-//! with the same random value, because its first answer was lost, finds its own. Reliance: what a
-//! row should say next is the caller's affair, and that one process runs a job, a named lock's.
+//! or not at all; a job has one run of an occurrence and try; a run ends once, and one that was
+//! called crashed may still get the end that it had. A change made again with the same random
+//! value, because its first answer was lost, finds its own. Reliance: what a row should say next is
+//! the caller's affair, and that one process runs a job, a named lock's.
 //!
 //! Times are whole milliseconds of the years 1970 to 9999; others become the nearest of these.
 
@@ -43,6 +44,10 @@ pub struct JobRow {
     pub epoch: i64,
     /// Due time and try of the run that has begun and not ended.
     pub open: Option<(SystemTime, u32)>,
+    /// Where that run is; empty: none is open.
+    pub open_host: String,
+    /// When a tick first found that run without its lock.
+    pub unheld_at: Option<SystemTime>,
     pub next_due: Option<SystemTime>,
     /// 0: the job is disabled.
     pub next_try: u32,
@@ -218,8 +223,8 @@ pub struct JobChange<'a> {
     pub row: &'a JobRow,
     /// Runs of this job that begin, and skips.
     pub added: &'a [JobRun],
-    /// A run of this job that is on record as open, as it ends: with its time, outcome, exit,
-    /// signal, output and reason. What is on record of its beginning stays.
+    /// A run of this job that is on record as open, or as crashed, as it ends: with its time,
+    /// outcome, exit, signal, output and reason. What is on record of its beginning stays.
     pub ended: Option<&'a JobRun>,
 }
 
@@ -232,9 +237,9 @@ pub trait Jobs: Send + Sync {
     fn jobs(&self, until: Instant) -> Result<JobsOnRecord, LedgerError>;
 
     /// Changes a job's row and its runs, durably, in one transaction. False, and nothing changed,
-    /// where the row's revision is another than was seen, where `ended` is not there or has ended
-    /// already, or where a run of the same due time and try is there. Made again with the same
-    /// value: true.
+    /// where the row's revision is another than was seen, where `ended` is not there or its end is
+    /// known already, or where a run of the same due time and try is there. Made again with the
+    /// same value: true.
     ///
     /// # Errors
     /// Those of [`Jobs::jobs`].
@@ -307,6 +312,8 @@ impl JobRow {
             resumed_at: None,
             epoch: 0,
             open: None,
+            open_host: String::new(),
+            unheld_at: None,
             next_due: Some(next_due),
             next_try: 1,
             retry_at: None,
@@ -338,6 +345,8 @@ impl JobRow {
             resumed_at: time(self.resumed_at),
             epoch: self.epoch,
             open: self.open.map(|(due, try_no)| (kept_time(due), try_no)),
+            open_host: kept_text(&self.open_host),
+            unheld_at: time(self.unheld_at),
             next_due: time(self.next_due),
             next_try: self.next_try,
             retry_at: time(self.retry_at),

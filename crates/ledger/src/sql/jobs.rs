@@ -19,7 +19,7 @@ const JOB_COLUMNS: &str = "name, revision, schedule, {millis(paused_at)}, pause_
     {millis(last_paused_at)}, {millis(resumed_at)}, epoch, {millis(open_due)}, open_try,
     {millis(next_due)}, next_try, {millis(retry_at)}, {millis(first_seen)}, {millis(seen_at)},
     {millis(last_start)}, {millis(last_end)}, {millis(last_success)}, {millis(last_success_due)},
-    last_exit, last_error, errors, runs";
+    last_exit, last_error, errors, runs, open_host, {millis(unheld_at)}";
 /// What [`job_run`] reads.
 const RUN_COLUMNS: &str = "job, {millis(due_at)}, try, triggered_by, epoch, host, pid,
     {millis(started_at)}, {millis(ended_at)}, outcome, exit_status, exit_signal, output, reason,
@@ -36,24 +36,26 @@ SELECT EXISTS (SELECT 1 FROM onedrop_job WHERE name = ?1 AND value = ?2)
 /// What comes after it sees what was committed before it got the row.
 const REVISION: &str = "SELECT revision FROM onedrop_job WHERE name = ?1 {locked(onedrop_job)}";
 
-/// A run that has not ended.
+/// A run whose end is not known.
 const OPEN: &str = "
 SELECT id FROM onedrop_job_run
-WHERE job = ?1 AND due_at = ?2 AND try = ?3 AND ended_at IS NULL {locked(onedrop_job_run)}";
+WHERE job = ?1 AND due_at = ?2 AND try = ?3 AND (ended_at IS NULL OR outcome = 'crashed')
+{locked(onedrop_job_run)}";
 
 const INSERT: &str = "
 INSERT INTO onedrop_job (name, revision, value, schedule, paused_at, pause_note, last_paused_at,
     resumed_at, epoch, open_due, open_try, next_due, next_try, retry_at, first_seen, seen_at,
-    last_start, last_end, last_success, last_success_due, last_exit, last_error, errors, runs)
+    last_start, last_end, last_success, last_success_due, last_exit, last_error, errors, runs,
+    open_host, unheld_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-    ?21, ?22, ?23, ?24)";
+    ?21, ?22, ?23, ?24, ?25, ?26)";
 
 const UPDATE: &str = "
 UPDATE onedrop_job SET revision = ?2, value = ?3, schedule = ?4, paused_at = ?5, pause_note = ?6,
     last_paused_at = ?7, resumed_at = ?8, epoch = ?9, open_due = ?10, open_try = ?11,
     next_due = ?12, next_try = ?13, retry_at = ?14, first_seen = ?15, seen_at = ?16,
     last_start = ?17, last_end = ?18, last_success = ?19, last_success_due = ?20, last_exit = ?21,
-    last_error = ?22, errors = ?23, runs = ?24
+    last_error = ?22, errors = ?23, runs = ?24, open_host = ?25, unheld_at = ?26
 WHERE name = ?1";
 
 const END: &str = "
@@ -235,6 +237,8 @@ fn new_row<'a>(row: &'a JobRow, seen: Option<i64>, value: &'a [u8]) -> Sql<'a> {
         &row.last_error,
         row.errors,
         signed(row.runs),
+        &row.open_host,
+        row.unheld_at,
     )
 }
 
@@ -311,6 +315,8 @@ fn job_row(row: &impl SqlRow) -> Result<JobRow, LedgerError> {
         last_error: cells.text()?,
         errors: cells.number()?,
         runs: cells.number()?,
+        open_host: cells.text()?,
+        unheld_at: cells.time_if_any()?,
     })
 }
 

@@ -125,6 +125,8 @@ pub fn begin(
     let now = kept_time(now);
     if let JobStep::Run { due, try_no, trigger } = step {
         row.open = Some((due, try_no));
+        row.open_host = host.to_owned();
+        row.unheld_at = None;
         row.epoch = epoch;
         row.last_start = Some(now);
         row.runs += 1;
@@ -153,6 +155,68 @@ pub fn end(
 ) -> (JobRow, JobRun) {
     let now = kept_time(now);
     ended(job, row, run, how, now, now)
+}
+
+/// The rows where the end of a run comes to light that was called crashed meanwhile: a success
+/// counts, and no further try begins; one that has begun by then is the last.
+pub fn end_of_a_crashed(
+    job: &JobSettings,
+    row: &JobRow,
+    run: &JobRun,
+    how: &RunEnd,
+    ended_at: SystemTime,
+) -> (JobRow, JobRun) {
+    let ended_at = kept_time(ended_at);
+    let what = match (how.outcome, how.exit) {
+        (JobOutcome::Ok, _) => "ended 0".to_owned(),
+        (_, Some(status)) if how.reason.is_empty() => format!("exit status {status}"),
+        _ => how.reason.clone(),
+    };
+    let run = with_end(
+        run,
+        &RunEnd { reason: format!("{what}, after it was taken"), ..how.clone() },
+        ended_at,
+    );
+    let mut row = row.clone();
+    let is_pending = row.next_due == Some(run.due);
+    let is_last = is_pending || row.last_start == Some(run.started_at);
+    match how.outcome == JobOutcome::Ok {
+        true if is_last => {
+            let last_success = row.last_success;
+            set_success(&mut row, run.due, ended_at);
+            row.last_success = row.last_success.max(last_success);
+        }
+        true => {
+            row.last_success = row.last_success.max(Some(ended_at));
+            row.last_success_due = row.last_success_due.max(Some(run.due));
+        }
+        false => {}
+    }
+    if row.last_start == Some(run.started_at) {
+        row.last_exit = how.exit.or(how.signal.map(|signal| 128 + signal));
+        if how.outcome != JobOutcome::Ok {
+            row.last_error.clone_from(&run.reason);
+        }
+    }
+    if is_pending && how.outcome == JobOutcome::Ok {
+        set_done(job, &mut row, run.due);
+    }
+    (row, run)
+}
+
+/// When a run that is on record as open, and whose lock is free, may be called crashed. On its own
+/// host at once: that keeps each end until the ledger has it, and none is left. On others
+/// `settle` after one of them first found it so: the ledger may have been away until then.
+pub fn crashed_at(row: &JobRow, host: &str, settle: Duration, now: SystemTime) -> SystemTime {
+    match row.open_host == host {
+        true => now,
+        false => row.unheld_at.unwrap_or(now) + settle,
+    }
+}
+
+/// The row of a job whose open run was found without its lock.
+pub fn unheld(row: &JobRow, now: SystemTime) -> JobRow {
+    JobRow { unheld_at: row.unheld_at.or(Some(kept_time(now))), ..row.clone() }
 }
 
 /// For when the ledger refuses a plan, although the row is unchanged: some of it is on record
@@ -405,16 +469,10 @@ fn ended(
     wait_from: SystemTime,
 ) -> (JobRow, JobRun) {
     let mut row = row.clone();
-    let run = JobRun {
-        ended_at: Some(now),
-        outcome: Some(how.outcome),
-        exit: how.exit,
-        signal: how.signal,
-        output: how.output.clone(),
-        reason: how.reason.clone(),
-        ..run.clone()
-    };
+    let run = with_end(run, how, now);
     row.open = None;
+    row.open_host = String::new();
+    row.unheld_at = None;
     row.last_end = Some(now);
     row.last_exit = how.exit.or(how.signal.map(|signal| 128 + signal));
     let has_succeeded = how.outcome == JobOutcome::Ok;
@@ -441,6 +499,19 @@ fn ended(
         }
     }
     (row, run)
+}
+
+/// The run with its end.
+pub fn with_end(run: &JobRun, how: &RunEnd, ended_at: SystemTime) -> JobRun {
+    JobRun {
+        ended_at: Some(ended_at),
+        outcome: Some(how.outcome),
+        exit: how.exit,
+        signal: how.signal,
+        output: how.output.clone(),
+        reason: how.reason.clone(),
+        ..run.clone()
+    }
 }
 
 fn set_success(row: &mut JobRow, due: SystemTime, now: SystemTime) {

@@ -4,7 +4,7 @@
 //! Reliance: the lock lets one process do this at a time; the row's revision and the run's epoch
 //! stop one that has lost it unnoticed. A crash leaves the run open on record: whoever has the lock
 //! next settles it as crashed. What a command of an administrator changes in the row meanwhile
-//! stays.
+//! stays. The end is on this host's disk before it goes to the ledger, and until the ledger has it.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::stat::Mode;
 
+use super::ends::{self, KeptEnds, Told};
 use super::plan::{self, JobStep, LockSight, RunEnd};
 use super::{lock_name, refused, rfc_3339};
 use crate::jobs::JobSettings;
@@ -23,7 +24,7 @@ use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::exit::{self, LockEnding};
 use onedrop_core::ledger::{
     JobChange, JobLedger, JobOutcome, JobRow, JobRun, JobsOnRecord, LedgerError, LockClaim,
-    LockHolder, Locks, RandomValue,
+    LockHolder, Locks, RandomValue, kept_time,
 };
 
 /// How long a job's lock outlives a host that is gone.
@@ -46,6 +47,9 @@ pub struct JobRequest {
     pub umask: Mode,
     /// This host's name.
     pub host: String,
+    pub ends: KeptEnds,
+    /// How long the end of another host's run is waited for.
+    pub settle: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +129,8 @@ struct BegunRun {
     row: JobRow,
     run: JobRun,
     clock: LedgerClock,
+    /// It has ended then; its end is kept, if the disk takes it.
+    ended_at: Option<SystemTime>,
 }
 
 /// A change, which the ledger may have made already although its answer was lost.
@@ -161,6 +167,8 @@ struct JobRecord {
 
 impl RunRecord for JobRecord {
     fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError> {
+        let JobRequest { ends, all, job, .. } = &self.request;
+        ends.tell(&*self.ledger, all, Some(&job.name), until)?;
         // The revision that the ledger has not let us change.
         let mut refused_at = None;
         for _ in 0..READS {
@@ -186,24 +194,51 @@ impl RunRecord for JobRecord {
         until: Instant,
     ) -> Result<EndRecord, LedgerError> {
         let how = run_end(end, &self.request.host);
+        let Some(ended) = self.keep(&how) else { return Ok(EndRecord::NoRecord) };
+        let recorded = self.put_on_record(claim, &end.ending, &how, &ended, until)?;
+        self.request.ends.forget(&ended);
+        Ok(recorded)
+    }
+}
+
+impl JobRecord {
+    /// Keeps how the run ended, the first time; returns the run with its end.
+    fn keep(&mut self, how: &RunEnd) -> Option<JobRun> {
+        let begun = self.begun.as_mut()?;
+        let is_first = begun.ended_at.is_none();
+        let ended_at = *begun.ended_at.get_or_insert_with(|| kept_time(begun.clock.now()));
+        let ended = plan::with_end(&begun.run, how, ended_at);
+        if is_first && let Err(error) = self.request.ends.keep(&ended) {
+            let (job, folder) = (&ended.job, self.request.ends.folder().display());
+            tracing::warn!(%error, "how job {job} ended is kept nowhere but here: {folder}");
+        }
+        Some(ended)
+    }
+
+    fn put_on_record(
+        &mut self,
+        claim: &LockClaim,
+        ending: &LockEnding,
+        how: &RunEnd,
+        ended: &JobRun,
+        until: Instant,
+    ) -> Result<EndRecord, LedgerError> {
         // The row that this process wrote last: mostly it is unchanged since.
         let mut row = self.begun.as_ref().map(|begun| begun.row.clone());
         for _ in 0..READS {
-            let Some(BegunRun { run, clock, .. }) = &self.begun else {
-                return Ok(EndRecord::NoRecord);
-            };
             let change = match self.pending.take() {
                 Some(change) => change,
                 None => {
                     let row = match row.take() {
                         Some(row) => row,
-                        None => match self.own_row(claim, run, until)? {
+                        None => match self.own_row(claim, ended, until)? {
                             Some(row) => row,
-                            None => return Ok(EndRecord::Refused),
+                            None => return self.put_late_on_record(ended, until),
                         },
                     };
-                    let job = &self.request.job;
-                    let (row, run) = plan::end(job, &row, run, &how, clock.now());
+                    let (job, ended_at) =
+                        (&self.request.job, ended.ended_at.unwrap_or(ended.started_at));
+                    let (row, run) = plan::end(job, &row, ended, how, ended_at);
                     let (seen, value, added) =
                         (Some(row.revision), RandomValue::default(), Vec::new());
                     let (ended, then) = (Some(run), Then::Ended);
@@ -212,15 +247,21 @@ impl RunRecord for JobRecord {
             };
             if let (change, true) = self.make(change, until)? {
                 let due = change.ended.as_ref().map(|run| run.due);
-                tell_of(&change.row, due, &end.ending);
+                tell_of(&change.row, due, ending);
                 return Ok(EndRecord::Done);
             }
         }
         Err(LedgerError::Contended)
     }
-}
 
-impl JobRecord {
+    fn put_late_on_record(&self, ended: &JobRun, until: Instant) -> Result<EndRecord, LedgerError> {
+        Ok(match ends::tell(&*self.ledger, &self.request.job, ended, until)? {
+            Told::OnRecord => EndRecord::Done,
+            Told::Late => EndRecord::Late,
+            Told::Unknown => EndRecord::Refused,
+        })
+    }
+
     /// Makes a change; true: it is made. Where that is not known the change is pending.
     fn make(
         &mut self,
@@ -249,7 +290,13 @@ impl JobRecord {
         let JobRequest { job, all, host, why, .. } = &self.request;
         let JobsOnRecord { now, jobs: rows } = self.ledger.jobs(until)?;
         let clock = LedgerClock::new(now);
-        let seen = rows.iter().find(|row| row.name == job.name).map(|row| row.revision);
+        let row = rows.iter().find(|row| row.name == job.name);
+        let seen = row.map(|row| row.revision);
+        if let Some(row) = row.filter(|row| row.open.is_some() && *why == RunWhy::IfDue)
+            && let Some(decision) = self.wait_for_the_end(row, now)
+        {
+            return Ok(decision);
+        }
         let planned = match why {
             RunWhy::IfDue => Ok(plan::plan(job, &rows, all, now, LockSight::Ours)),
             RunWhy::Forced(due) => {
@@ -287,6 +334,28 @@ impl JobRecord {
         })
     }
 
+    /// Of a run that began on another host, and whose lock is ours now: its end may still come.
+    fn wait_for_the_end(&self, row: &JobRow, now: SystemTime) -> Option<Decision> {
+        let JobRequest { host, settle, .. } = &self.request;
+        let crashed_at = plan::crashed_at(row, host, *settle, now);
+        if crashed_at <= now {
+            return None;
+        }
+        let (where_to, at) = (&row.open_host, rfc_3339(crashed_at));
+        let why = format!("{}: its end is waited for, from {where_to}, until {at}", row.name);
+        if row.unheld_at.is_some() {
+            return Some(Decision::NoChange(Begun::NothingToDo(why)));
+        }
+        Some(Decision::Change(Box::new(PendingChange {
+            seen: Some(row.revision),
+            value: RandomValue::default(),
+            row: plan::unheld(row, now),
+            added: Vec::new(),
+            ended: None,
+            then: Then::NothingToDo(why),
+        })))
+    }
+
     /// How many tries for a due time are on record.
     fn tries(&self, due: SystemTime, until: Instant) -> Result<u32, LedgerError> {
         self.ledger.last_try(&self.request.job.name, due, until)
@@ -300,7 +369,7 @@ impl JobRecord {
                 tracing::info!("job {job} begins: due {due}, try {try_no}, {}", run.trigger);
                 let variables = variables(&run, &row);
                 let row = JobRow { revision: seen.unwrap_or(0) + 1, ..row };
-                self.begun = Some(BegunRun { row, run, clock });
+                self.begun = Some(BegunRun { row, run, clock, ended_at: None });
                 Begun::Run(variables)
             }
             (Then::NothingToDo(why), _) => Begun::NothingToDo(why),

@@ -1,6 +1,7 @@
 //! What the configuration says of jobs. Values only; defaults, checks and rules between them are
 //! the configuration's.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -17,6 +18,10 @@ pub struct JobsSettings {
     pub timezone: String,
     /// Days that runs and skips stay on record.
     pub keep_runs_days: u64,
+    /// The folder where this host keeps ends of runs that the ledger does not have yet.
+    pub state_dir: PathBuf,
+    /// How long the end of another host's run is waited for, once its lock is found free.
+    pub settle_secs: u64,
     /// `[jobs.NAME]`: each after those that it depends on, else by name.
     #[serde(skip)]
     pub jobs: Vec<JobSettings>,

@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use super::own_program::OwnProgram;
 use super::plan::{self, JobPlan, JobStep, LockSight};
-use super::{held_job, refused};
+use super::{KeptEnds, held_job, refused};
 use crate::jobs::{JobSettings, JobsSettings};
 use onedrop_core::exit::RunStatus;
 use onedrop_core::ledger::{JobChange, JobLedger, JobRow, JobsOnRecord, LedgerError, RandomValue};
@@ -65,6 +65,8 @@ pub fn tick(
 ) -> Result<TickEnd, String> {
     let signals = Signals::catch().map_err(|error| format!("cannot start: {error}"))?;
     let mut tick = Tick {
+        ends: KeptEnds::new(&settings.state_dir),
+        host: host_name(),
         settings,
         ledger,
         program,
@@ -161,6 +163,9 @@ struct JobProcess {
 
 struct Tick<'a> {
     settings: JobsSettings,
+    ends: KeptEnds,
+    /// This host's name.
+    host: String,
     ledger: &'a dyn JobLedger,
     program: OwnProgram,
     runs: Vec<JobProcess>,
@@ -183,6 +188,8 @@ impl Tick<'_> {
         if self.settings.jobs.is_empty() {
             return Ok(MINUTE);
         }
+        // Before anything is taken for crashed.
+        self.ends.tell(self.ledger, &self.settings.jobs, None, until)?;
         let JobsOnRecord { now, jobs: mut rows } = self.ledger.jobs(until)?;
         self.compare_clocks(now);
         let locked = self.locked(&rows, until)?;
@@ -201,7 +208,21 @@ impl Tick<'_> {
             match plan.step {
                 JobStep::Open if locked.contains(&job.name) => {}
                 // Its process is gone; whoever has the lock settles that.
-                JobStep::Open | JobStep::Run { .. } => self.start(&job.name, revision),
+                JobStep::Open => {
+                    let settle = Duration::from_secs(self.settings.settle_secs);
+                    let crashed_at = plan::crashed_at(&plan.row, &self.host, settle, now);
+                    match crashed_at.duration_since(now) {
+                        Ok(left) if !left.is_zero() => {
+                            wait = wait.min(left);
+                            let row = plan::unheld(&plan.row, now);
+                            let changed = row != plan.row;
+                            let plan = JobPlan { row, changed, ..plan };
+                            self.note(job, plan, revision, &mut rows, until)?;
+                        }
+                        _ => self.start(&job.name, revision),
+                    }
+                }
+                JobStep::Run { .. } => self.start(&job.name, revision),
                 JobStep::NotBefore(time) => {
                     wait = wait.min(time.duration_since(now).unwrap_or_default());
                     self.note(job, plan, revision, &mut rows, until)?;
@@ -327,7 +348,7 @@ impl Tick<'_> {
         }
         self.said = Some(Instant::now());
         let until = Instant::now() + CALLS;
-        if let Err(error) = self.ledger.note_host(&host_name(), env!("CARGO_PKG_VERSION"), until) {
+        if let Err(error) = self.ledger.note_host(&self.host, env!("CARGO_PKG_VERSION"), until) {
             tracing::warn!(%error, "that this host is there could not be put on record");
         }
     }
@@ -340,6 +361,7 @@ impl Tick<'_> {
         self.pruned = Some(Instant::now());
         let kept =
             DAY.saturating_mul(u32::try_from(self.settings.keep_runs_days).unwrap_or(u32::MAX));
+        self.ends.forget_old(kept);
         let until = Instant::now() + CALLS;
         for _ in 0..PRUNINGS {
             match self.ledger.prune_job_runs(kept, PRUNED, until) {

@@ -53,7 +53,9 @@ pub enum EndRecord {
     NoRecord,
     /// The end is on record.
     Done,
-    /// The run counted as ended already: another has taken it over.
+    /// The run counted as ended already: another has taken it over. Its end is on record now.
+    Late,
+    /// The run is not on record any more.
     Refused,
 }
 

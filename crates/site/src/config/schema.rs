@@ -129,6 +129,8 @@ pub(super) const KEYS: &[Key] = &[
     key("jobs.run_in", "timer", Choice(&["timer", "server"])),
     key("jobs.timezone", "UTC", Text(time_zone)),
     key("jobs.keep_runs_days", "90", Count(1..=3650)),
+    key("jobs.state_dir", "/var/lib/onedrop/jobs", Text(absolute)),
+    key("jobs.settle_secs", "90", Count(0..=DAY)),
 ];
 
 pub(super) const fn key(full: &'static str, default: &'static str, kind: Kind) -> Key {

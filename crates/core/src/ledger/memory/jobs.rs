@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::MemoryLedger;
 use super::rows::{Rows, RunRow};
-use crate::ledger::jobs::{JobChange, JobRow, JobRun, Jobs, JobsOnRecord, kept_time};
+use crate::ledger::jobs::{JobChange, JobOutcome, JobRow, JobRun, Jobs, JobsOnRecord, kept_time};
 use crate::ledger::{LedgerError, RandomValue};
 
 impl RunRow {
@@ -27,7 +27,8 @@ impl Rows {
         if self.jobs.get(name).map(|(row, _)| row.revision) != seen {
             return false;
         }
-        let is_open = |row: &RunRow, run| row.is(run) && row.run.ended_at.is_none();
+        let may_end = |row: &RunRow| matches!(row.run.outcome, None | Some(JobOutcome::Crashed));
+        let is_open = |row: &RunRow, run| row.is(run) && may_end(row);
         let at = ended.as_ref().map(|run| self.job_runs.iter().position(|row| is_open(row, run)));
         if at == Some(None) {
             return false;

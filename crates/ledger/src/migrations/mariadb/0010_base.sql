@@ -277,7 +277,10 @@ CREATE TABLE IF NOT EXISTS onedrop_job (
     last_exit        BIGINT COMMENT 'exit status; 128 + n: ended by signal n',
     last_error       TEXT NOT NULL,
     errors           BIGINT NOT NULL COMMENT 'failures since the last success',
-    runs             BIGINT NOT NULL
+    runs             BIGINT NOT NULL,
+    open_host        TEXT NOT NULL DEFAULT ''
+        COMMENT 'host of the run that has begun and not ended',
+    unheld_at        DATETIME(3) COMMENT 'when a tick first found the open run without its lock'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'jobs (onedrop jobs): their state';
 

@@ -618,7 +618,9 @@ CREATE TABLE onedrop_job (
     last_exit        bigint,
     last_error       text NOT NULL DEFAULT '',
     errors           bigint NOT NULL DEFAULT 0,
-    runs             bigint NOT NULL DEFAULT 0
+    runs             bigint NOT NULL DEFAULT 0,
+    open_host        text NOT NULL DEFAULT '',
+    unheld_at        timestamptz
 );
 
 COMMENT ON TABLE onedrop_job IS 'a job that a configuration has or had';
@@ -636,6 +638,8 @@ COMMENT ON COLUMN onedrop_job.seen_at IS 'when a configuration last had it, to t
 COMMENT ON COLUMN onedrop_job.last_success_due IS 'newest due time that it has succeeded for';
 COMMENT ON COLUMN onedrop_job.last_exit IS 'exit status; 128 + n: ended by signal n';
 COMMENT ON COLUMN onedrop_job.errors IS 'failures since the last success';
+COMMENT ON COLUMN onedrop_job.open_host IS 'host of the run that has begun and not ended';
+COMMENT ON COLUMN onedrop_job.unheld_at IS 'when a tick first found the open run without its lock';
 
 CREATE TABLE onedrop_job_run (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

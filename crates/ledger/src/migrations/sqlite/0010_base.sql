@@ -254,7 +254,9 @@ CREATE TABLE onedrop_job (
     last_exit        INTEGER,                       -- exit status; 128 + n: ended by signal n
     last_error       TEXT NOT NULL,
     errors           INTEGER NOT NULL,              -- failures since the last success
-    runs             INTEGER NOT NULL
+    runs             INTEGER NOT NULL,
+    open_host        TEXT NOT NULL DEFAULT '',      -- host of the run that has begun and not ended
+    unheld_at        REAL                           -- when a tick first found the open run without its lock
 ) WITHOUT ROWID;
 
 CREATE TABLE onedrop_job_run (

@@ -82,12 +82,16 @@ impl Wrapper<'_> {
                 }
                 return ending;
             }
-            Ok(EndRecord::Refused) => "was taken over by another while the command ran; \
-                how this run ended is not on record"
-                .to_owned(),
+            Ok(EndRecord::Late) => format!(
+                "was taken over by another while the command ran; how this run ended ({ending}) is \
+                 on record"
+            ),
+            Ok(EndRecord::Refused) => {
+                "and this run are not on record any more; nor is how it ended".to_owned()
+            }
             Err(error) => format!(
-                "lasted no longer than the ledger's failure: how this run ended \
-                 ({ending}) is not on record: {error}"
+                "lasted no longer than the ledger's failure: how this run ended ({ending}) is not \
+                 on record yet: {error}"
             ),
         };
         LockEnding::Lost(format!("{name} {why}"))
