@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::host::{Host, free_net, servers};
-use crate::support::site::Site;
+use crate::support::site::{Site, settle_kept};
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
 const HOSTS: usize = 4;
@@ -246,15 +246,17 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
         }
     });
     let counts = counts.into_inner().expect("counts");
-    let copies = tally(&site, &mails);
     let sql = |sql: &str| site.postgres.psql(sql);
+    let config = site.config("settle", SETTINGS);
+    let kept = settle_kept(&config, None, |asked| Some(sql(asked))).expect("settled");
+    let copies = tally(&site, &mails);
     let found = sql("SELECT count(*) FROM onedrop_copy WHERE found_by_look");
     let again = sql("SELECT count(*) FROM onedrop_copy WHERE epoch > 1");
     writeln!(
         std::io::stderr(),
         "four hosts: seed {seed}; {MESSAGES} messages, {deliveries} deliveries on {HOSTS} hosts in \
          {} tries ({} killed, {} deferred); {copies} copies, {again} of them leased more than \
-         once, {found} found by the look; {:.0} s and {:.0} s to set up",
+         once, {found} found by the look, {kept} for Sent kept and settled; {:.0} s and {:.0} s to set up",
         counts.tries,
         counts.killed,
         counts.deferred,
