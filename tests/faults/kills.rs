@@ -82,6 +82,8 @@ const SAMPLE: usize = 8;
 /// machine a deadline may end one, which is no recording.
 const RECORDINGS: usize = 3;
 const RECORDINGS_BEGUN: usize = 20;
+/// How often a point is tried that was not reached.
+const TRIES_OF_A_POINT: usize = 4;
 
 #[derive(Debug, Clone)]
 struct Point {
@@ -314,11 +316,14 @@ fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
                     let id = format!("k{n}");
                     let kill =
                         |id: &str| kill_and_run_again(settings[point.setting], &root, id, point);
-                    // An answer comes in one piece or in several, so a call may not come at all.
-                    let ended = match kill(&id) {
-                        Ok(tally) if tally.not_reached > 0 => kill(&format!("{id}b")),
-                        ended => ended,
-                    };
+                    // An answer comes in one piece or in several, the more so on a busy machine, so
+                    // a call may not come at all.
+                    let mut ended = kill(&id);
+                    for again in 1..TRIES_OF_A_POINT {
+                        if ended.as_ref().is_ok_and(|tally| tally.not_reached > 0) {
+                            ended = kill(&format!("{id}x{again}"));
+                        }
+                    }
                     match ended {
                         Ok(tally) => tallies.lock().expect("tallies")[point.setting].add(tally),
                         Err(why) => {
