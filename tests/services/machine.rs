@@ -42,7 +42,9 @@ if [ "$from" = / ]; then
         etc/systemd/system/postfix* usr/bin/onedrop usr/lib/*.d/onedrop.conf \
         usr/lib/systemd/system/*onedrop* usr/lib/systemd/system/postfix*.d \
         etc/postfix/main.cf etc/postfix/master.cf etc/dovecot/local.conf etc/dovecot/conf.d \
-        var/log/mail.log var/lib/dpkg/info/onedrop.*
+        var/log/mail.log var/lib/dpkg/info/onedrop.* var/lib/dpkg/updates
+    # Another folder than the host's, whose dpkg may be at work: an apt that sees its notes refuses.
+    mkdir var/lib/dpkg/updates
     # As Debian has them.
     cp -r usr/share/dovecot/conf.d usr/share/dovecot/dovecot.conf etc/dovecot/
     for queue in active bounce defer deferred hold incoming maildrop; do
