@@ -120,8 +120,8 @@ fn fill_postgres(postgres: &Postgres, from: u32, to: u32) {
                 '{STRANGER}', n::text, 100
          FROM generate_series({from}, {to} - 1) n;
          INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-                                   prior_doubt, placed_at, uid_validity, uid)
-         SELECT id, 'imap', 'INBOX', false, 1, 'fill:1', false, false, now(), 1, id
+                                   prior_doubt, placed_at, receipt_kind, receipt)
+         SELECT id, 'imap', 'INBOX', false, 1, 'fill:1', false, false, now(), 'uid', '1/' || id
          FROM onedrop_message
          WHERE NOT EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = onedrop_message.id);
          INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, outcome)
@@ -147,8 +147,9 @@ fn fill_sqlite(ledger: &Path, from: u32, to: u32) {
                  SELECT randomblob(32), randomblob(32), CAST('fill.' || n AS BLOB), '{STRANGER}',
                         n, 100, 0 FROM n;
              INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-                                       prior_doubt, placed_at, file_name)
-                 SELECT id, 'maildir', 'INBOX', 0, 1, 'fill:1', 0, 0, 1, 'fill' FROM onedrop_message
+                                       prior_doubt, placed_at, receipt_kind, receipt)
+                 SELECT id, 'maildir', 'INBOX', 0, 1, 'fill:1', 0, 0, 1, 'name', 'fill'
+                 FROM onedrop_message
                  WHERE NOT EXISTS
                      (SELECT 1 FROM onedrop_copy c WHERE c.message_id = onedrop_message.id);
              INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at,

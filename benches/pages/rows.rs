@@ -274,8 +274,8 @@ impl Month {
             ("prior_doubt", false.into()),
             ("placed_at", if is_placed { Cell::Time(came + 0.03) } else { Cell::Null }),
             ("placed_epoch", epoch.into()),
-            ("uid_validity", is_placed.then_some(1_700_000_000).into()),
-            ("uid", is_placed.then_some(number % 100_000 + 1).into()),
+            ("receipt_kind", is_placed.then_some("uid").into()),
+            ("receipt", is_placed.then(|| format!("1700000000/{}", number % 100_000 + 1)).into()),
             ("due_at", if stands == Stands::Due { Cell::Time(came + 600.0) } else { Cell::Null }),
         ];
         if self.engine == Engine::Sqlite {

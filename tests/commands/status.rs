@@ -195,8 +195,8 @@ fn all_wrong(admin: &Admin) {
              UPDATE onedrop_ledger SET remembers_since = {old}, purged_at = NULL;
              UPDATE onedrop_message SET recorded_at = {old};
              INSERT OR REPLACE INTO onedrop_unsettled SELECT id, 0 FROM onedrop_copy;
-             UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, epoch = 2,
-                 leased_until = 1, lease_ms = 1000;
+             UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                 in_doubt = 1, epoch = 2, leased_until = 1, lease_ms = 1000;
              UPDATE onedrop_copy SET in_doubt = 0, leased_until = NULL WHERE shared;
              INSERT INTO onedrop_kept SELECT id, 'full', {old}, x'' FROM onedrop_message;",
             old = now - 5 * 86_400,
@@ -304,8 +304,8 @@ fn more_than_a_hundredth_deferred_wants_attention_but_for_full_mailboxes_and_oth
 #[test]
 fn a_doubt_of_the_last_hour_is_left_to_the_next_try() {
     let admin = Admin::new();
-    let doubt = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
-                     placed_epoch = 0, leased_until = NULL;";
+    let doubt = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                     in_doubt = 1, placed_epoch = 0, leased_until = NULL;";
     let (level, text) = line_after(&admin, doubt, "doubts");
     assert_eq!(level, "ok", "{text}");
     assert!(text.ends_with("; Postfix' next try looks"), "{text}");

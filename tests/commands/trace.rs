@@ -152,7 +152,7 @@ fn the_text_names_each_copys_state_and_local_times() {
          UPDATE onedrop_message SET recorded_at = {summer}, size_bytes = 12, subject = 'a' || \
          char(27) || '[2J';
          UPDATE onedrop_copy SET placed_at = {winter}, nul_replaced = 1, found_by_look = 1, \
-         uid_validity = 7, uid = 42, file_name = NULL;
+         receipt_kind = 'uid', receipt = '7/42';
          UPDATE onedrop_attempt SET started_at = {summer}, host = 'mx1', pid = 42, duration_ms = \
          5, sender = '', outcome = 'delivered', status = '2.0.0', reason = 'kept', \
          detail = 'stored account=scuba mailbox=INBOX; stored account=lisa';

@@ -84,7 +84,7 @@ fn a_copy_that_a_delivery_holds_is_counted_as_such() {
     let (site, config) = site();
     // Of another boot, a lease lasts its own length from this one's begin on.
     let held = "UPDATE onedrop_copy SET leased_until = 1, lease_boot = 'another', placed_at = NULL,
-                       lease_ms = 1000000000000, file_name = NULL WHERE account = 'bea'";
+                       lease_ms = 1000000000000 WHERE account = 'bea'";
     assert_eq!(site.sqlite().execute(held, []).expect("SQL"), 1);
     let output = run(&config, &["verify", "--all", "--account", "bea"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();

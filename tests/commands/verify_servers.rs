@@ -94,7 +94,8 @@ fn postgres_and_dovecot_agree_again() {
     // An equal Message-ID with other content is another message, whatever its date.
     append("fine", 0, "Subject: forged\n");
     let uid_of = |name: &str| -> String {
-        psql(&format!("SELECT uid FROM onedrop_copy WHERE {}", of(name))).trim().to_owned()
+        let uid = "split_part(receipt, '/', 2)";
+        psql(&format!("SELECT {uid} FROM onedrop_copy WHERE {}", of(name))).trim().to_owned()
     };
     for command in [
         "CREATE Kept".to_owned(),
@@ -109,7 +110,7 @@ fn postgres_and_dovecot_agree_again() {
         let answer = scuba.command(&command).expect("a command");
         assert!(answer.is_ok(), "{command}: {answer:?}");
     }
-    let forgotten = "placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true, \
+    let forgotten = "placed_at = NULL, receipt_kind = NULL, receipt = NULL, in_doubt = true, \
                      leased_until = clock_timestamp() - interval '1 second'";
     for name in ["doubt-copy", "doubt-none"] {
         psql(&format!("UPDATE onedrop_copy SET {forgotten} WHERE {}", of(name)));
@@ -238,7 +239,7 @@ fn sqlite_and_maildir_agree_again() {
     assert_eq!((code, findings.len()), (0, 0), "{said}");
     let ledger = site.sqlite();
     let name_of = |name: &str| -> String {
-        let sql = "SELECT file_name FROM onedrop_copy c JOIN onedrop_message m ON m.id = \
+        let sql = "SELECT receipt FROM onedrop_copy c JOIN onedrop_message m ON m.id = \
                    c.message_id WHERE CAST(m.message_id AS TEXT) = ?1";
         ledger.query_row(sql, [format!("<{name}@x>")], |row| row.get(0)).expect("a name")
     };
@@ -255,8 +256,8 @@ fn sqlite_and_maildir_agree_again() {
         .and_then(|file| file.set_modified(modified))
         .expect("a date");
     fs::remove_file(inbox.join("new").join(gone)).expect("removal");
-    let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
-                  leased_until = 1 WHERE message_id =
+    let forget = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                  in_doubt = 1, leased_until = 1 WHERE message_id =
                   (SELECT id FROM onedrop_message WHERE CAST(message_id AS TEXT) = '<doubt@x>')";
     assert_eq!(ledger.execute(forget, []).expect("SQL"), 1);
     // Two deliveries may have written it.

@@ -418,8 +418,8 @@ impl Rig<'_> {
                 let message = self.message();
                 ends(&deliver(config, &TO, &message), 0)?;
                 self.engine.sql(&format!(
-                    "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = true,
-                         leased_until = {} WHERE due_at IS NULL",
+                    "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                         in_doubt = true, leased_until = {} WHERE due_at IS NULL",
                     self.long_ago()
                 ));
                 ends(&deliver(config, &TO, &message), 0)?;

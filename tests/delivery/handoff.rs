@@ -23,7 +23,8 @@ fn to_doug(config: &Path, id: &str) -> (Option<i32>, String) {
 /// The row of Doug's copy: epoch, whether it is placed, and its receipt.
 fn row(site: &Site) -> String {
     site.postgres.psql(
-        "SELECT epoch || ' ' || (placed_at IS NOT NULL) || ' ' || coalesce(file_name, '-') FROM \
+        "SELECT epoch || ' ' || (placed_at IS NOT NULL) || ' ' || \
+         coalesce(receipt_kind || ':' || receipt, '-') FROM \
          onedrop_copy WHERE account = 'doug'",
     )
 }

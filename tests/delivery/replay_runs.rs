@@ -141,7 +141,8 @@ fn held_by_a_killed_one(secs: u32, sources: &TempRoot) -> (Site, PathBuf, String
     let file = sources.write("held.eml", from_ann("held")).display().to_string();
     told(&replay(&config, &[&file]), 0);
     site.postgres.psql(&format!(
-        "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = true,
+        "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+             in_doubt = true,
              leased_until = clock_timestamp() + interval '{secs} seconds', owner = 'another'"
     ));
     (site, config, file)

@@ -588,8 +588,8 @@ fn a_copy_found_in_a_maildir_is_on_disk_before_it_is_on_record() {
     };
     run();
     let ledger = site.sqlite();
-    let in_doubt = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, leased_until = \
-                    NULL, in_doubt = 1";
+    let in_doubt = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL, \
+                    leased_until = NULL, in_doubt = 1";
     assert_eq!(ledger.execute(in_doubt, []).expect("update"), 1);
     drop(ledger);
     let said = run();

@@ -61,9 +61,9 @@ pub fn a_joined_lease_keeps_its_epoch_and_is_in_doubt(rig: &dyn Rig) {
     let claim = claimed(&again[0]);
     let turn = b.turn(&claim, &copy_key(&mail, &inbox()));
     assert_eq!(turn, OURS_IN_DOUBT);
-    assert_eq!(turn.confirm(&claim, &Receipt::Name("n".to_owned())), Confirmed::Recorded);
+    assert_eq!(turn.confirm(&claim, &Receipt::name("n")), Confirmed::Recorded);
     let placed = a.try_record(&mail, &[inbox()], JOIN).expect("record").copies;
-    assert_eq!(placed, [CopyState::Placed(Receipt::Name("n".to_owned()))]);
+    assert_eq!(placed, [CopyState::Placed(Receipt::name("n"))]);
 }
 
 pub fn a_delivery_that_was_joined_learns_of_the_doubt_in_its_turn(rig: &dyn Rig) {

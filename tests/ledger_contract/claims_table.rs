@@ -132,7 +132,7 @@ fn former_value() -> RandomValue {
 }
 
 fn name() -> Receipt {
-    Receipt::Name("name".to_owned())
+    Receipt::name("name")
 }
 
 /// Every state that a message's row and its copy's are found in. A lease, if any, is the second.
@@ -164,7 +164,7 @@ fn states() -> Vec<(MessageState, Option<Row>)> {
                 states.push((message, Some(Row { due_in, kept, ..shared.clone() })));
             }
         }
-        for receipt in [uid(7), name(), Receipt::Unnamed] {
+        for receipt in [uid(7), name(), Receipt::UNNAMED] {
             let shared = prior_doubt;
             let due_in = due_in.filter(|_| shared);
             let receipt = Some(receipt);
@@ -188,7 +188,7 @@ fn asks(message: MessageState, row: Option<&Row>) -> Vec<Ask> {
     for named in named {
         asks.push(Ask::Turn(*named));
         asks.push(Ask::Release(*named));
-        for receipt in [uid(7), uid(8), name(), Receipt::Unnamed] {
+        for receipt in [uid(7), uid(8), name(), Receipt::UNNAMED] {
             asks.push(Ask::Confirm(*named, receipt));
         }
     }
@@ -612,8 +612,8 @@ fn put(sql: &impl CellSql, cells: &[Cell]) {
         let columns = "id, id_hash, digest, sender, size_bytes, looks_back, recorded_at";
         insert("onedrop_message", columns, &messages);
         let columns = "id, message_id, account, mailbox, value, shared, epoch, owner, lease_value,
-            lease_ms, leased_until, in_doubt, prior_doubt, looks_back, placed_at, uid_validity, uid,
-            file_name, placed_epoch, due_at, settled_at";
+            lease_ms, leased_until, in_doubt, prior_doubt, looks_back, placed_at, receipt_kind,
+            receipt, placed_epoch, due_at, settled_at";
         insert("onedrop_copy", columns, &copies);
         insert("onedrop_unsettled", "copy_id, look_at", &looks);
         if !kept.is_empty() {
@@ -625,9 +625,8 @@ fn put(sql: &impl CellSql, cells: &[Cell]) {
 fn copy(sql: &impl CellSql, number: i64, row: &Row) -> String {
     let (account, mailbox) = MAILBOX;
     let receipt = match row.receipt.as_ref() {
-        Some(Receipt::Uid { validity, uid }) => format!("{validity}, {uid}, NULL"),
-        Some(Receipt::Name(name)) => format!("NULL, NULL, '{name}'"),
-        _ => "NULL, NULL, NULL".to_owned(),
+        Some(receipt) => format!("'{}', '{}'", receipt.kind(), receipt.text()),
+        None => "NULL, NULL".to_owned(),
     };
     let end = |lease: Lease| match lease.left.is_zero() {
         // Long ago.
@@ -655,8 +654,8 @@ fn copy(sql: &impl CellSql, number: i64, row: &Row) -> String {
 fn on_record(sql: &impl CellSql) -> BTreeMap<i64, (i64, RuledCopy)> {
     let query = format!(
         "SELECT c.message_id, c.id, {}, {}, {}, {}, {}, {}, c.epoch, c.lease_ms,
-             COALESCE(c.placed_epoch, 0), c.placed_at IS NOT NULL, c.uid_validity, c.uid,
-             c.file_name, c.shared, c.in_doubt, c.prior_doubt, c.looks_back,
+             COALESCE(c.placed_epoch, 0), c.placed_at IS NOT NULL, c.receipt_kind,
+             COALESCE(c.receipt, ''), c.shared, c.in_doubt, c.prior_doubt, c.looks_back,
              c.settled_at IS NOT NULL,
              EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id),
              c.nul_replaced, c.wrapped, c.found_by_look
@@ -680,32 +679,25 @@ fn read(row: &[String]) -> (i64, (i64, RuledCopy)) {
         text(at).map(|hex| RandomValue::from(std::array::from_fn(|n| byte(2 * n)(hex))))
     };
     let time = |at| number(at).map(|left| secs(u64::try_from(left).unwrap_or(0)));
-    let unsigned = |number: i64| u32::try_from(number).expect("a number of 32 bits");
-    let receipt = match (number(12), number(13), text(14)) {
-        (Some(validity), Some(uid), None) => {
-            Receipt::Uid { validity: unsigned(validity), uid: unsigned(uid) }
-        }
-        (None, None, Some(name)) => Receipt::Name(name.to_owned()),
-        _ => Receipt::Unnamed,
-    };
+    let receipt = text(12).map(|kind| Receipt::new(kind.to_owned(), row[13].as_str()));
     let lease_ms = number(9).and_then(|length| u64::try_from(length).ok()).expect("a length");
     let length = Duration::from_millis(lease_ms);
     let lease = time(4).map(|left| Lease { by: value(3), length, left });
     let ruled = Row {
         value: value(2).expect("a value"),
         epoch: number(8).expect("an epoch"),
-        shared: flag(15),
+        shared: flag(14),
         lease,
-        in_doubt: flag(16),
-        prior_doubt: flag(17),
-        looks_back: flag(18),
-        receipt: flag(11).then_some(receipt),
+        in_doubt: flag(15),
+        prior_doubt: flag(16),
+        looks_back: flag(17),
+        receipt: receipt.filter(|_| flag(11)),
         placed_epoch: number(10).expect("an epoch"),
-        settled: flag(19),
+        settled: flag(18),
         due_in: time(5),
-        kept: flag(20),
+        kept: flag(19),
     };
-    let facts = [flag(21), flag(22), flag(23)];
+    let facts = [flag(20), flag(21), flag(22)];
     let copy = number(1).expect("a number");
     let message = number(0).expect("a number");
     (message, (copy, RuledCopy { row: ruled, look_in: time(6), facts }))

@@ -419,7 +419,7 @@ pub fn copy_key(mail: &Message, destination: &Destination) -> Hash {
 }
 
 pub fn uid(uid: u32) -> Receipt {
-    Receipt::Uid { validity: 1_700_000_000, uid }
+    Receipt::uid(1_700_000_000, uid)
 }
 
 /// A message's entry, of one byte.

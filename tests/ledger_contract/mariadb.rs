@@ -320,7 +320,8 @@ fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
     for claim in &claims {
         assert_eq!(host.confirm(claim, &uid(claim.copy as u32)), Confirmed::Recorded);
     }
-    let placed = "SELECT GROUP_CONCAT(account, '/', mailbox, '/', uid = id ORDER BY id)
+    let placed = "SELECT GROUP_CONCAT(account, '/', mailbox, '/',
+                                      SUBSTRING_INDEX(receipt, '/', -1) = id ORDER BY id)
                   FROM onedrop_copy WHERE placed_at IS NOT NULL";
     assert_eq!(rig.mariadb.sql(placed), "doug/INBOX/1,lisa/Sent/1");
     rig.remember_since(SystemTime::now());

@@ -21,7 +21,7 @@ SELECT (jsonb_populate_record(m, jsonb_build_object('id', m.id + n,
 FROM onedrop_message m, generate_series(1, 20000) n;
 INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
 SELECT (jsonb_populate_record(c, jsonb_build_object('id', c.id + n, 'message_id', c.message_id + n,
-    'account', 'user' || n % 50, 'uid', n))).*
+    'account', 'user' || n % 50, 'receipt_kind', 'uid', 'receipt', '1/' || n))).*
 FROM onedrop_copy c, generate_series(1, 20000) n;
 INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, outcome)
 SELECT CASE WHEN n < 5000 THEN m.id + n END, m.id_hash,
@@ -78,7 +78,7 @@ fn verify_reads_the_window_by_indexes() {
     let begun = rig.postgres.whole_log().len();
     let before = host.0.receipt_before(
         claim.copy + 20_000,
-        &Destination::inbox("user7"),
+        (&Destination::inbox("user7"), "uid"),
         Duration::ZERO,
         soon(),
     );
@@ -244,9 +244,10 @@ SELECT m.id + seq, UNHEX(SHA2(seq, 256)), m.digest, m.message_id, m.sender, m.si
        UTC_TIMESTAMP() - INTERVAL (20000 - seq) * 90 SECOND
 FROM onedrop_message m, seq_1_to_20000 WHERE m.message_id LIKE '%model@%';
 INSERT INTO onedrop_copy (id, value, message_id, account, mailbox, shared, epoch, owner, in_doubt,
-                          prior_doubt, placed_at, placed_epoch, uid_validity, uid)
+                          prior_doubt, placed_at, placed_epoch, receipt_kind, receipt)
 SELECT c.id + seq, RANDOM_BYTES(16), c.message_id + seq, CONCAT('user', seq % 50), c.mailbox,
-       c.shared, c.epoch, c.owner, FALSE, FALSE, c.placed_at, 1, 1, seq
+       c.shared, c.epoch, c.owner, FALSE, FALSE, c.placed_at, 1, 'uid',
+       CONCAT('1/', seq)
 FROM onedrop_copy c, seq_1_to_20000 WHERE c.mailbox = 'INBOX';
 INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, started_at,
                              outcome)
@@ -288,7 +289,7 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
     assert_eq!(host.account_reached(&["ghost@x.example", "ghost@x"]), None);
     let before = host.0.receipt_before(
         claim.copy + 20_000,
-        &Destination::inbox("user7"),
+        (&Destination::inbox("user7"), "uid"),
         Duration::ZERO,
         soon(),
     );

@@ -354,7 +354,7 @@ pub fn an_account_has_a_placed_copy_from_its_first_receipt_on_until_it_is_forgot
         assert_eq!(host.has_placed_copy(account), is_placed, "{account:?}");
     }
     let shared = host.claim(&mail("third"), &sent());
-    assert_eq!(host.confirm(&shared, &Receipt::Unnamed), Confirmed::Recorded);
+    assert_eq!(host.confirm(&shared, &Receipt::UNNAMED), Confirmed::Recorded);
     assert!(host.has_placed_copy("lisa"), "a shared one, without a name");
     host.forget(ForgetWhat::Account("doug"), false);
     // Zoe's, of the same messages, stand as they did.

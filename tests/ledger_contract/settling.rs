@@ -198,9 +198,9 @@ pub fn a_copy_is_left_to_the_sender_where_it_is_as_it_was_read(rig: &dyn Rig) {
     let message = host.record(&mail("beside"), &[]).message;
     host.keep_until_due(message, &sent(), b"x", NOW);
     let claim = claimed(&host.claim_due(message, &sent()));
-    let ours = Receipt::Name("ours".to_owned());
+    let ours = Receipt::name("ours");
     host.confirm(&claim, &ours);
-    let theirs = Receipt::Name("theirs".to_owned());
+    let theirs = Receipt::name("theirs");
     assert!(!host.leave_to_sender(&claim, None, &theirs), "it is placed");
     assert!(!host.leave_to_sender(&claim, Some(&uid(9)), &theirs), "as another receipt");
     assert!(host.leave_to_sender(&claim, Some(&ours), &theirs));

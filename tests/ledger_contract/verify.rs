@@ -29,7 +29,7 @@ pub fn copies_to_verify_come_in_pages_by_account(rig: &dyn Rig) {
 pub fn the_latest_copies_are_those_placed_of_the_newest_rows(rig: &dyn Rig) {
     let host = Host::of(rig);
     assert_eq!(host.latest(10), []);
-    let receipts = [uid(1), Receipt::Name("2.onedrop".to_owned()), Receipt::Unnamed];
+    let receipts = [uid(1), Receipt::name("2.onedrop"), Receipt::UNNAMED];
     let all = ["zoe", "doug", "lisa", "never"].map(Destination::inbox);
     for (number, destination) in all.iter().enumerate() {
         let claim = host.claim(&mail(&format!("latest{number}")), destination);
@@ -171,13 +171,7 @@ pub fn copies_that_one_lease_placed_are_left_out_unless_all_are_asked_for(rig: &
 
 pub fn a_copy_is_settled_where_it_is_as_it_was_read(rig: &dyn Rig) {
     let (a, b) = (Host::of(rig), Host::of(rig));
-    let receipts = [
-        uid(1),
-        uid(2),
-        Receipt::Name("n:2,S".to_owned()),
-        Receipt::Unnamed,
-        Receipt::Uid { validity: 2, uid: 2 },
-    ];
+    let receipts = [uid(1), uid(2), Receipt::name("n:2,S"), Receipt::UNNAMED, Receipt::uid(2, 2)];
     let claim = a.claim(&mail("settled"), &inbox());
     let leased = a.copies(&ALL).remove(0);
     assert!(!a.settle(&leased, &uid(9)), "not placed");

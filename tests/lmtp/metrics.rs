@@ -73,8 +73,8 @@ fn each_counter_is_exactly_what_happened() {
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
     site.sqlite()
         .execute_batch(
-            "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, \
-                        leased_until = 1",
+            "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL, \
+                        in_doubt = 1, leased_until = 1",
         )
         .expect("SQL");
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
@@ -201,8 +201,8 @@ fn the_ledgers_state_is_served_as_gauges() {
     drop(lmtp);
     site.sqlite()
         .execute_batch(
-            "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1,
-                 leased_until = 1, lease_ms = 1000",
+            "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                 in_doubt = 1, leased_until = 1, lease_ms = 1000",
         )
         .expect("a lease without an end");
     let mut lmtp = site.server(job);

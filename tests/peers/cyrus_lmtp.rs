@@ -100,8 +100,8 @@ fn what_cyrus_refuses_by_lmtp_is_handed_over_attached() {
     };
     is_attached();
     // So is what a look finds after a crash before the receipt.
-    let crashed = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, wrapped = 0,
-                   in_doubt = 1, leased_until = 1";
+    let crashed = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                   wrapped = 0, in_doubt = 1, leased_until = 1";
     assert_eq!(mail.execute(crashed), 2);
     let again = mail.run(&args, letters[0].as_bytes());
     assert!(again.0 == 0 && again.1.contains("found account=lisa"), "{again:?}");

@@ -77,7 +77,7 @@ fn parse(text: &str) -> Vec<Dialog> {
                     ("looks", "back") => dialog.looks_back = true,
                     ("newer_than", uid) => {
                         let uid = uid.parse().expect("a UID");
-                        dialog.newer_than = Some(Receipt::Uid { validity: 7, uid });
+                        dialog.newer_than = Some(Receipt::uid(7, uid));
                     }
                     ("without", "create_mailboxes") => dialog.create_mailboxes = false,
                     ("?", asked) => {
@@ -166,7 +166,7 @@ fn ask(
         ["look"] => slot(store, dialog, &inbox, "look look", go),
         ["slot", ..] => slot(store, dialog, &inbox, &words[1..].join(" "), go),
         ["find", ref how @ ..] => {
-            let receipt = Receipt::Uid { validity: 7, uid: 4 };
+            let receipt = Receipt::uid(7, 4);
             let needs_proof = how == ["proven"];
             let on_record = Some(&receipt);
             let sought = CopySearch { needs_proof, on_record, at_most: 3, ..copy.sought() };
@@ -249,19 +249,19 @@ fn slot(
 
 fn receipt(text: &str) -> Receipt {
     match text.split_once('/') {
-        Some((validity, uid)) => Receipt::Uid {
-            validity: validity.parse().expect("a number"),
-            uid: uid.parse().expect("a number"),
-        },
-        None if text == "Unnamed" => Receipt::Unnamed,
-        None => Receipt::Name(text.to_owned()),
+        Some((validity, uid)) => {
+            Receipt::uid(validity.parse().expect("a number"), uid.parse().expect("a number"))
+        }
+        None if text == "Unnamed" => Receipt::UNNAMED,
+        None => Receipt::name(text),
     }
 }
 
 fn named(receipt: &Receipt) -> String {
-    match receipt {
-        Receipt::Uid { validity, uid } => format!("{validity}/{uid}"),
-        other => format!("{other:?}"),
+    match receipt.as_uid() {
+        Some((validity, uid)) => format!("{validity}/{uid}"),
+        None if *receipt == Receipt::UNNAMED => "Unnamed".to_owned(),
+        None => format!("{receipt:?}"),
     }
 }
 

@@ -223,7 +223,7 @@ pub fn inbox() -> Destination {
 }
 
 pub fn uid(uid: u32) -> Receipt {
-    Receipt::Uid { validity: 7, uid }
+    Receipt::uid(7, uid)
 }
 
 /// Time enough for loopback, and an answer that is given up soon.

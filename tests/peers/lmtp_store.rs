@@ -87,7 +87,7 @@ fn it_hands_over_the_message_with_its_two_fields() {
     let rig = Rig::new();
     for _ in 0..2 {
         let receipt = rig.hand_over(&letter(LETTER), "ann@elsewhere.example").expect("handed over");
-        assert_eq!(receipt, Receipt::Handed("peer-id".to_owned()));
+        assert_eq!(receipt, Receipt::handed("peer-id"));
     }
     let envelope = [
         "MAIL FROM:<ann@elsewhere.example>",

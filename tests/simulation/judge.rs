@@ -65,8 +65,8 @@ pub fn judge(world: &World) -> Doubles {
         bytes_are_right(world, &destination);
         match on_record(world, &destination) {
             // That it lies nowhere nobody can judge.
-            Some(Receipt::Handed(_)) => {}
-            Some(Receipt::Elsewhere(_)) => nothing_is_left(world, &destination),
+            Some(receipt) if receipt.is_handed() => {}
+            Some(receipt) if receipt.is_elsewhere() => nothing_is_left(world, &destination),
             None if world.plan.kind == Kind::Filed && !destination.shared => {}
             _ => agrees(world, &destination),
         }
@@ -101,7 +101,7 @@ fn filed_as_on_record(world: &World) {
         let count = world.standing(&destination).len();
         let is_taken = !world.taken(&destination).is_empty();
         let is_right = match on_record(world, &destination) {
-            Some(Receipt::Elsewhere(_)) => {
+            Some(receipt) if receipt.is_elsewhere() => {
                 in_inbox = true;
                 count == 0
             }

@@ -68,9 +68,9 @@ impl OpenTurn for Unrecorded<'_> {
         receipt: &ToConfirm<'_>,
         until: Instant,
     ) -> Result<Confirmed, LedgerError> {
-        match receipt.receipt {
-            Receipt::Elsewhere(_) => Ok(Confirmed::Recorded),
-            _ => self.0.confirm(receipt, until),
+        match receipt.receipt.is_elsewhere() {
+            true => Ok(Confirmed::Recorded),
+            false => self.0.confirm(receipt, until),
         }
     }
 }
@@ -219,11 +219,11 @@ impl Ledger for DeliverysLedger {
     fn receipt_before(
         &self,
         message: i64,
-        destination: &Destination,
+        place: (&Destination, &str),
         earlier: Duration,
         until: Instant,
     ) -> Result<Option<Receipt>, LedgerError> {
-        self.call(|| self.ledger.receipt_before(message, destination, earlier, until))
+        self.call(|| self.ledger.receipt_before(message, place, earlier, until))
     }
 
     fn finish(
@@ -251,6 +251,10 @@ struct DeliverysSlot<'a> {
 impl Store for DeliverysStore {
     fn append_is_idempotent(&self) -> bool {
         self.store.append_is_idempotent()
+    }
+
+    fn numbered_by(&self) -> Option<&'static str> {
+        self.store.numbered_by()
     }
 
     fn keeps_nul(&self) -> bool {
@@ -316,9 +320,7 @@ impl Slot for DeliverysSlot<'_> {
         match self.without {
             Some(Without::Look) => Ok(None),
             // There always is one.
-            Some(Without::Value) => {
-                Ok(found.or_else(|| Some(Receipt::Handed("an equal one".to_owned()))))
-            }
+            Some(Without::Value) => Ok(found.or_else(|| Some(Receipt::handed("an equal one")))),
             _ => Ok(found),
         }
     }

@@ -139,7 +139,7 @@ pub fn another_message_with_its_id_is_found_where_that_is_asked_for(rig: &dyn Ri
             assert_eq!(one.proof == Proof::SameId, theirs.contains(&one.receipt), "{one:?}");
             let is_dated = is_ours || one.receipt == theirs[1];
             assert_eq!(one.has_our_date, is_dated, "{one:?}");
-            assert!(!one.marked_deleted && one.receipt.is_lasting(), "{one:?}");
+            assert!(!one.marked_deleted && one.is_lasting(), "{one:?}");
         }
         let equal = find(store.as_ref(), &sent(), &mail("two"), on_record);
         assert_eq!(equal.len(), 1, "not asked for: {equal:?}");

@@ -168,7 +168,7 @@ pub fn odd_names_are_stored_safely_or_refused(rig: &dyn Rig) {
                 assert!(!matches!(found, Ok(Some(_))), "{context}");
             }
         }
-        let _ = store.remove(destination, &Receipt::Name("x".to_owned()), soon());
+        let _ = store.remove(destination, &Receipt::name("x"), soon());
         rig.assert_nothing_outside();
     }
     assert_eq!(subjects(rig, &inbox()), ["victim"]);

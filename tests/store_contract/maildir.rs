@@ -24,9 +24,7 @@ fn put(rig: &MaildirRig, name: &str, date: SystemTime) -> PathBuf {
 #[test]
 fn the_copy_that_is_to_stay_goes_by_its_name() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
-        panic!("a name")
-    };
+    let name = name_of(&append(rig.store().as_ref(), &inbox(), &mail("two")));
     fs::remove_file(rig.folder("doug", "INBOX").join("new").join(&name)).expect("removal");
     let later = recorded_at() + Duration::from_secs(1);
     let cases = [
@@ -44,11 +42,11 @@ fn the_copy_that_is_to_stay_goes_by_its_name() {
         let keeper = if why.starts_with("the second was read") { &paths[1] } else { &paths[0] };
         let store = rig.store();
         let found = find(store.as_ref(), &inbox(), &mail("two"), None);
-        let lasting: Vec<bool> = found.iter().map(|one| one.receipt.is_lasting()).collect();
+        let lasting: Vec<bool> = found.iter().map(|one| one.is_lasting()).collect();
         assert_eq!(lasting, [false, true], "{why}: {found:?}");
         assert_eq!(
             look(store.as_ref(), &inbox(), &mail("two")),
-            Some(Receipt::Name(name.clone())),
+            Some(Receipt::name(name.clone())),
             "{why}"
         );
         store.remove(&inbox(), &found[0].receipt, soon()).expect("removal");
@@ -61,12 +59,10 @@ fn the_copy_that_is_to_stay_goes_by_its_name() {
 #[test]
 fn a_double_stays_where_its_keeper_does_not() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
-        panic!("a name")
-    };
-    let double = Receipt::Name(format!("new/{name}"));
+    let name = name_of(&append(rig.store().as_ref(), &inbox(), &mail("two")));
+    let double = Receipt::name(format!("new/{name}"));
     let remove = |double: &Receipt| {
-        rig.store().remove_double(&inbox(), double, &Receipt::Name(name.clone()), soon())
+        rig.store().remove_double(&inbox(), double, &Receipt::name(name.clone()), soon())
     };
     assert!(remove(&double).is_err(), "alone");
     let later = recorded_at() + Duration::from_secs(1);
@@ -80,21 +76,19 @@ fn a_double_stays_where_its_keeper_does_not() {
     }
     assert_eq!(rig.dates("doug", "INBOX"), Some(vec![recorded_at()]), "with its date");
     let keeper = put(&rig, &format!("cur/{name}:2,S"), recorded_at());
-    for refused in [Receipt::Name(name.clone()), Receipt::Name(format!("cur/{name}:2,"))] {
+    for refused in [Receipt::name(name.clone()), Receipt::name(format!("cur/{name}:2,"))] {
         assert!(
             remove(&refused).is_err(),
             "{refused}: both have its name, or a reader has renamed it"
         );
         assert_eq!(rig.files("doug", "INBOX").len(), 2);
     }
-    let Receipt::Name(other) = append(rig.store().as_ref(), &inbox(), &mail("other")) else {
-        panic!("a name")
-    };
+    let other = name_of(&append(rig.store().as_ref(), &inbox(), &mail("other")));
     assert!(
-        remove(&Receipt::Name(format!("new/{other}"))).is_err(),
+        remove(&Receipt::name(format!("new/{other}"))).is_err(),
         "another message of the same second"
     );
-    rig.store().remove(&inbox(), &Receipt::Name(other), soon()).expect("removal");
+    rig.store().remove(&inbox(), &Receipt::name(other), soon()).expect("removal");
     remove(&double).expect("removal");
     assert_eq!(rig.files("doug", "INBOX"), [keeper]);
     rig.assert_nothing_outside();
@@ -104,9 +98,7 @@ fn a_double_stays_where_its_keeper_does_not() {
 #[test]
 fn what_a_killed_removal_left_is_put_back_or_taken_out() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
-        panic!("a name")
-    };
+    let name = name_of(&append(rig.store().as_ref(), &inbox(), &mail("two")));
     let folder = rig.folder("doug", "INBOX");
     let new = folder.join("new").join(&name);
     let cur = folder.join("cur").join(format!("{name}:2,S"));
@@ -146,9 +138,7 @@ fn what_a_killed_removal_left_is_put_back_beside_what_its_owner_may_throw_away()
     let later = recorded_at() + Duration::from_secs(1);
     for (stands, date) in [("cur/NAME:2,ST", recorded_at()), ("cur/NAME:2,S", later)] {
         let rig = MaildirRig::new();
-        let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
-            panic!("a name")
-        };
+        let name = name_of(&append(rig.store().as_ref(), &inbox(), &mail("two")));
         let folder = rig.folder("doug", "INBOX");
         let new = folder.join("new").join(&name);
         fs::rename(&new, folder.join(format!("tmp/{name}.77.double"))).expect("a removal");
@@ -279,7 +269,7 @@ fn root_writes_nothing_into_anothers_mailbox() {
     let store = rig.store();
     let lisa = Destination::inbox("lisa");
     let there = append(store.as_ref(), &lisa, &mail("there"));
-    let Receipt::Name(name) = &there else { panic!("a name") };
+    let name = name_of(&there);
     let maildir = rig.folder("lisa", "INBOX");
     let aside = maildir.join(format!("tmp/{name}.77.double"));
     fs::remove_file(maildir.join(LOCKS)).expect("removal");
@@ -308,7 +298,7 @@ fn root_writes_nothing_into_anothers_mailbox() {
             assert!(refused.to_string().contains(&told), "{refused}");
         }
         if account == "lisa" {
-            let double = Receipt::Name(format!("new/{name}"));
+            let double = Receipt::name(format!("new/{name}"));
             let refused = store.remove_double(&lisa, &double, &there, soon()).expect_err("root");
             assert!(matches!(refused, StoreError::Setup(_)), "{refused}");
             assert_eq!(find(store.as_ref(), &lisa, &mail("there"), None).len(), 1, "it may look");

@@ -380,3 +380,8 @@ store_contract!(on_imap, ImapRig::new());
 store_contract!(on_maildir, MaildirRig::new());
 store_contract!(on_memory_like_imap, MemoryRig(MemoryStore::default()));
 store_contract!(on_memory_like_maildir, MemoryRig(MemoryStore::idempotent()));
+
+/// The name of a file in a Maildir.
+fn name_of(receipt: &Receipt) -> String {
+    receipt.as_name().expect("a name").to_owned()
+}

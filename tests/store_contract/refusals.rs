@@ -65,7 +65,7 @@ fn a_folder_that_cannot_be_listed_is_no_empty_one() {
 fn what_is_gone_needs_no_removal_and_what_cannot_be_removed_is_an_error() {
     let rig = MaildirRig::new();
     append(rig.store().as_ref(), &inbox(), &mail("there"));
-    let remove = |name: &str| rig.store().remove(&inbox(), &Receipt::Name(name.to_owned()), soon());
+    let remove = |name: &str| rig.store().remove(&inbox(), &Receipt::name(name), soon());
     remove("new/gone").expect("it is gone");
     let victim = rig.root().join("victim");
     fs::write(&victim, "untouched").expect("a file");
@@ -79,11 +79,9 @@ fn what_is_gone_needs_no_removal_and_what_cannot_be_removed_is_an_error() {
 #[test]
 fn a_double_is_one_file_whose_date_can_be_read() {
     let rig = MaildirRig::new();
-    let Receipt::Name(name) = append(rig.store().as_ref(), &inbox(), &mail("two")) else {
-        panic!("a name")
-    };
+    let name = name_of(&append(rig.store().as_ref(), &inbox(), &mail("two")));
     let remove = |double: &str, keeper: &str| {
-        let [double, keeper] = [double, keeper].map(|name| Receipt::Name(name.to_owned()));
+        let [double, keeper] = [double, keeper].map(Receipt::name);
         let removed = rig.store().remove_double(&inbox(), &double, &keeper, soon());
         removed.expect_err("no double").to_string()
     };

@@ -25,32 +25,25 @@ pub fn a_removal_by_a_strange_receipt_takes_out_nothing(rig: &dyn Rig) {
     let store = rig.store();
     let receipts: Vec<_> =
         ["a", "b"].map(|name| append(store.as_ref(), &inbox(), &mail(name))).into();
-    let mut strange = vec![
-        Receipt::Unnamed,
-        Receipt::Uid { validity: 0, uid: 0 },
-        Receipt::Uid { validity: u32::MAX, uid: 1 },
-    ];
+    let mut strange = vec![Receipt::UNNAMED, Receipt::uid(0, 0), Receipt::uid(u32::MAX, 1)];
     let names = [
         "", ".", "..", "../..", "new/", "cur/..", "new/.", "/", "*", "1:*", "../cur", ":2,S", "\0",
         "a\r\nb",
     ];
-    strange.extend(names.map(|name| Receipt::Name(name.to_owned())));
+    strange.extend(names.map(Receipt::name));
     for receipt in &receipts {
-        match receipt {
-            Receipt::Uid { validity, uid } => {
-                strange.push(Receipt::Uid { validity: *validity, uid: u32::MAX });
-                strange.push(Receipt::Uid { validity: *validity, uid: 0 });
-                strange.push(Receipt::Uid { validity: validity.wrapping_add(1), uid: *uid });
-                strange.push(Receipt::Name(uid.to_string()));
-            }
-            Receipt::Name(name) => {
-                strange.push(Receipt::Name(name[..name.len() - 1].to_owned()));
-                strange.push(Receipt::Name(format!("{name}x")));
-                strange.push(Receipt::Name(format!("../new/{name}")));
-                strange.push(Receipt::Name(format!("new/../cur/{name}")));
-                strange.push(Receipt::Name(format!("tmp/{name}")));
-            }
-            Receipt::Handed(_) | Receipt::Unnamed | Receipt::Elsewhere(_) => {}
+        if let Some((validity, uid)) = receipt.as_uid() {
+            strange.push(Receipt::uid(validity, u32::MAX));
+            strange.push(Receipt::uid(validity, 0));
+            strange.push(Receipt::uid(validity.wrapping_add(1), uid));
+            strange.push(Receipt::name(uid.to_string()));
+        }
+        if let Some(name) = receipt.as_name() {
+            strange.push(Receipt::name(&name[..name.len() - 1]));
+            strange.push(Receipt::name(format!("{name}x")));
+            strange.push(Receipt::name(format!("../new/{name}")));
+            strange.push(Receipt::name(format!("new/../cur/{name}")));
+            strange.push(Receipt::name(format!("tmp/{name}")));
         }
     }
     for receipt in strange {
@@ -76,12 +69,12 @@ pub fn a_double_is_taken_out_while_its_keeper_stands(rig: &dyn Rig) {
         let [double, kept] = &found[..] else { return };
         assert_eq!((&kept.receipt, double.proof), (&keeper, Proof::Equal));
         let double = &double.receipt;
-        let nobody = match &keeper {
-            Receipt::Uid { validity, .. } => Receipt::Uid { validity: *validity, uid: 9_999 },
-            other => Receipt::Name(format!("{other}.9")),
+        let nobody = match keeper.as_uid() {
+            Some((validity, _)) => Receipt::uid(validity, 9_999),
+            None => Receipt::name(format!("{keeper}.9")),
         };
         for (double, keeper) in
-            [(double, double), (double, &nobody), (double, &Receipt::Unnamed), (&nobody, &keeper)]
+            [(double, double), (double, &nobody), (double, &Receipt::UNNAMED), (&nobody, &keeper)]
         {
             let refused = store.remove_double(&destination, double, keeper, soon());
             assert!(

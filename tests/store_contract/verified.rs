@@ -87,7 +87,7 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
         let one = ToConfirm { claim, receipt: &receipt, facts: CopyFacts::default(), end: None };
         ledger.confirm(&one, soon()).expect("confirm");
         ledger.advance(2 * LEASE.lease);
-        let Receipt::Name(name) = &receipt else { panic!("{receipt:?}") };
+        let name = receipt.as_name().expect("a name");
         let folder = root.path().join("doug/Maildir");
         let read = folder.join(format!("cur/{name}:2,{flags}"));
         fs::rename(folder.join("new").join(name), &read).expect("a rename");

@@ -20,7 +20,7 @@ fn site() -> (Site<Files>, Served) {
         delivered(&config, &["-d", "scuba@mail.axial.net"], letter.as_bytes());
     }
     let more = format!(
-        "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, owner = '';
+        "UPDATE onedrop_copy SET placed_at = NULL, owner = '';
          WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {COPIES} - 1)
          INSERT INTO onedrop_copy (value, message_id, account, mailbox, shared, epoch, owner,
                                    in_doubt, prior_doubt, looks_back)

@@ -97,8 +97,8 @@ fn what_is_left_to_settle_is_not_for_verify() {
     let (site, config) = site();
     site.sqlite()
         .execute_batch(
-            "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, owner = '',
-                    due_at = unixepoch() + 3600;
+            "UPDATE onedrop_copy SET placed_at = NULL, owner = '',
+                 due_at = unixepoch() + 3600;
              INSERT INTO onedrop_unsettled (copy_id, look_at) VALUES (1, unixepoch() + 3600)",
         )
         .expect("a copy that is due");
@@ -122,17 +122,16 @@ fn a_copy_that_was_handed_over_is_in_no_mailbox_that_is_known() {
         (false, "; its filters decide where it lies", "the mail server has it: its filters decide"),
         (true, ", found in the mailbox after a doubt", "by the look after a doubt"),
     ] {
-        let receipt = if found { "lmtp:Filtered/7" } else { "lmtp:aa BB" };
+        let receipt = if found { "Filtered/7" } else { "aa BB" };
         site.sqlite()
             .execute(
-                "UPDATE onedrop_copy SET file_name = ?1, uid = NULL, found_by_look = ?2",
+                "UPDATE onedrop_copy SET receipt_kind = 'lmtp', receipt = ?1, found_by_look = ?2",
                 (receipt, found),
             )
             .expect("a receipt");
         let text = trace(&[]);
         let copy = text.lines().find(|line| line.starts_with("copy ")).expect("a copy");
-        let receipt = receipt.replace("lmtp:", "lmtp=");
-        assert!(copy.contains(&receipt) && copy.ends_with(said), "{copy}");
+        assert!(copy.contains(&format!("lmtp={receipt}")) && copy.ends_with(said), "{copy}");
         assert!(copy.starts_with("copy        account=scuba: handed over"), "{copy}");
         assert!(trace(&["--json"]).contains("\"state\": \"handed over\""));
         let page = Served::start(&config, &[]).page("/m/1");

@@ -354,9 +354,9 @@ pub const HANDED_OVER: &str = "handed over";
 /// The state of a copy with a receipt, in a word.
 pub fn receipt_state(receipt: Option<&Receipt>) -> &'static str {
     match receipt {
-        Some(Receipt::Elsewhere(_)) => ELSEWHERE,
-        Some(Receipt::Handed(_)) => HANDED_OVER,
-        Some(Receipt::Uid { .. } | Receipt::Name(_) | Receipt::Unnamed) | None => "placed",
+        Some(receipt) if receipt.is_elsewhere() => ELSEWHERE,
+        Some(receipt) if receipt.is_handed() => HANDED_OVER,
+        Some(_) | None => "placed",
     }
 }
 

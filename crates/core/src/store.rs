@@ -180,6 +180,7 @@ pub enum Unindexed<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundCopy {
     pub receipt: Receipt,
+    pub naming: Naming,
     /// Its date is `recorded_at`, as an append of ours sets it.
     pub has_our_date: bool,
     /// Marked as deleted by its owner, and not taken out yet.
@@ -189,6 +190,17 @@ pub struct FoundCopy {
     pub proof: Proof,
     /// Of one that was found by [`CopySearch::handed`].
     pub handed: Option<HandedCopy>,
+}
+
+/// How a receipt names the copy that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// It names no other copy, for good.
+    Alone,
+    /// It lasts, and may be that of another copy as well.
+    Shared,
+    /// It names no other copy, until this one is read or moved: it goes on no record.
+    Passing,
 }
 
 /// Where a copy lies that was handed over.
@@ -201,6 +213,11 @@ pub struct HandedCopy {
 }
 
 impl FoundCopy {
+    /// Whether its receipt may go on record.
+    pub fn is_lasting(&self) -> bool {
+        self.naming != Naming::Passing
+    }
+
     /// See [`HandedCopy`].
     pub fn of_try(&self) -> Option<i64> {
         self.handed.as_ref()?.epoch
@@ -208,12 +225,12 @@ impl FoundCopy {
 
     /// The receipt to put on record: of a copy that was handed over, one that says where it lay.
     pub fn to_record(&self) -> Receipt {
-        match (&self.handed, &self.receipt) {
-            (Some(at), Receipt::Uid { uid, .. }) => {
+        match &self.handed {
+            Some(at) => {
                 let mailbox = text::of_bytes(at.mailbox.as_bytes(), LONGEST_MAILBOX);
-                Receipt::Handed(format!("{mailbox}/{uid}"))
+                Receipt::handed(format!("{mailbox}/{}", self.receipt.shown()))
             }
-            (_, receipt) => receipt.clone(),
+            None => self.receipt.clone(),
         }
     }
 }

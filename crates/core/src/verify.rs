@@ -235,7 +235,9 @@ impl<'a, 'p> Verification<'a, 'p> {
     ) -> Result<(), Unverified> {
         match (&copy.standing, &copy.kept) {
             (Standing::Placed { .. }, _) if copy.is_left_to_settle() => Ok(()),
-            (Standing::Placed { receipt: Receipt::Elsewhere(_), .. }, _) if !needs_a_look(copy) => {
+            (Standing::Placed { receipt, .. }, _)
+                if receipt.is_elsewhere() && !needs_a_look(copy) =>
+            {
                 Ok(())
             }
             (Standing::Placed { receipt, ago }, _) => {
@@ -274,12 +276,12 @@ impl<'a, 'p> Verification<'a, 'p> {
         ago: Duration,
         found: &[FoundCopy],
     ) -> Result<(), Unverified> {
-        match receipt {
-            Receipt::Handed(_) => self.handed(copy, receipt, ago, found),
-            Receipt::Elsewhere(_) => self.elsewhere(copy, receipt, ago, found),
-            Receipt::Uid { .. } | Receipt::Name(_) | Receipt::Unnamed => {
-                self.placed(copy, receipt, ago, found)
-            }
+        if receipt.is_handed() {
+            self.handed(copy, receipt, ago, found)
+        } else if receipt.is_elsewhere() {
+            self.elsewhere(copy, receipt, ago, found)
+        } else {
+            self.placed(copy, receipt, ago, found)
         }
     }
 
@@ -337,7 +339,7 @@ impl<'a, 'p> Verification<'a, 'p> {
     /// Whether it was handed over, or may have been: then it lies in any mailbox of its account.
     fn is_handed(&self, copy: &CopyOnRecord) -> bool {
         match &copy.standing {
-            Standing::Placed { receipt, .. } => matches!(receipt, Receipt::Handed(_)),
+            Standing::Placed { receipt, .. } => receipt.is_handed(),
             Standing::Leased | Standing::InDoubt { .. } | Standing::Free => {
                 self.store.hands_over(&copy.destination)
             }
@@ -368,19 +370,20 @@ impl<'a, 'p> Verification<'a, 'p> {
     }
 
     /// A receipt of the copy's mailbox that was on record by this much `earlier` than its message:
-    /// what is below its UID need not be read where the server's search may not show all. `None`:
+    /// what came before it need not be read where the server's search may not show all. `None`:
     /// none is known, or none will do.
     fn receipt_before(&self, copy: &CopyOnRecord, earlier: Option<Duration>) -> Option<Receipt> {
-        let is_numbered = !self.store.append_is_idempotent() && !self.is_handed(copy);
+        let numbered = self.store.numbered_by().filter(|_| !self.is_handed(copy))?;
         let is_read = needs_proof(copy) || copy.is_left_to_settle();
-        if !is_numbered || copy.looks_back || !is_read {
+        if copy.looks_back || !is_read {
             return None;
         }
         // Whole days, so that the ledger's statements are few.
         let days = earlier?.as_secs().div_ceil(DAY.as_secs());
         let earlier = DAY.saturating_mul(u32::try_from(days).unwrap_or(u32::MAX));
         let until = self.plan.ledger_until();
-        let found = self.ledger.receipt_before(copy.message, &copy.destination, earlier, until);
+        let place = (&copy.destination, numbered);
+        let found = self.ledger.receipt_before(copy.message, place, earlier, until);
         // Without it more is read; a ledger that is away shows at the next call.
         found.unwrap_or_else(|error| {
             tracing::warn!(%error, "no receipt before the copy is known");
@@ -431,7 +434,7 @@ fn needs_a_look(copy: &CopyOnRecord) -> bool {
 /// Whether its mailbox is asked for it whatever comes of it.
 fn is_looked_for(copy: &CopyOnRecord) -> bool {
     match &copy.standing {
-        Standing::Placed { receipt: Receipt::Elsewhere(_), .. } => needs_a_look(copy),
+        Standing::Placed { receipt, .. } if receipt.is_elsewhere() => needs_a_look(copy),
         Standing::Placed { .. } => !copy.is_left_to_settle(),
         Standing::InDoubt { .. } => !copy.is_left_to_settle() && copy.kept.is_none(),
         Standing::Leased | Standing::Free => false,

@@ -270,11 +270,11 @@ where
     fn receipt_before(
         &self,
         message: i64,
-        destination: &Destination,
+        place: (&Destination, &str),
         earlier: Duration,
         until: Instant,
     ) -> Result<Option<Receipt>, LedgerError> {
-        self.call(until, |session| session.receipt_before(message, destination, earlier))
+        self.call(until, |session| session.receipt_before(message, place, earlier))
     }
 
     fn finish(

@@ -68,41 +68,11 @@ impl SqlRow for rusqlite::Row<'_> {
     }
 }
 
-/// What stands before the name of a copy that was handed over, in the column of file names; no
-/// unique name of a Maildir has a colon.
-const HANDED: &str = "lmtp:";
-
-/// A receipt as columns: UIDVALIDITY, UID and file name, each of which may be NULL. UID 0 and a
-/// mailbox as the file name: the copy is elsewhere.
-pub fn columns(receipt: &Receipt) -> (Option<i64>, Option<i64>, Option<String>) {
-    match receipt {
-        Receipt::Uid { validity, uid } => (Some((*validity).into()), Some((*uid).into()), None),
-        Receipt::Name(name) => (None, None, Some(name.clone())),
-        Receipt::Handed(id) => (None, None, Some(format!("{HANDED}{id}"))),
-        Receipt::Unnamed => (None, None, None),
-        Receipt::Elsewhere(mailbox) => (None, Some(0), Some(mailbox.clone())),
-    }
-}
-
-/// The receipt in the three columns from `at`.
+/// A receipt in the two columns from `at`.
 pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
-    let (validity, uid): (Option<i64>, Option<i64>) = (row.cell(at)?, row.cell(at + 1)?);
-    let number = |number: i64| u32::try_from(number).ok();
-    let name: Option<String> = row.cell(at + 2)?;
-    let receipt = match (validity, uid, name) {
-        (Some(validity), Some(uid), None) => {
-            number(validity).zip(number(uid)).map(|(validity, uid)| Receipt::Uid { validity, uid })
-        }
-        (None, None, Some(name)) => Some(match name.strip_prefix(HANDED) {
-            Some(id) => Receipt::Handed(id.to_owned()),
-            None => Receipt::Name(name),
-        }),
-        (None, None, None) => Some(Receipt::Unnamed),
-        // No message has this UID (RFC 3501 section 2.3.1.1).
-        (None, Some(0), Some(mailbox)) => Some(Receipt::Elsewhere(mailbox)),
-        _ => None,
-    };
-    receipt.ok_or_else(|| LedgerError::Broken("a receipt that is half a UID".to_owned()))
+    let (kind, text): (Option<String>, Option<String>) = (row.cell(at)?, row.cell(at + 1)?);
+    let receipt = kind.zip(text).map(|(kind, text)| Receipt::new(kind, text));
+    receipt.ok_or_else(|| LedgerError::Broken("a placed copy without a receipt".to_owned()))
 }
 
 /// So many of an account's copies are looked through for a receipt that was there before.
@@ -113,18 +83,18 @@ pub fn secs_before(earlier: Duration) -> u64 {
     earlier.saturating_add(THERE_BEFORE).as_secs()
 }
 
-/// Finds a receipt that was there before message ?1, in the account ?2 and the mailbox ?3; the
-/// account's copies come by their index. `then`: SQL for the time when the message was recorded,
-/// less [`THERE_BEFORE`].
+/// Finds a receipt of the kind ?4 that was there before message ?1, in the account ?2 and the
+/// mailbox ?3; the account's copies come by their index. `then`: SQL for the time when the message
+/// was recorded, less [`THERE_BEFORE`].
 pub fn receipt_before_sql(then: &str) -> String {
     format!(
-        "SELECT uid_validity, uid, file_name FROM (
-             SELECT mailbox, uid_validity, uid, file_name, placed_at FROM onedrop_copy
+        "SELECT receipt_kind, receipt FROM (
+             SELECT mailbox, receipt_kind, receipt, placed_at, message_id FROM onedrop_copy
              WHERE account = ?2 AND message_id < ?1
              ORDER BY message_id DESC LIMIT {LOOKED_THROUGH}) recent
-         WHERE mailbox = ?3 AND uid_validity IS NOT NULL
+         WHERE mailbox = ?3 AND receipt_kind = ?4
            AND placed_at < (SELECT {then} FROM onedrop_message m WHERE m.id = ?1)
-         ORDER BY uid_validity DESC, uid DESC LIMIT 1"
+         ORDER BY placed_at DESC, message_id DESC LIMIT 1"
     )
 }
 
@@ -151,13 +121,13 @@ pub fn placed_copy(row: &impl SqlRow) -> Result<(Destination, Receipt), LedgerEr
     Ok((destination(row, 0)?, receipt(row, 3)?))
 }
 
-/// A destination, whether the copy there is placed, and its receipt (3).
+/// A destination, whether the copy there is placed, and its receipt (2).
 pub fn raw_copy(row: &impl SqlRow) -> Result<(Destination, Option<Receipt>), LedgerError> {
     let receipt = if row.cell(3)? { Some(receipt(row, 4)?) } else { None };
     Ok((destination(row, 0)?, receipt))
 }
 
-/// 29 columns: see the queries.
+/// 28 columns: see the queries.
 pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
     let (placed_secs_ago, is_leased): (Option<f64>, bool) = (row.cell(13)?, row.cell(14)?);
     let standing = match placed_secs_ago {
@@ -185,27 +155,27 @@ pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
         owner: if placed_secs_ago.is_some() { String::new() } else { row.cell(11)? },
         settled: row.cell(12)?,
         standing,
-        may_be_double: row.cell(20)?,
-        value: random_value(row, 21)?,
-        lease: Duration::from_millis(unsigned(22)?),
-        kept: row.cell(23)?,
-        due: match row.cell::<Option<i64>>(24)? {
-            Some(at) => Some(DueTime { at: time(at), has_come: row.cell(25)? }),
+        may_be_double: row.cell(19)?,
+        value: random_value(row, 20)?,
+        lease: Duration::from_millis(unsigned(21)?),
+        kept: row.cell(22)?,
+        due: match row.cell::<Option<i64>>(23)? {
+            Some(at) => Some(DueTime { at: time(at), has_come: row.cell(24)? }),
             None => None,
         },
-        by_sender: row.cell(26)?,
-        found_by_look: row.cell(27)?,
-        looks_back: row.cell(28)?,
+        by_sender: row.cell(25)?,
+        found_by_look: row.cell(26)?,
+        looks_back: row.cell(27)?,
     })
 }
 
-/// Whether it is placed, its receipt (3), when it is due, whether its bytes are kept. `None`: it is
+/// Whether it is placed, its receipt (2), when it is due, whether its bytes are kept. `None`: it is
 /// still to be kept until it is due.
 pub fn due(row: &impl SqlRow) -> Result<Option<Due>, LedgerError> {
     if row.cell(0)? {
         return Ok(Some(Due::Placed(receipt(row, 1)?)));
     }
-    let (at, is_kept): (Option<i64>, bool) = (row.cell(4)?, row.cell(5)?);
+    let (at, is_kept): (Option<i64>, bool) = (row.cell(3)?, row.cell(4)?);
     Ok(at.filter(|_| is_kept).map(|at| Due::At(time(at))))
 }
 

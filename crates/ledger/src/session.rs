@@ -103,7 +103,7 @@ pub trait Session: Send {
     fn receipt_before(
         &mut self,
         message: i64,
-        destination: &Destination,
+        place: (&Destination, &str),
         earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError>;
 

@@ -402,10 +402,10 @@ impl Session for SqliteSession {
     fn receipt_before(
         &mut self,
         message: i64,
-        destination: &Destination,
+        place: (&Destination, &str),
         earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
-        copies::receipt_before(&self.connection, message, destination, earlier)
+        copies::receipt_before(&self.connection, message, place, earlier)
     }
 
     fn keep_until_due(

@@ -37,13 +37,9 @@ impl DeliveryLogRecord<'_> {
     /// Writes the record with the outcome's priority.
     pub fn log(&self, outcome: &Outcome) {
         let message_id = self.message_id.map(String::from_utf8_lossy).unwrap_or_default();
-        let (uid, file) = match self.own.map(|own| &own.receipt) {
-            Some(Receipt::Uid { uid, .. }) => (Some(*uid), None),
-            Some(Receipt::Name(name)) => (None, Some(name.as_str())),
-            Some(Receipt::Handed(_) | Receipt::Unnamed | Receipt::Elsewhere(_)) | None => {
-                (None, None)
-            }
-        };
+        let receipt = self.own.map(|own| &own.receipt);
+        let uid = receipt.and_then(Receipt::as_uid).map(|(_, uid)| uid);
+        let file = receipt.and_then(Receipt::as_name);
         let phase = |of: fn(&Phases) -> Duration| self.phases.map(|phases| millis(of(phases)));
         let (queue_id, status) =
             (if self.queue_id.is_empty() { "NOQUEUE" } else { self.queue_id }, outcome.status());

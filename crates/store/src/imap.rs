@@ -4,7 +4,7 @@
 //! (`grouped`), and an append may begin before the ledger has agreed (`slot`).
 //!
 //! Relies on APPEND being all or nothing and on UIDPLUS for receipts; without UIDPLUS a copy is
-//! [`Receipt::Unnamed`] and cannot be taken out again. Appending twice leaves two copies: doubt
+//! [`Receipt::UNNAMED`] and cannot be taken out again. Appending twice leaves two copies: doubt
 //! must be settled by a look. A crash leaves at most what an APPEND without its answer leaves, a
 //! copy or none; a literal whose final CRLF was not sent is dropped by the server with the
 //! connection. Logging in and sending commands is the `imap` crate's part; reading answers is ours.
@@ -24,6 +24,7 @@ use onedrop_core::directory::Destination;
 use onedrop_core::login::LoginForm;
 use onedrop_core::message::DedupBy;
 use onedrop_core::pool::{Connections, InUse, Limits, Pool};
+use onedrop_core::receipt;
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{Access, Mailboxes, Need, Slot, Store};
 use onedrop_core::store::{
@@ -260,6 +261,10 @@ impl Store for ImapStore {
         false
     }
 
+    fn numbered_by(&self) -> Option<&'static str> {
+        Some(receipt::UID)
+    }
+
     fn keeps_nul(&self) -> bool {
         false
     }
@@ -343,7 +348,7 @@ impl Store for ImapStore {
         receipt: &Receipt,
         until: Instant,
     ) -> Result<(), StoreError> {
-        let Receipt::Uid { validity, uid } = *receipt else {
+        let Some((validity, uid)) = receipt.as_uid() else {
             let why = format!("no UID to take the copy out of {destination} by");
             return Err(StoreError::NotStored(why));
         };
@@ -370,9 +375,7 @@ impl Mailboxes for ImapStore {
         keeper: &Receipt,
         until: Instant,
     ) -> Result<(), StoreError> {
-        let (Receipt::Uid { validity, uid }, Receipt::Uid { validity: same, uid: keeper }) =
-            (double, keeper)
-        else {
+        let Some(((validity, uid), (same, keeper))) = double.as_uid().zip(keeper.as_uid()) else {
             let why = format!("no UIDs to tell two copies in {destination} apart by");
             return Err(StoreError::NotStored(why));
         };
@@ -380,8 +383,8 @@ impl Mailboxes for ImapStore {
             let why = format!("uid {uid} and uid {keeper} do not stand side by side");
             return Err(StoreError::NotStored(why));
         }
-        self.take_out(destination, *uid, until, |session, mailbox| {
-            removal::remove_double(session, mailbox, *validity, *uid, *keeper, until)
+        self.take_out(destination, uid, until, |session, mailbox| {
+            removal::remove_double(session, mailbox, validity, uid, keeper, until)
         })
     }
 

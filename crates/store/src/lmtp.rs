@@ -177,6 +177,10 @@ impl Store for LmtpStore {
         self.inner.append_is_idempotent()
     }
 
+    fn numbered_by(&self) -> Option<&'static str> {
+        self.inner.numbered_by()
+    }
+
     fn keeps_nul(&self) -> bool {
         self.inner.keeps_nul()
     }
@@ -406,7 +410,7 @@ impl Slot for LmtpSlot<'_> {
             Err(StoreError::NoAccount(why)) if store.asks_twice.load(Ordering::Relaxed) => {
                 Err(store.proven(account, why, deadline.last_bytes()))
             }
-            handed => handed.map(Receipt::Handed),
+            handed => handed.map(Receipt::handed),
         }
     }
 

@@ -146,6 +146,10 @@ impl Store for MaildirStore {
         true
     }
 
+    fn numbered_by(&self) -> Option<&'static str> {
+        None
+    }
+
     fn keeps_nul(&self) -> bool {
         true
     }
@@ -202,7 +206,7 @@ impl Store for MaildirStore {
         receipt: &Receipt,
         _until: Instant,
     ) -> Result<(), StoreError> {
-        let Receipt::Name(name) = receipt else {
+        let Some(name) = receipt.as_name() else {
             return Err(StoreError::NotStored(format!("receipt {receipt} names no file")));
         };
         let folder = self.folder(destination)?;
@@ -327,7 +331,7 @@ impl Slot for MaildirSlot<'_> {
         let sub = target.parent().unwrap_or(&self.folder);
         sync_folder(sub)
             .map_err(|error| StoreError::InDoubt(format!("{}: {error}", sub.display())))?;
-        Ok(Receipt::Name(self.name.clone()))
+        Ok(Receipt::name(&self.name))
     }
 }
 
@@ -361,11 +365,11 @@ impl Mailboxes for MaildirStore {
         keeper: &Receipt,
         _until: Instant,
     ) -> Result<(), StoreError> {
-        match (double, keeper) {
-            (Receipt::Name(double), Receipt::Name(keeper)) => {
+        match double.as_name().zip(keeper.as_name()) {
+            Some((double, keeper)) => {
                 copies::remove_double(&self.folder(destination)?, double, keeper)
             }
-            _ => Err(StoreError::NotStored(format!("{double} and {keeper} name no two files"))),
+            None => Err(StoreError::NotStored(format!("{double} and {keeper} name no two files"))),
         }
     }
 

@@ -118,7 +118,7 @@ fn a_store_that_refuses_the_login_is_an_error() {
 
 #[test]
 fn the_account_is_named_or_the_directorys_or_one_on_record() {
-    let on_record: MakeLedger = |_, _| placed(&[Receipt::Name("1.onedrop".to_owned())]);
+    let on_record: MakeLedger = |_, _| placed(&[Receipt::name("1.onedrop")]);
     let domains = "domains = [\"a.example\"]";
     let cases: [(MakeLedger, Option<&str>, &str, &str); 5] = [
         (good, Some("lisa"), ACCOUNT, "ok      store: maildir:///nowhere, account lisa: in memory"),
@@ -138,9 +138,9 @@ fn the_account_is_named_or_the_directorys_or_one_on_record() {
 #[test]
 fn a_copy_that_was_written_another_way_is_reported() {
     fn name() -> Receipt {
-        Receipt::Name("1.onedrop".to_owned())
+        Receipt::name("1.onedrop")
     }
-    let other: MakeLedger = |_, _| placed(&[name(), Receipt::Uid { validity: 7, uid: 42 }]);
+    let other: MakeLedger = |_, _| placed(&[name(), Receipt::uid(7, 42)]);
     let same: MakeLedger = |_, _| placed(&[name()]);
     let text = "warning ledger: the copy account=lisa mailbox=INBOX was written by IMAP, and ";
     for (ledger, count) in [(other, 1), (same, 0)] {

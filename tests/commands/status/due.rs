@@ -77,8 +77,8 @@ fn the_command_for_a_doubt_reaches_it_for_an_hour_to_come() {
         let sql = format!(
             "UPDATE onedrop_message SET recorded_at = $NOW - {};
              INSERT OR REPLACE INTO onedrop_unsettled SELECT id, 0 FROM onedrop_copy;
-             UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, epoch = 2,
-                 leased_until = NULL;",
+             UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                 in_doubt = 1, epoch = 2, leased_until = NULL;",
             minutes * 60
         );
         let (level, text) = line_after(&admin, &sql, "doubts");

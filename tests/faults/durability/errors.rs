@@ -83,8 +83,8 @@ impl Kind {
         if let Kind::InDoubt = self {
             let ledger = rusqlite::Connection::open(site.root.join("ledger/here/ledger.db"))
                 .expect("ledger");
-            let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = \
-                          1, leased_until = 1";
+            let forget = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, \
+                          receipt = NULL, in_doubt = 1, leased_until = 1";
             assert_eq!(ledger.execute(forget, []).expect("update"), 2);
             fs::remove_dir_all(site.root.join("mail/here/lisa")).expect("Sent");
         }

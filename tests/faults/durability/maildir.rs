@@ -157,8 +157,8 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
     fs::rename(copy, cur.join(late)).expect("a reader");
     let ledger =
         rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
-    let forget = "UPDATE onedrop_copy SET placed_at = NULL, file_name = NULL, in_doubt = 1, \
-                  leased_until = NULL";
+    let forget = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL, \
+                  in_doubt = 1, leased_until = NULL";
     assert_eq!(ledger.execute(forget, []).expect("update"), 1);
     drop(ledger);
     let frozen = Frozen::at(&site, &site.config, &cur, ("getdents64", 2), FROM_ELSEWHERE);

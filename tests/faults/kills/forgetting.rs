@@ -60,8 +60,8 @@ WHERE (SELECT count(*) FROM onedrop_copy c WHERE c.message_id = m.id)
       < CASE WHEN m.message_id IS NULL THEN 1 ELSE 2 END
 UNION
 SELECT 'a copy half forgotten' FROM onedrop_copy
-WHERE file_name IS NULL AND placed_at IS NOT NULL
-   OR file_name IS NOT NULL AND (placed_at IS NULL OR in_doubt)";
+WHERE receipt IS NULL AND placed_at IS NOT NULL
+   OR receipt IS NOT NULL AND (placed_at IS NULL OR in_doubt)";
 
 /// And before anything is delivered again: facts go with the attempts, and with an account's copies
 /// all that is known of their messages but hashes.

@@ -345,8 +345,8 @@ impl Combination {
         self.execute(
             id,
             &format!(
-                "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, \
-                 file_name = NULL, in_doubt = {truth}, leased_until = {past} WHERE {which}"
+                "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL, \
+                 in_doubt = {truth}, leased_until = {past} WHERE {which}"
             ),
         );
         // A crash leaves nothing of a Sent that was refused.
@@ -397,11 +397,8 @@ impl Combination {
 
     /// A copy's receipt, where it is placed and nothing is left of its lease.
     fn receipt(&self, id: &str, account: &str, mailbox: &str) -> Option<String> {
-        let was_handed = self.filters.is_some() && mailbox == "INBOX";
-        let has_uid = self.dovecot.is_some() && !was_handed;
-        let column = if has_uid { "uid" } else { "file_name" };
         let sql = format!(
-            "SELECT CAST({column} AS text) FROM onedrop_copy WHERE account = '{account}' AND \
+            "SELECT receipt FROM onedrop_copy WHERE account = '{account}' AND \
              (mailbox = '{mailbox}' OR mailbox LIKE '{mailbox}{VARIANT}') AND placed_at IS NOT \
              NULL AND NOT in_doubt AND leased_until IS NULL"
         );
@@ -485,7 +482,7 @@ impl Combination {
                 Some(dovecot) => dovecot.uids(account, mailbox)[0].to_string(),
                 None => self.file_name(id, account, mailbox),
             };
-            if name != receipt {
+            if receipt.rsplit('/').next() != Some(&*name) {
                 return Err(format!(
                     "{account}/{mailbox}: the ledger names {receipt}, there is {name}"
                 ));

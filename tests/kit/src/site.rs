@@ -264,7 +264,8 @@ impl Servers {
     /// record, with the lease run out.
     pub fn forget_receipts(&self, which: &str) {
         self.postgres.psql(&format!(
-            "UPDATE onedrop_copy SET placed_at = NULL, uid = NULL, uid_validity = NULL, in_doubt = \
+            "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL, \
+             in_doubt = \
              true, leased_until = clock_timestamp() - interval '1 second' WHERE {which}; DELETE \
              FROM onedrop_kept"
         ));

@@ -234,7 +234,8 @@ impl Letter {
             let uids = site.dovecot.uids(&account, mailbox);
             assert_eq!(uids.len(), 1, "copies in {account}/{mailbox}");
             let receipts = site.postgres.psql(&format!(
-                "SELECT uid FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id \
+                "SELECT split_part(receipt, '/', 2) FROM onedrop_copy c \
+                 JOIN onedrop_message m ON m.id = c.message_id \
                  WHERE account = '{account}' AND mailbox = '{mailbox}' AND placed_at IS NOT NULL \
                  AND m.message_id LIKE '%{}@x%'",
                 self.name

@@ -163,10 +163,8 @@ fn written_otherwise(check: &CheckContext) -> Option<Finding> {
         }
     };
     let into_maildirs = matches!(check.site.loaded.config.store.kind(), StoreUrl::Maildir { .. });
-    let is_other = |receipt: &Receipt| match receipt {
-        Receipt::Elsewhere(_) => false,
-        receipt => matches!(receipt, Receipt::Name(_)) != into_maildirs,
-    };
+    let is_other =
+        |receipt: &Receipt| !receipt.is_elsewhere() && receipt.as_name().is_some() != into_maildirs;
     let (destination, _) = copies.iter().find(|(_, receipt)| is_other(receipt))?;
     let (was, is) = match into_maildirs {
         true => ("by IMAP", "into Maildirs"),

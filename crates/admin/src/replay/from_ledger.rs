@@ -96,15 +96,12 @@ pub fn from_ledger(
 /// Whether a copy is not placed, or is to stand elsewhere and is not on record there: its delivery
 /// ended before it came that far.
 fn is_to_be_placed((one, receipt): &(Destination, Option<Receipt>), raw: &RawMessage) -> bool {
-    match receipt {
-        None => true,
-        Some(Receipt::Elsewhere(mailbox)) => {
-            let is_there =
-                |other: &Destination| other.account == one.account && other.mailbox == *mailbox;
-            !raw.copies.iter().any(|(other, _)| is_there(other))
-        }
-        Some(_) => false,
-    }
+    let Some(receipt) = receipt else { return true };
+    receipt.mailbox_instead().is_some_and(|mailbox| {
+        let is_there =
+            |other: &Destination| other.account == one.account && other.mailbox == mailbox;
+        !raw.copies.iter().any(|(other, _)| is_there(other))
+    })
 }
 
 fn place(

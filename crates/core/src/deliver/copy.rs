@@ -78,10 +78,12 @@ impl<'a> CopyInHand<'a> {
                 });
                 (self.step, self.phases) = (step, phases);
             }
-            let Step::Now(CopyState::Placed(Receipt::Elsewhere(mailbox))) = &self.step else {
+            let Step::Now(CopyState::Placed(receipt)) = &self.step else {
                 return self.unless_ended();
             };
-            let mailbox = mailbox.clone();
+            let Some(mailbox) = receipt.mailbox_instead().map(str::to_owned) else {
+                return self.unless_ended();
+            };
             // Reserved for the mailbox that was meant.
             *early = None;
             self.step = self.go_on_in(&mailbox)?;
@@ -234,12 +236,13 @@ impl<'a> CopyInHand<'a> {
     /// numbers what comes.
     fn receipt_before(&self, claim: &Claim, is_handed: bool) -> Option<Receipt> {
         let Means { ledger, store, deadline, .. } = self.delivery.means;
-        let is_numbered = !is_handed && !store.append_is_idempotent();
-        if !claim.in_doubt || claim.looks_back || !is_numbered {
+        let numbered = store.numbered_by().filter(|_| !is_handed)?;
+        if !claim.in_doubt || claim.looks_back {
             return None;
         }
-        let (message, destination) = (self.delivery.recorded.message, self.destination());
-        let before = ledger.receipt_before(message, destination, Duration::ZERO, deadline.end());
+        let (message, until) = (self.delivery.recorded.message, deadline.end());
+        let place = (self.destination(), numbered);
+        let before = ledger.receipt_before(message, place, Duration::ZERO, until);
         // Without it the look reads more; a ledger that is away shows at the turn.
         before.unwrap_or_else(|error| {
             tracing::warn!(%error, "no receipt before the copy is known");
@@ -374,9 +377,8 @@ impl<'a> CopyInHand<'a> {
     ) -> CopyEnd {
         let Delivery { job, means, recorded, .. } = self.delivery;
         let placed = self.placed(receipt, how);
-        let is_imap = !matches!(placed.receipt, Receipt::Name(_));
         let facts = CopyFacts {
-            nul_replaced: is_imap && job.message.has_nul(),
+            nul_replaced: !means.store.keeps_nul() && job.message.has_nul(),
             found_by_look: how == How::Found,
             wrapped,
         };
@@ -440,7 +442,7 @@ impl<'a> CopyInHand<'a> {
         let (means, row) = (self.delivery.means, (claim, self.key()));
         match stand_in::send_to(&other, means, row, turn) {
             Ok(state) => {
-                if matches!(state, CopyState::Placed(Receipt::Elsewhere(_))) {
+                if matches!(&state, CopyState::Placed(on_record) if on_record.is_elsewhere()) {
                     tracing::warn!(%why, "no copy in {meant}: it goes to INBOX");
                 }
                 Step::Now(state)
@@ -528,7 +530,7 @@ impl<'a> CopyInHand<'a> {
     /// doubt on record, as an unnamed receipt.
     fn leave_doubt(&self, claim: &Claim) {
         let means = self.delivery.means;
-        let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
+        let (receipt, facts) = (&Receipt::UNNAMED, CopyFacts::default());
         let unnamed = ToConfirm { claim: *claim, receipt, facts, end: None };
         note(means.insisting(|until| means.ledger.confirm(&unnamed, until)).map(drop));
     }

@@ -43,15 +43,16 @@ pub struct Placed {
 
 impl fmt::Display for Placed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.receipt, self.how) {
+        let Placed { destination, receipt, how, .. } = self;
+        match (receipt.is_handed(), how) {
             // Its owner's filters decide in which mailbox it lies.
-            (Receipt::Handed(_), How::Stored) => {
-                write!(f, "handed over account={} {}", self.destination.account, self.receipt)
+            (true, How::Stored) => {
+                write!(f, "handed over account={} {receipt}", destination.account)
             }
-            (Receipt::Handed(_), how) => {
-                write!(f, "{} account={} {}", how.name(), self.destination.account, self.receipt)
+            (true, how) => {
+                write!(f, "{} account={} {receipt}", how.name(), destination.account)
             }
-            (receipt, how) => write!(f, "{} {} {receipt}", how.name(), self.destination),
+            (false, how) => write!(f, "{} {destination} {receipt}", how.name()),
         }?;
         match &self.instead_of {
             Some(mailbox) => write!(f, " instead_of={mailbox}"),

@@ -13,7 +13,6 @@ use crate::directory::Destination;
 use crate::exit;
 use crate::ledger::{AttemptEnd, CopyState, LedgerError, Recorded};
 use crate::outcome::{Outcome, Reason};
-use crate::store::Receipt;
 
 /// The endings of one delivery, while they come.
 pub(super) struct Endings<'a> {
@@ -60,7 +59,7 @@ impl<'a> Endings<'a> {
         };
         for (copy, state) in recorded.copies.iter().enumerate() {
             if let CopyState::Placed(receipt) = state
-                && !matches!(receipt, Receipt::Elsewhere(_))
+                && !receipt.is_elsewhere()
             {
                 let (destination, receipt) = (job.destinations[copy].clone(), receipt.clone());
                 let how = How::AlreadyThere;

@@ -37,7 +37,7 @@ use crate::store::Need;
 /// claimed in doubt, and its look has no bound of date, at every attempt: the mailbox remembers.
 ///
 /// A recipient's copy whose mailbox is not there, or not open to us, goes to INBOX: first its row
-/// gets the receipt [`Elsewhere`](crate::store::Receipt::Elsewhere), then INBOX is claimed as for
+/// gets the receipt [`elsewhere`](crate::store::Receipt::elsewhere), then INBOX is claimed as for
 /// any other recipient, so that several who mean INBOX, now or later, come to one copy there. After
 /// a crash between the two the row says where to go on, also if the mailbox is there by then.
 ///

@@ -1,5 +1,5 @@
 //! A recipient's copy whose mailbox is not there, or not open to us, goes to the account's INBOX.
-//! Its own row says so for good, by the receipt [`Receipt::Elsewhere`], before INBOX is claimed:
+//! Its own row says so for good, by the receipt [`Receipt::elsewhere`], before INBOX is claimed:
 //! the first receipt wins, so no delivery that comes later, or was late, leaves a copy in the
 //! mailbox that was meant. In INBOX the row is that of all who mean INBOX: one copy, by the rules
 //! of any other. Changes here need the same change in `tests/model/elsewhere.rs`.
@@ -24,7 +24,7 @@ pub(super) fn send_to<'a>(
     (claim, key): (&Claim, &Hash),
     mut turn: Option<Box<dyn OpenTurn + 'a>>,
 ) -> Result<CopyState, LedgerError> {
-    let instead = Receipt::Elsewhere(other.mailbox.clone());
+    let instead = Receipt::elsewhere(&other.mailbox);
     let facts = CopyFacts::default();
     let one = ToConfirm { claim: *claim, receipt: &instead, facts, end: None };
     let decided = means.insisting(|until| {

@@ -304,7 +304,7 @@ impl Row {
 
     /// Copies without a name are one only where no other claim can have placed one.
     fn is_receipt_of(&self, claim: &Claim, on_record: &Receipt, receipt: &Receipt) -> bool {
-        on_record == receipt && (*receipt != Receipt::Unnamed || self.placed_epoch == claim.epoch)
+        on_record == receipt && (*receipt != Receipt::UNNAMED || self.placed_epoch == claim.epoch)
     }
 
     /// A look has to settle that, and one that has read the row before this settles nothing.

@@ -354,11 +354,11 @@ impl Ledger for MemoryLedger {
     fn receipt_before(
         &self,
         message: i64,
-        destination: &Destination,
+        place: (&Destination, &str),
         earlier: Duration,
         _until: Instant,
     ) -> Result<Option<Receipt>, LedgerError> {
-        self.call("receipt_before", || self.rows().receipt_before(message, destination, earlier))
+        self.call("receipt_before", || self.rows().receipt_before(message, place, earlier))
     }
 
     fn finish(

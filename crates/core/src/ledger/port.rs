@@ -137,12 +137,12 @@ pub trait Ledger: Proofs + Send + Sync {
     ) -> Result<Option<String>, LedgerError>;
 
     /// A receipt in this mailbox that was on record before the message was, and so before a copy of
-    /// it was leased, and by this much `earlier` (whole seconds): of those that are found soon, the
-    /// one with the highest UID. `None`: none was found.
+    /// it was leased, and by this much `earlier` (whole seconds): of those of this kind that are
+    /// found soon, the last one. `None`: none was found.
     fn receipt_before(
         &self,
         message: i64,
-        destination: &Destination,
+        place: (&Destination, &str),
         earlier: Duration,
         until: Instant,
     ) -> Result<Option<Receipt>, LedgerError>;

@@ -9,13 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::port::{Mailboxes, Need, Slot, Store};
-use super::{Copy, CopySearch, FoundCopy, LookBack, LookedBack, Mark, Proof, Receipt, StoreError};
+use super::{
+    Copy, CopySearch, FoundCopy, LookBack, LookedBack, Mark, Naming, Proof, Receipt, StoreError,
+};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::hook::{Call, Hook};
 use crate::lock_key::{self, Hash};
 use crate::message::{DedupBy, Identity};
 use crate::pool::Connections;
+use crate::receipt;
 
 use finding::{found_by_identity, found_by_name};
 pub use handed::Filters;
@@ -59,10 +62,11 @@ impl Stored {
         sought.by_id && sought.identity.has_same_id(&self.bytes)
     }
 
-    fn found(&self, receipt: Receipt, sought: &CopySearch<'_>) -> FoundCopy {
+    fn found(&self, receipt: Receipt, naming: Naming, sought: &CopySearch<'_>) -> FoundCopy {
         let is_equal = self.identity == *sought.identity;
         FoundCopy {
             receipt,
+            naming,
             has_our_date: self.date == sought.recorded_at,
             marked_deleted: self.marked_deleted,
             handed: None,
@@ -240,7 +244,7 @@ impl MemoryStore {
     /// What names a stored copy.
     pub fn receipt(&self, stored: &Stored) -> Receipt {
         match self.idempotent {
-            true => Receipt::Name(stored.name()),
+            true => Receipt::name(stored.name()),
             false => receipt(stored.uid),
         }
     }
@@ -248,7 +252,7 @@ impl MemoryStore {
     /// What names it and no other one.
     fn exact(&self, stored: &Stored) -> Receipt {
         match self.idempotent {
-            true => Receipt::Name(stored.file()),
+            true => Receipt::name(stored.file()),
             false => receipt(stored.uid),
         }
     }
@@ -300,12 +304,16 @@ fn place(destination: &Destination) -> Place {
 }
 
 fn receipt(uid: u32) -> Receipt {
-    Receipt::Uid { validity: 1, uid }
+    Receipt::uid(1, uid)
 }
 
 impl Store for MemoryStore {
     fn append_is_idempotent(&self) -> bool {
         self.idempotent
+    }
+
+    fn numbered_by(&self) -> Option<&'static str> {
+        (!self.idempotent).then_some(receipt::UID)
     }
 
     fn keeps_nul(&self) -> bool {
@@ -362,7 +370,7 @@ impl Store for MemoryStore {
         _until: Instant,
     ) -> Result<(), StoreError> {
         self.call("remove", Some(destination), |shared| {
-            if *wanted == Receipt::Unnamed || !self.has_uidplus {
+            if *wanted == Receipt::UNNAMED || !self.has_uidplus {
                 return Err(StoreError::NotStored(format!("receipt {wanted} names no message")));
             }
             let mailbox = shared.mailboxes.entry(place(destination)).or_default();
@@ -432,7 +440,7 @@ impl Slot for MemorySlot<'_> {
                 Err(StoreError::NotStored(format!("{destination} is gone")))
             }
             Some(None) => Err(StoreError::Refused(format!("{destination} is gone"))),
-            Some(Some(_)) if !store.has_uidplus => Ok(Receipt::Unnamed),
+            Some(Some(_)) if !store.has_uidplus => Ok(Receipt::UNNAMED),
             Some(Some(receipt)) => Ok(receipt),
             None => Err(StoreError::InDoubt("its sender gave it up".to_owned())),
         }

@@ -23,6 +23,10 @@ pub trait Store: Send + Sync {
     /// reserved copy is locked: no other slot can be had for it, in any process.
     fn append_is_idempotent(&self) -> bool;
 
+    /// The kind of receipt by which a [look](Slot::look) can begin after an earlier copy
+    /// ([`Copy::newer_than`]): its mailboxes number what comes. `None`: that does not help it.
+    fn numbered_by(&self) -> Option<&'static str>;
+
     /// Whether NUL bytes stay NUL bytes in a mailbox. Else they are 0x80 there.
     fn keeps_nul(&self) -> bool;
 

@@ -117,6 +117,6 @@ const MEANWHILE: &str = "leased or placed meanwhile";
 /// look would take: the newest, and where several share a name the one that goes by it.
 fn to_record(found: &[FoundCopy]) -> Option<&FoundCopy> {
     let ours = |one: &&FoundCopy| one.has_our_date && !one.marked_deleted;
-    let lasting = || found.iter().filter(|one| one.receipt.is_lasting());
+    let lasting = || found.iter().filter(|one| one.is_lasting());
     lasting().rev().find(ours).or_else(|| lasting().next())
 }

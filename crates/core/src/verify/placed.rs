@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::difference::{Level, Topic};
 use super::{MOST_COPIES, Unverified, Verification, needs_a_look};
 use crate::ledger::CopyOnRecord;
-use crate::store::{FoundCopy, Proof, Receipt, StoreError};
+use crate::store::{FoundCopy, Naming, Proof, Receipt, StoreError};
 
 /// A copy that no look has seen for this time is taken for deleted by its owner, and not looked for
 /// any more.
@@ -26,10 +26,10 @@ impl Verification<'_, '_> {
         // it.
         let standing: Vec<&FoundCopy> =
             found.iter().filter(|one| !one.marked_deleted && !is_foreign(one)).collect();
-        let mut lasting = standing.iter().copied().filter(|one| one.receipt.is_lasting());
+        let mut lasting = standing.iter().copied().filter(|one| one.is_lasting());
         let named = lasting.clone().find(|one| one.receipt == *on_record);
         let keeper = named.or_else(|| lasting.rfind(|one| one.has_our_date));
-        if named.is_none() && *on_record != Receipt::Unnamed {
+        if named.is_none() && *on_record != Receipt::UNNAMED {
             self.moved(copy, on_record, found, keeper);
         }
         let mut is_alone = true;
@@ -163,13 +163,14 @@ impl Verification<'_, '_> {
     fn double(&mut self, copy: &CopyOnRecord, one: &FoundCopy, keeper: &FoundCopy) {
         let receipt = &one.receipt;
         let until = self.plan.store_until();
-        let removed = self.plan.repair.then(|| match receipt {
-            // In a Maildir two copies share the name that lasts.
-            Receipt::Name(_) if receipt.is_lasting() => {
+        let removed = self.plan.repair.then(|| match one.naming {
+            Naming::Shared => {
                 let why = "its name may be that of the copy that stays";
                 Err(StoreError::NotStored(why.to_owned()))
             }
-            _ => self.store.remove_double(&copy.destination, receipt, &keeper.receipt, until),
+            Naming::Alone | Naming::Passing => {
+                self.store.remove_double(&copy.destination, receipt, &keeper.receipt, until)
+            }
         });
         let (level, text) = match removed {
             None => (Level::Error, "is one too many".to_owned()),

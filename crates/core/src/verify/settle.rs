@@ -208,7 +208,7 @@ impl Verification<'_, '_> {
             .filter(|one| ours.is_some() || !is_moved(one))
             .cloned()
             .collect();
-        if ours.is_none() && *on_record != Receipt::Unnamed {
+        if ours.is_none() && *on_record != Receipt::UNNAMED {
             let is_ours = |one: &&FoundCopy| is_moved(one) && !one.marked_deleted;
             let moved: Vec<&FoundCopy> = found.iter().filter(is_ours).collect();
             match moved[..] {
@@ -222,7 +222,7 @@ impl Verification<'_, '_> {
         let theirs = theirs.receipt.clone();
         let stays = |why: &str| format!("{on_record} stands beside {theirs}, and stays: {why}");
         match ours {
-            None if *on_record == Receipt::Unnamed => {
+            None if *on_record == Receipt::UNNAMED => {
                 let text = stays("the server named neither (no UIDPLUS)");
                 self.found(copy, Level::Error, Topic::Double, None, text);
             }
@@ -269,7 +269,7 @@ impl Verification<'_, '_> {
         let until = self.plan.ledger_until();
         if !self.ledger.leave_to_sender(&row, Some(on_record), &theirs, until)? {
             self.busy(copy, MEANWHILE);
-        } else if *on_record != Receipt::Unnamed {
+        } else if *on_record != Receipt::UNNAMED {
             let text = format!("{on_record} is gone, the mail program's own stands as {theirs}");
             self.found(copy, Level::Settled, Topic::Double, Some(&theirs), text);
         }
@@ -325,7 +325,7 @@ impl Verification<'_, '_> {
         found: &'f [FoundCopy],
     ) -> Result<Option<&'f FoundCopy>, LedgerError> {
         let mut standing =
-            found.iter().filter(|one| one.receipt.is_lasting() && !one.marked_deleted).peekable();
+            found.iter().filter(|one| one.is_lasting() && !one.marked_deleted).peekable();
         let needs_equal = standing.peek().is_some()
             && self.ledger.has_namesake(copy, self.plan.ledger_until())?;
         let is_equal = |one: &FoundCopy| matches!(one.proof, Proof::Equal | Proof::SameContent);

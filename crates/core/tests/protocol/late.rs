@@ -118,7 +118,7 @@ fn a_copy_found_by_the_look_is_never_taken_out() {
     let frozen = delivery.after("look", move || {
         lose_locks();
         other.expire_leases();
-        confirms(&other, LEASE, &Receipt::Uid { validity: 1, uid: 77 });
+        confirms(&other, LEASE, &Receipt::uid(1, 77));
     });
     let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
     assert_eq!(ended.store_calls, ["look"]);
@@ -186,7 +186,7 @@ fn where_appends_are_idempotent_nothing_is_taken_out() {
     let world = World::like_maildir();
     let other = world.clone();
     let frozen = frozen(&world, move || {
-        confirms(&other, JOIN, &Receipt::Name("another".to_owned()));
+        confirms(&other, JOIN, &Receipt::name("another"));
     });
     assert_eq!(frozen.run(&mail("m"), &[inbox()]).expect_temp_fail().store_calls, ["append"]);
     assert_eq!(world.count(&inbox()), 1);

@@ -233,10 +233,8 @@ fn append(store: &dyn AnyStore, destination: &Destination, copy: Copy<'_>) -> Re
 }
 
 fn uid(receipt: &Receipt) -> u32 {
-    match receipt {
-        Receipt::Uid { uid, .. } => *uid,
-        other => panic!("{other:?}"),
-    }
+    let (_, uid) = receipt.as_uid().unwrap_or_else(|| panic!("{receipt:?}"));
+    uid
 }
 
 /// Two copies of ours, the second of them on record; their UIDs.
@@ -322,7 +320,7 @@ fn an_account_is_verified_alone_and_many_pages_are_read() {
     for n in 0..1100 {
         let (claim, _) =
             site.claim(&mail(&format!("n{n}")), &Destination::inbox(["a", "b", "c"][n % 3]));
-        site.confirm(&claim, &Receipt::Uid { validity: 1, uid: 999_999 });
+        site.confirm(&claim, &Receipt::uid(1, 999_999));
     }
     let verified = site.verify(false);
     assert_eq!((verified.tally.copies, verified.tally.infos), (1100, 1100));
@@ -380,7 +378,7 @@ fn accounts_are_verified_side_by_side_and_told_in_their_order() {
     for (n, account) in accounts.iter().cycle().take(60).enumerate() {
         let at = [Destination::inbox(account), Destination::sent(account, "Sent")];
         let (claim, _) = site.claim(&mail(&format!("m{n}")), &at[n / 12 % 2]);
-        site.confirm(&claim, &Receipt::Uid { validity: 1, uid: 999_999 });
+        site.confirm(&claim, &Receipt::uid(1, 999_999));
     }
     let alone = site.verify(false);
     assert_eq!(alone.findings.len(), 60);
@@ -409,7 +407,7 @@ fn a_ledger_that_fails_ends_all_workers() {
     for n in 0..40 {
         let at = Destination::inbox(&format!("a{n:02}"));
         let (claim, _) = site.claim(&mail(&format!("m{n}")), &at);
-        site.confirm(&claim, &Receipt::Uid { validity: 1, uid: 999_999 });
+        site.confirm(&claim, &Receipt::uid(1, 999_999));
     }
     site.parallel = 4;
     let calls = AtomicUsize::new(0);

@@ -175,7 +175,7 @@ mod tests {
     fn the_place_is_what_a_stored_text_says_between_its_words() {
         let mailbox = "INBOX uid=4 ".to_owned();
         let place = Destination { account: "a b".to_owned(), mailbox, shared: false };
-        let (four, five) = (Receipt::Name("4".to_owned()), Receipt::Name("5".to_owned()));
+        let (four, five) = (Receipt::name("4"), Receipt::name("5"));
         let text = stored_text(&place, &four);
         assert_eq!(place_of(&text, &four), Some("account=a b mailbox=INBOX uid=4 "));
         assert_eq!(place_of(&text, &five), None);

@@ -83,8 +83,11 @@ pub(super) const DIALECT: Dialect = Dialect(&[
          SET a.status = '2.0.0', a.copy_id = NULL,
              a.detail = CONCAT('stored account=', CONVERT(c.account USING utf8mb4), ' mailbox=',
                                CONVERT(c.mailbox USING utf8mb4), ' ',
-                               COALESCE(CONCAT('uid=', c.uid), CONCAT('name=', c.file_name),
-                                        'uid=?'))
+                               CASE c.receipt_kind
+                                   WHEN 'uid'
+                                   THEN CONCAT('uid=', SUBSTRING_INDEX(c.receipt, '/', -1))
+                                   WHEN 'unnamed' THEN 'uid=?'
+                                   ELSE CONCAT(c.receipt_kind, '=', c.receipt) END)
          WHERE a.detail IS NULL AND c.id IN (@)",
     ),
     ("no_end", ""),

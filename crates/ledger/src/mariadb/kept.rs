@@ -88,7 +88,7 @@ pub(super) fn kept(
 
 /// Where the copy stands.
 const DUE: &str = "
-SELECT placed_at IS NOT NULL, uid_validity, uid, file_name,
+SELECT placed_at IS NOT NULL, receipt_kind, receipt,
        TIMESTAMPDIFF(SECOND, '1970-01-01', due_at),
        EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id), id
 FROM onedrop_copy c WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";

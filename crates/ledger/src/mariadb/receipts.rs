@@ -40,19 +40,17 @@ pub(super) fn confirm(
 
 fn store_receipt(batch: &mut SqlBatch, one: &ToConfirm<'_>) {
     let ToConfirm { claim, receipt, facts, .. } = *one;
-    let (validity, uid, name) = rows::columns(receipt);
     batch.add(
         "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,
              lease_value = NULL, owner = '',
-             in_doubt = FALSE, uid_validity = ?3, uid = ?4, file_name = ?5, nul_replaced = ?6,
-             found_by_look = ?7, wrapped = ?8, placed_epoch = ?9
+             in_doubt = FALSE, receipt_kind = ?3, receipt = ?4, nul_replaced = ?5,
+             found_by_look = ?6, wrapped = ?7, placed_epoch = ?8
          WHERE id = ?1 AND value = ?2 AND placed_at IS NULL AND NOT shared",
         values![
             claim.copy,
             claim.value.bytes(),
-            validity,
-            uid,
-            name,
+            receipt.kind(),
+            receipt.text(),
             facts.nul_replaced,
             facts.found_by_look,
             facts.wrapped,
@@ -87,11 +85,11 @@ fn confirm_whatever(
 pub(super) fn before(
     connection: &mut MariadbSession,
     message: i64,
-    destination: &Destination,
+    (destination, kind): (&Destination, &str),
     earlier: Duration,
 ) -> Result<Option<Receipt>, LedgerError> {
     let secs = rows::secs_before(earlier);
     let sql = rows::receipt_before_sql(&format!("m.recorded_at - INTERVAL {secs} SECOND"));
-    let values = values![message, &*destination.account, &*destination.mailbox];
+    let values = values![message, &*destination.account, &*destination.mailbox, kind];
     connection.query(&sql, values)?.first().map(|row| rows::receipt(row, 0)).transpose()
 }

@@ -128,10 +128,10 @@ impl Session for MariadbSession {
     fn receipt_before(
         &mut self,
         message: i64,
-        destination: &Destination,
+        place: (&Destination, &str),
         earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
-        receipts::before(self, message, destination, earlier)
+        receipts::before(self, message, place, earlier)
     }
 
     fn keep_until_due(

@@ -128,7 +128,7 @@ impl Session for FakeSession {
     fn receipt_before(
         &mut self,
         _: i64,
-        _: &Destination,
+        _: (&Destination, &str),
         _: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
         unimplemented!("{UNUSED}")
@@ -299,7 +299,7 @@ fn an_engine_that_commits_each_alone_is_not_asked_for_several() {
         in_doubt: false,
         looks_back: false,
     };
-    let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
+    let (receipt, facts) = (&Receipt::UNNAMED, CopyFacts::default());
     let one = ToConfirm { claim, receipt, facts, end: None };
     let confirm = || assert_eq!(ledger.confirm(&one, until()).unwrap(), Confirmed::Recorded);
     thread::scope(|scope| (0..9).for_each(|_| drop(scope.spawn(confirm))));

@@ -21,7 +21,7 @@ pub(super) use crate::rows::{INDEXED, LONGEST};
 /// How many parameters `onedrop_record` and `onedrop_confirm` have, with
 /// [`Connection::patience_ms`], the first one.
 pub(super) const RECORD: usize = 30;
-pub(super) const CONFIRM: usize = 16;
+pub(super) const CONFIRM: usize = 15;
 
 /// All parameters of `onedrop_record` but the first.
 pub(super) fn record<'a>(
@@ -101,14 +101,12 @@ pub(super) fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> 
 /// All parameters of `onedrop_confirm` but the first.
 pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> Statement<'a> {
     let ToConfirm { claim, receipt, facts, end: ended } = one;
-    let (validity, uid, name) = rows::columns(receipt);
     let statement = statement
         .with(claim.copy, Type::INT8)
         .with(claim.value.bytes(), Type::BYTEA)
         .with(claim.epoch, Type::INT8)
-        .with(validity, Type::INT8)
-        .with(uid, Type::INT8)
-        .with(name, Type::TEXT)
+        .with(receipt.kind(), Type::TEXT)
+        .with(receipt.text(), Type::TEXT)
         .with(facts.nul_replaced, Type::BOOL)
         .with(facts.found_by_look, Type::BOOL)
         .with(facts.wrapped, Type::BOOL)

@@ -44,7 +44,7 @@ RETURNING message_id";
 
 /// Asked first, so that the bytes are sent only once.
 const DUE: &str = "
-SELECT placed_at IS NOT NULL, uid_validity, uid, file_name, extract(epoch FROM due_at)::bigint,
+SELECT placed_at IS NOT NULL, receipt_kind, receipt, extract(epoch FROM due_at)::bigint,
        EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id)
 FROM onedrop_copy c WHERE message_id = $1 AND account = $2 AND mailbox = $3";
 
@@ -205,7 +205,7 @@ impl Session for Connection {
     fn receipt_before(
         &mut self,
         message: i64,
-        destination: &Destination,
+        (destination, kind): (&Destination, &str),
         earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
         let secs = rows::secs_before(earlier);
@@ -214,7 +214,8 @@ impl Session for Connection {
         let statement = Statement::new(sql)
             .with(message, Type::INT8)
             .with(destination.account.as_str(), Type::TEXT)
-            .with(destination.mailbox.as_str(), Type::TEXT);
+            .with(destination.mailbox.as_str(), Type::TEXT)
+            .with(kind, Type::TEXT);
         self.query(statement)?.first().map(|row| rows::receipt(row, 0)).transpose()
     }
 

@@ -26,8 +26,8 @@ macro_rules! select {
                  {int(c.epoch)}, ",
             $lease,
             ", {int(c.lease_ms)}, c.lease_value, c.in_doubt, c.prior_doubt, c.looks_back,
-                 c.placed_at IS NOT NULL, c.uid_validity, c.uid,
-                 c.file_name, {int(COALESCE(c.placed_epoch, 0))}, c.settled_at IS NOT NULL,
+                 c.placed_at IS NOT NULL, c.receipt_kind, c.receipt,
+                 {int(COALESCE(c.placed_epoch, 0))}, c.settled_at IS NOT NULL,
                  {ago(c.due_at)},
                  EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id)
              FROM onedrop_copy c ",
@@ -353,7 +353,7 @@ impl ReadCopy {
     }
 
     fn read(row: &impl SqlRow, lease_left: Option<Duration>) -> Result<ReadCopy, LedgerError> {
-        let due_ago: Option<f64> = row.cell(19)?;
+        let due_ago: Option<f64> = row.cell(18)?;
         let lease_ms: i64 = row.cell(8)?;
         let by: Option<Vec<u8>> = row.cell(9)?;
         let by = by.and_then(|by| Some(<[u8; 16]>::try_from(by).ok()?.into()));
@@ -371,10 +371,10 @@ impl ReadCopy {
                 prior_doubt: row.cell(11)?,
                 looks_back: row.cell(12)?,
                 receipt: if row.cell(13)? { Some(rows::receipt(row, 14)?) } else { None },
-                placed_epoch: row.cell(17)?,
-                settled: row.cell(18)?,
+                placed_epoch: row.cell(16)?,
+                settled: row.cell(17)?,
                 due_in: due_ago.map(|secs| time(-secs)),
-                kept: row.cell(20)?,
+                kept: row.cell(19)?,
             },
             destination,
         })
@@ -446,16 +446,14 @@ fn insert<'a>(
 }
 
 fn place<'a>(read: &ReadCopy, row: &Row, one: &ToConfirm<'a>) -> Sql<'a> {
-    let (validity, uid, name) = rows::columns(one.receipt);
     let CopyFacts { nul_replaced, found_by_look, wrapped } = one.facts;
     read.update(
-        "placed_at = {now}, uid_validity = ?1, uid = ?2, file_name = ?3, nul_replaced = ?4,
-         found_by_look = ?5, wrapped = ?6, placed_epoch = ?7, in_doubt = ?8, {no_lease},
+        "placed_at = {now}, receipt_kind = ?1, receipt = ?2, nul_replaced = ?3,
+         found_by_look = ?4, wrapped = ?5, placed_epoch = ?6, in_doubt = ?7, {no_lease},
          lease_value = NULL, owner = {nobody}",
         values![
-            validity,
-            uid,
-            name,
+            one.receipt.kind(),
+            one.receipt.text(),
             nul_replaced,
             found_by_look,
             wrapped,

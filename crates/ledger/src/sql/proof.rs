@@ -58,7 +58,7 @@ impl<S: SqlSession + 'static> Proofs for PooledLedger<S> {
         until: Instant,
     ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
         let query = sql!(
-            "SELECT account, mailbox, shared, uid_validity, uid, file_name FROM onedrop_copy
+            "SELECT account, mailbox, shared, receipt_kind, receipt FROM onedrop_copy
              WHERE placed_at IS NOT NULL ORDER BY id DESC LIMIT ?1",
             limit,
         );

@@ -100,7 +100,7 @@ const NO_FACTS: &str = "sender = '', subject = NULL, date = NULL, in_reply_to = 
 /// written yet stays due: MariaDB's assignments see those before them.
 const FORGET: &str = "
 UPDATE onedrop_copy SET value = ?2, due_at = CASE WHEN placed_at IS NULL THEN due_at END,
-    placed_at = NULL, placed_epoch = 0, uid_validity = NULL, uid = NULL, file_name = NULL,
+    placed_at = NULL, placed_epoch = 0, receipt_kind = NULL, receipt = NULL,
     nul_replaced = FALSE, wrapped = FALSE, found_by_look = FALSE, by_sender = FALSE,
     settled_at = NULL, leased_until = NULL, in_doubt = TRUE, prior_doubt = TRUE,
     looks_back = TRUE{no_end}
@@ -350,7 +350,7 @@ fn next_raw<S: SqlSession>(
         after = message.message;
         let Some(bytes) = session.bytes_of(after, Kept::Raw)? else { continue };
         let copies = sql!(
-            "SELECT account, mailbox, shared, placed_at IS NOT NULL, uid_validity, uid, file_name
+            "SELECT account, mailbox, shared, placed_at IS NOT NULL, receipt_kind, receipt
              FROM onedrop_copy WHERE message_id = ?1 ORDER BY id",
             after,
         );

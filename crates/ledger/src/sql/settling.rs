@@ -51,11 +51,10 @@ UPDATE onedrop_copy
 SET placed_epoch = CASE WHEN placed_at IS NULL THEN epoch ELSE placed_epoch END,
     placed_at = coalesce(placed_at, {now}), {no_lease}, in_doubt = FALSE,
     found_by_look = FALSE, by_sender = TRUE, settled_at = {now},
-    uid_validity = ?5, uid = ?6, file_name = ?7
+    receipt_kind = ?5, receipt = ?6
 WHERE id = ?1 AND value = ?2 AND epoch = ?3
-  AND ((placed_at IS NOT NULL) = ?4 AND {same(uid_validity, ?8)} AND {same(uid, ?9)}
-       AND {same(file_name, ?10)}
-       OR by_sender AND {same(uid_validity, ?5)} AND {same(uid, ?6)} AND {same(file_name, ?7)})";
+  AND ((placed_at IS NOT NULL) = ?4 AND {same(receipt_kind, ?7)} AND {same(receipt, ?8)}
+       OR by_sender AND receipt_kind = ?5 AND receipt = ?6)";
 
 /// The message of a shared copy.
 const SHARED_BY: &str = "(SELECT s.message_id FROM onedrop_copy s WHERE s.id = ?1 AND s.shared)";
@@ -114,11 +113,19 @@ impl<S: SqlSession + 'static> Settling for PooledLedger<S> {
         receipt: &Receipt,
         until: Instant,
     ) -> Result<bool, LedgerError> {
-        let (is, old) = (rows::columns(receipt), was.map_or((None, None, None), rows::columns));
         let (id, value) = (claim.copy, claim.value.bytes());
         let is_placed = was.is_some();
-        let leave =
-            sql!(LEAVE, id, value, claim.epoch, is_placed, is.0, is.1, is.2, old.0, old.1, old.2);
+        let leave = sql!(
+            LEAVE,
+            id,
+            value,
+            claim.epoch,
+            is_placed,
+            receipt.kind(),
+            receipt.text(),
+            was.map(Receipt::kind),
+            was.map(Receipt::text),
+        );
         let [lock_kept, forget_kept] = claims::forget_kept(SHARED_BY, id);
         let statements = [leave, lock_kept, forget_kept, sql!(LEFT, id)];
         self.call(until, |session| Ok(has_changed(&session.write(&statements)?, 0)))

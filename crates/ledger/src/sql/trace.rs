@@ -69,7 +69,7 @@ ORDER BY m.recorded_at DESC, m.id DESC LIMIT ?4";
 
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
-       coalesce({lease_left(c.)} > 0, {false}), {in_doubt}, uid_validity, uid, file_name,
+       coalesce({lease_left(c.)} > 0, {false}), {in_doubt}, receipt_kind, receipt,
        {iso_ms(placed_at)}, {int(epoch)}, coalesce(owner, ''), {iso_ms({lease_time})},
        nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
@@ -97,7 +97,7 @@ SELECT a.message_id, a.id_hash, {iso_ms(a.started_at)}, a.recipient,
        coalesce(a.sender, m.sender, ''), a.queue_id, a.host, {int(a.pid)},
        {int(coalesce(a.duration_ms, {ended_ms}))},
        CASE WHEN {ended} IS NULL THEN a.outcome ELSE 'delivered' END, a.status, a.detail, c.account,
-       c.mailbox, c.uid_validity, c.uid, c.file_name, shown.on_record, a.reason
+       c.mailbox, c.receipt_kind, c.receipt, shown.on_record, a.reason
 FROM shown {attempt_of(shown.id)}
      LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON {ends}
@@ -264,14 +264,14 @@ impl TraceBuilder {
         })
     }
 
-    /// Message, account, mailbox, whether it is placed, leased, in doubt, its receipt (3), when it
+    /// Message, account, mailbox, whether it is placed, leased, in doubt, its receipt (2), when it
     /// was placed, epoch, owner, end of the lease, the facts (2), why its bytes are kept, when
     /// it is due, whether the sender's mail program saved it, whether it is wrapped.
     fn copy(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let placed = row.cell(3)?;
         // A receipt that cannot be read must not hide the copy.
         let receipt = rows::receipt(row, 6).ok();
-        let due_at: Option<String> = row.cell(16)?;
+        let due_at: Option<String> = row.cell(15)?;
         let state = match placed {
             true => receipt_state(receipt.as_ref()),
             false => open_state(row.cell(4)?, row.cell(5)?, due_at.is_some()),
@@ -283,16 +283,16 @@ impl TraceBuilder {
             mailbox: row.cell(2)?,
             state: state.to_owned(),
             receipt: placed.then_some(receipt),
-            placed_at: row.cell(9)?,
-            epoch: row.cell(10)?,
-            owner: if placed { String::new() } else { row.cell(11)? },
-            leased_until: row.cell(12)?,
-            nul_replaced: row.cell(13)?,
-            found_by_look: row.cell(14)?,
-            kept: row.cell(15)?,
+            placed_at: row.cell(8)?,
+            epoch: row.cell(9)?,
+            owner: if placed { String::new() } else { row.cell(10)? },
+            leased_until: row.cell(11)?,
+            nul_replaced: row.cell(12)?,
+            found_by_look: row.cell(13)?,
+            kept: row.cell(14)?,
             due_at,
-            by_sender: row.cell(17)?,
-            wrapped: row.cell(18)?,
+            by_sender: row.cell(16)?,
+            wrapped: row.cell(17)?,
         };
         let at = self.of(row)?;
         self.traces[at].copies.push(copy);
@@ -301,7 +301,7 @@ impl TraceBuilder {
 
     /// Message (or NULL), hash of its Message-ID where there is none, begin, recipient, sender,
     /// queue id, host, process id, duration, outcome, status, text; account, mailbox and receipt
-    /// (3) of the copy that it stored, where that is all there is to be said; how many there are of
+    /// (2) of the copy that it stored, where that is all there is to be said; how many there are of
     /// its message, or of those without one that have its hash; reason. One without a message
     /// belongs to the newest with this Message-ID, or is shown with the others that recorded none.
     fn attempt(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
@@ -314,7 +314,7 @@ impl TraceBuilder {
             pid: row.cell(7)?,
             duration_ms: row.cell(8)?,
             outcome: row.cell(9)?,
-            reason: row.cell(18)?,
+            reason: row.cell(17)?,
             status: row.cell(10)?,
             text: row.cell(11)?,
         };
@@ -329,7 +329,7 @@ impl TraceBuilder {
             true => self.of(row)?,
             false => *self.of_hash.entry(row.cell(1)?).or_insert(self.traces.len()),
         };
-        let on_record = u64::try_from(row.cell::<i64>(17)?).unwrap_or(0);
+        let on_record = u64::try_from(row.cell::<i64>(16)?).unwrap_or(0);
         self.on_record.insert((at, is_recorded), on_record);
         if at == self.traces.len() {
             let recorded_at = attempt.started_at.clone();

@@ -62,7 +62,7 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        {whole(m.recorded_at)}, c.account, c.mailbox, c.shared, {int(c.epoch)},
        coalesce(c.owner, ''), c.settled_at IS NOT NULL, {ago(c.placed_at)},
        coalesce({lease_left(c.)} > 0, FALSE), c.leased_until IS NOT NULL, {in_doubt},
-       c.uid_validity, c.uid, c.file_name,
+       c.receipt_kind, c.receipt,
        c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value,
        {int(c.lease_ms)}, k.why, {whole(c.due_at)}, c.due_at <= {now}, c.by_sender,
        c.found_by_look, c.looks_back
@@ -71,9 +71,9 @@ FROM wanted {with_copies(c.id = wanted.id)} JOIN onedrop_message m ON m.id = c.m
 
 /// Only if the row is unchanged.
 const SETTLE: &str = "
-UPDATE onedrop_copy SET settled_at = {now}, uid_validity = ?3, uid = ?4, file_name = ?5
-WHERE id = ?1 AND epoch = ?2 AND value = ?9 AND placed_at IS NOT NULL
-  AND {same(uid_validity, ?6)} AND {same(uid, ?7)} AND {same(file_name, ?8)}";
+UPDATE onedrop_copy SET settled_at = {now}, receipt_kind = ?3, receipt = ?4
+WHERE id = ?1 AND epoch = ?2 AND value = ?7 AND placed_at IS NOT NULL
+  AND receipt_kind = ?5 AND receipt = ?6";
 
 /// Once a look has settled the copy; `onedrop settle` may still watch it.
 const GONE: &str = "
@@ -151,10 +151,18 @@ impl<S: SqlSession + 'static> Audit for PooledLedger<S> {
         until: Instant,
     ) -> Result<bool, LedgerError> {
         let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
-        let (is, was) = (rows::columns(receipt), rows::columns(was));
         let (id, value) = (copy.copy, copy.value.bytes());
         let statements = [
-            sql!(SETTLE, id, copy.epoch, is.0, is.1, is.2, was.0, was.1, was.2, value),
+            sql!(
+                SETTLE,
+                id,
+                copy.epoch,
+                receipt.kind(),
+                receipt.text(),
+                was.kind(),
+                was.text(),
+                value
+            ),
             sql!(GONE, id, WATCH.as_secs_f64(), value),
         ];
         self.call(until, |session| Ok(has_changed(&session.write(&statements)?, 0)))

@@ -121,10 +121,10 @@ pub(super) fn receipt_before_sql(earlier: Duration) -> String {
 pub(super) fn receipt_before(
     connection: &Connection,
     message: i64,
-    destination: &Destination,
+    (destination, kind): (&Destination, &str),
     earlier: Duration,
 ) -> Result<Option<Receipt>, LedgerError> {
-    let params = params![message, destination.account, destination.mailbox];
+    let params = params![message, destination.account, destination.mailbox, kind];
     let sql = receipt_before_sql(earlier);
     let found = super::read(connection, &sql, params, |row| rows::receipt(row, 0))?;
     Ok(found.into_iter().next())
@@ -136,7 +136,7 @@ pub(super) fn due(
     message: i64,
     destination: &Destination,
 ) -> Result<Option<Due>, LedgerError> {
-    let sql = "SELECT placed_at IS NOT NULL, uid_validity, uid, file_name, CAST(due_at AS INTEGER),
+    let sql = "SELECT placed_at IS NOT NULL, receipt_kind, receipt, CAST(due_at AS INTEGER),
             EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id)
         FROM onedrop_copy c WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
     let params = params![message, destination.account, destination.mailbox];

@@ -27,7 +27,9 @@ use onedrop_core::lock_key::hex;
 use onedrop_core::message::{DedupBy, fields};
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::Unindexed;
-use onedrop_core::store::{CopySearch, FoundCopy, HandedCopy, LookedBack, Mark, Proof, Receipt};
+use onedrop_core::store::{
+    CopySearch, FoundCopy, HandedCopy, LookedBack, Mark, Naming, Proof, Receipt,
+};
 
 /// Mailboxes that are searched in one round trip.
 const TOGETHER: usize = 50;
@@ -282,7 +284,8 @@ impl Tour<'_> {
                 all_read(mailbox, &others, &still)?;
             }
             found.extend(equal.into_iter().map(|(uid, fetched, _)| FoundCopy {
-                receipt: Receipt::Uid { validity, uid },
+                receipt: Receipt::uid(validity, uid),
+                naming: Naming::Alone,
                 // By its value, whatever date its delivery or its owner gave it.
                 has_our_date: true,
                 marked_deleted: fetched.is_deleted == Some(true),
@@ -393,10 +396,7 @@ fn marks(
 const MOST_EQUAL: usize = 20;
 
 fn uid_of(copy: &FoundCopy) -> Option<u32> {
-    match copy.receipt {
-        Receipt::Uid { uid, .. } => Some(uid),
-        _ => None,
-    }
+    copy.receipt.as_uid().map(|(_, uid)| uid)
 }
 
 /// All mailboxes of the account's own that can be opened, as the server writes them, but for the

@@ -261,7 +261,7 @@ fn receipts(answer: &CommandOutput, count: usize) -> Vec<Receipt> {
     let named = answer.code.as_ref().filter(|(name, _)| name == "APPENDUID");
     named
         .and_then(|(_, arguments)| uid_receipts(arguments, count))
-        .unwrap_or_else(|| vec![Receipt::Unnamed; count])
+        .unwrap_or_else(|| vec![Receipt::UNNAMED; count])
 }
 
 /// A UIDVALIDITY and a set of exactly `count` UIDs that rise, as those of messages appended
@@ -279,7 +279,7 @@ fn uid_receipts(arguments: &str, count: usize) -> Option<Vec<Receipt>> {
         }
         uids.extend(from..=to);
     }
-    let receipts = uids.into_iter().map(|uid| Receipt::Uid { validity, uid }).collect::<Vec<_>>();
+    let receipts = uids.into_iter().map(|uid| Receipt::uid(validity, uid)).collect::<Vec<_>>();
     (receipts.len() == count).then_some(receipts)
 }
 
@@ -293,9 +293,7 @@ mod tests {
 
     #[test]
     fn messages_appended_together_have_a_receipt_each_or_none_has() {
-        let uids = |uids: &[u32]| {
-            Some(uids.iter().map(|uid| Receipt::Uid { validity: 7, uid: *uid }).collect())
-        };
+        let uids = |uids: &[u32]| Some(uids.iter().map(|uid| Receipt::uid(7, *uid)).collect());
         assert_eq!(uid_receipts("7 42", 1), uids(&[42]));
         assert_eq!(uid_receipts("7 42:44", 3), uids(&[42, 43, 44]));
         assert_eq!(uid_receipts("7 1,3:4", 3), uids(&[1, 3, 4]));

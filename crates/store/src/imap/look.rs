@@ -21,7 +21,7 @@ use super::unindexed::{self, OpenedMailbox};
 use onedrop_core::message::DedupBy;
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{
-    CopySearch, FoundCopy, LookedBack, Proof, Receipt, StoreError, Unindexed,
+    CopySearch, FoundCopy, LookedBack, Naming, Proof, Receipt, StoreError, Unindexed,
 };
 
 /// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
@@ -38,9 +38,9 @@ pub fn find_all(
     let Some(validity) = open(session, "EXAMINE", mailbox, until)? else {
         return Ok(vec![Vec::new(); sought.len()]);
     };
-    let on_record = |sought: &CopySearch<'_>| match sought.on_record {
-        Some(Receipt::Uid { validity: recorded, uid }) if *recorded == validity => Some(*uid),
-        _ => None,
+    let on_record = |sought: &CopySearch<'_>| {
+        let (recorded, uid) = sought.on_record?.as_uid()?;
+        (recorded == validity).then_some(uid)
     };
     let recorded = dated(session, sought.iter().filter_map(on_record).collect(), until)?;
     let shown = listing::shown(session, sought, until)?;
@@ -64,7 +64,8 @@ pub fn find_all(
         let mut found = look.found;
         found.sort_by_key(|(uid, ..)| std::cmp::Reverse(*uid));
         let copy = |(uid, fetched, proof): (u32, Fetched, Proof)| FoundCopy {
-            receipt: Receipt::Uid { validity, uid },
+            receipt: Receipt::uid(validity, uid),
+            naming: Naming::Alone,
             has_our_date: fetched.date == Some(sought.recorded_at),
             marked_deleted: fetched.is_deleted == Some(true),
             is_wrapped: fetched.is_wrapped,

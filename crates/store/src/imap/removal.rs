@@ -10,7 +10,7 @@ use super::fetch;
 use super::look::open;
 use super::session::ImapSession;
 use super::syntax;
-use onedrop_core::store::{FoundCopy, Receipt};
+use onedrop_core::store::FoundCopy;
 
 /// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`; that there is none is
 /// fine.
@@ -79,14 +79,8 @@ pub struct Place {
 
 impl Place {
     pub fn of(found: &FoundCopy) -> Option<Place> {
-        match (&found.handed, &found.receipt) {
-            (Some(handed), Receipt::Uid { validity, uid }) => Some(Place {
-                mailbox: syntax::quote(&handed.mailbox),
-                validity: *validity,
-                uid: *uid,
-            }),
-            _ => None,
-        }
+        let (handed, (validity, uid)) = found.handed.as_ref().zip(found.receipt.as_uid())?;
+        Some(Place { mailbox: syntax::quote(&handed.mailbox), validity, uid })
     }
 }
 

@@ -114,7 +114,7 @@ impl Slot for ImapSlot<'_> {
 
 /// The receipt of the only message.
 fn only(mut receipts: Vec<Receipt>) -> Receipt {
-    receipts.pop().unwrap_or(Receipt::Unnamed)
+    receipts.pop().unwrap_or(Receipt::UNNAMED)
 }
 
 impl ImapSlot<'_> {

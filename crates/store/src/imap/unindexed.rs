@@ -18,7 +18,7 @@ use super::search::searchable_id;
 use super::session::ImapSession;
 use onedrop_core::message::{DedupBy, fields};
 use onedrop_core::store::TrustSearch;
-use onedrop_core::store::{CopySearch, Mark, Receipt, Unindexed};
+use onedrop_core::store::{CopySearch, Mark, Unindexed};
 
 /// Names of servers that search the mailbox itself, in lower case; more words may follow.
 const SEARCH_THEMSELVES: [&str; 2] = ["dovecot", "cyrus"];
@@ -104,15 +104,16 @@ pub fn uids(
     (by, next): (DedupBy, Option<u32>),
     until: Instant,
 ) -> Result<Vec<u32>, ImapError> {
-    let above = match sought.unindexed {
-        _ if next.is_some() => next.unwrap_or(1).saturating_sub(1),
-        Unindexed::After(Receipt::Uid { validity, uid })
-            if *validity == opened.validity && opened.next_uid.is_none_or(|next| next > *uid) =>
-        {
-            *uid
+    // Numbered anew, or put back to an older state: the UIDs do not show what is new.
+    let still_counts = |&(validity, uid): &(u32, u32)| {
+        validity == opened.validity && opened.next_uid.is_none_or(|next| next > uid)
+    };
+    let above = match (next, sought.unindexed) {
+        (Some(next), _) => next.saturating_sub(1),
+        (None, Unindexed::After(receipt)) => {
+            receipt.as_uid().filter(still_counts).map_or(0, |(_, uid)| uid)
         }
-        // Numbered anew, or put back to an older state: the UIDs do not show what is new.
-        _ => 0,
+        (None, Unindexed::Nothing | Unindexed::All) => 0,
     };
     let id = searchable_id(sought);
     let (items, most) = match id {

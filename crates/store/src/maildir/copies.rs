@@ -14,7 +14,7 @@ use super::lock::{CopyLock, LOCKS};
 use onedrop_core::lock_key;
 use onedrop_core::os::durable::sync_folder;
 use onedrop_core::os::owner;
-use onedrop_core::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
+use onedrop_core::store::{CopySearch, FoundCopy, Naming, Proof, Receipt, StoreError};
 
 /// A change of a folder older than that is on the disk.
 const WRITTEN_BACK: Duration = Duration::from_secs(3600);
@@ -105,7 +105,8 @@ fn standing(
             has_our_date: date == sought.recorded_at,
             marked_deleted: is_trashed(entry),
             is_wrapped: false,
-            receipt: Receipt::Name(format!("{sub}/{entry}")),
+            receipt: Receipt::name(format!("{sub}/{entry}")),
+            naming: Naming::Passing,
             proof: Proof::Equal,
             handed: None,
         });
@@ -114,7 +115,7 @@ fn standing(
     // The last of several that are worth the same.
     if let Some((at, _)) = standing.iter().enumerate().max_by_key(|(_, one)| worth(one)) {
         let keeper = standing.remove(at);
-        standing.push(FoundCopy { receipt: Receipt::Name(name.to_owned()), ..keeper });
+        standing.push(FoundCopy { receipt: Receipt::name(name), naming: Naming::Shared, ..keeper });
     }
     // A caller that wants one wants the name that lasts.
     let skip = standing.len().saturating_sub(sought.at_most);

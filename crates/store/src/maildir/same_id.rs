@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 
 use super::at;
 use super::copies::{LISTINGS, entries, is_named, is_trashed, modified};
-use onedrop_core::store::{CopySearch, FoundCopy, Proof, Receipt, StoreError};
+use onedrop_core::store::{CopySearch, FoundCopy, Naming, Proof, Receipt, StoreError};
 
 /// A header is read in pieces of this size,
 const PIECE: u64 = 16 * 1024;
@@ -47,7 +47,8 @@ pub fn find(
                     Err(error) => return Err(at(&path, &error)),
                 };
                 let copy = FoundCopy {
-                    receipt: Receipt::Name(lasting.to_owned()),
+                    receipt: Receipt::name(lasting),
+                    naming: Naming::Shared,
                     has_our_date: modified(&path)? == Some(sought.recorded_at),
                     marked_deleted: is_trashed(&entry),
                     is_wrapped: false,

@@ -134,7 +134,7 @@ fn record(ledger: &dyn AnyLedger, mail: Mail, number: u64) -> Open {
 fn confirm(ledger: &dyn AnyLedger, open: &Open) {
     let Open { number, recorded, destinations } = open;
     let uid = mixed(*number) as u32 % 100_000 + 1;
-    let receipt = Receipt::Uid { validity: 1_700_000_000, uid };
+    let receipt = Receipt::uid(1_700_000_000, uid);
     let said: Vec<String> =
         destinations.iter().map(|one| format!("stored {one} {receipt}")).collect();
     let end = AttemptEnd {

@@ -246,10 +246,11 @@ FROM onedrop_message m, given g ORDER BY g.came;
 INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
 SELECT (jsonb_populate_record(c, jsonb_build_object(
     'id', c.id + n, 'message_id', c.message_id + n, 'account', g.account,
-    'value', uuid_send(gen_random_uuid())::text, 'uid_validity', {validity}, 'uid', g.uid,
+    'value', uuid_send(gen_random_uuid())::text,
+    'receipt_kind', 'uid', 'receipt', '{validity}/' || g.uid,
     'placed_at', to_timestamp(g.came), 'epoch', CASE kind WHEN 'double' THEN 2 ELSE 1 END)
     || CASE kind WHEN 'doubt' THEN jsonb_build_object(
-        'placed_at', NULL, 'uid', NULL, 'uid_validity', NULL, 'in_doubt', true,
+        'placed_at', NULL, 'receipt_kind', NULL, 'receipt', NULL, 'in_doubt', true,
         'leased_until', to_timestamp(g.came + 90)) ELSE '{}' END)).*
 FROM onedrop_copy c, given g ORDER BY g.came;
 DELETE FROM onedrop_copy WHERE account = 'scuba';

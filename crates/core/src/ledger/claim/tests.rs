@@ -14,7 +14,7 @@ fn wanted(attempt: u8, terms: LeaseTerms) -> Wanted {
 }
 
 fn uid(uid: u32) -> Receipt {
-    Receipt::Uid { validity: 7, uid }
+    Receipt::uid(7, uid)
 }
 
 /// A copy that attempt 1 has leased in this epoch, with `left_secs` of 90 seconds left.
@@ -212,7 +212,7 @@ fn another_receipt_leaves_a_second_copy_to_be_found() {
 
 #[test]
 fn the_same_receipt_counts_as_ours_but_without_a_name_only_in_our_epoch() {
-    for receipt in [uid(3), Receipt::Unnamed] {
+    for receipt in [uid(3), Receipt::UNNAMED] {
         let row = placed(2, receipt.clone());
         let (confirmed, change) = confirm(Some(&row), &row.claim(9), &receipt);
         assert_eq!(confirmed.expect("confirmed"), Confirmed::Recorded);
@@ -222,9 +222,9 @@ fn the_same_receipt_counts_as_ours_but_without_a_name_only_in_our_epoch() {
     let named = placed(2, uid(3));
     let (confirmed, _) = confirm(Some(&named), &other(&named), &uid(3));
     assert_eq!(confirmed.expect("confirmed"), Confirmed::Recorded);
-    let unnamed = placed(2, Receipt::Unnamed);
-    let (confirmed, change) = confirm(Some(&unnamed), &other(&unnamed), &Receipt::Unnamed);
-    let by = Receipt::Unnamed;
+    let unnamed = placed(2, Receipt::UNNAMED);
+    let (confirmed, change) = confirm(Some(&unnamed), &other(&unnamed), &Receipt::UNNAMED);
+    let by = Receipt::UNNAMED;
     assert_eq!(confirmed.expect("confirmed"), Confirmed::Superseded { by });
     assert!(change.is_some_and(|change| change.row.epoch == 3));
 }

@@ -15,7 +15,7 @@ impl Rows {
     pub fn receipt_before(
         &mut self,
         message: i64,
-        destination: &Destination,
+        (destination, kind): (&Destination, &str),
         earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
         let recorded_at = self.message(message)?.recorded_at;
@@ -23,13 +23,11 @@ impl Rows {
         let there_before = self.copies.values().filter(|row| {
             row.message < message
                 && row.destination.is_same_mailbox(destination)
+                && row.receipt.as_ref().is_some_and(|receipt| receipt.kind() == kind)
                 && Some(wall_clock(row.placed_at)) < then
         });
-        let uids = there_before.filter_map(|row| match row.receipt {
-            Some(Receipt::Uid { validity, uid }) => Some((validity, uid)),
-            _ => None,
-        });
-        Ok(uids.max().map(|(validity, uid)| Receipt::Uid { validity, uid }))
+        let last = there_before.max_by_key(|row| row.placed_at);
+        Ok(last.and_then(|row| row.receipt.clone()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What stands in a mailbox of the store in memory, compared with what is sought.
 
 use super::{DAY, Stored, file_name, receipt};
-use crate::store::{CopySearch, FoundCopy, Proof, Receipt};
+use crate::store::{CopySearch, FoundCopy, Naming, Proof, Receipt};
 
 pub fn found_by_identity<'a>(
     newest_first: impl Iterator<Item = &'a Stored>,
@@ -18,7 +18,10 @@ pub fn found_by_identity<'a>(
     };
     let next = sought.looked.and_then(|looked| looked.next_in("", 0)).unwrap_or(0);
     let newest_first = newest_first.filter(|stored| stored.uid >= next);
-    newest_first.filter(is_sought).map(|one| one.found(receipt(one.uid), sought)).collect()
+    newest_first
+        .filter(is_sought)
+        .map(|one| one.found(receipt(one.uid), Naming::Alone, sought))
+        .collect()
 }
 
 /// The files of the copy's name, and last the one that goes by that name.
@@ -39,14 +42,16 @@ pub fn found_by_name<'a>(
                 true => Proof::SameContent,
                 false => Proof::SameId,
             },
-            ..stored.found(Receipt::Name(stored.name()), sought)
+            ..stored.found(Receipt::name(stored.name()), Naming::Shared, sought)
         })
         .collect();
+    let file = |stored: &Stored| Receipt::name(stored.file());
     let mut found: Vec<FoundCopy> =
-        ours.into_iter().map(|stored| stored.found(Receipt::Name(stored.file()), sought)).collect();
+        ours.into_iter().map(|one| one.found(file(one), Naming::Passing, sought)).collect();
     found.sort_by_key(|one| !one.marked_deleted);
     if let Some(keeper) = found.last_mut() {
-        keeper.receipt = Receipt::Name(name);
+        keeper.receipt = Receipt::name(name);
+        keeper.naming = Naming::Shared;
         keeper.proof = Proof::Equal;
     }
     found.splice(..0, same_id.drain(..));

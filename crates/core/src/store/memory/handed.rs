@@ -7,7 +7,7 @@ use super::{MemoryStore, PendingAppend, Place, Shared, Stored, receipt};
 use crate::lock_key::hex;
 use crate::message::{self, fields};
 use crate::store::{
-    CopySearch, FoundCopy, HandOff, HandedCopy, LAST_FIELD, Proof, Receipt, StoreError,
+    CopySearch, FoundCopy, HandOff, HandedCopy, LAST_FIELD, Naming, Proof, Receipt, StoreError,
 };
 
 /// What the server's delivery does with what is handed over to it.
@@ -94,13 +94,13 @@ impl Shared {
     ) -> Option<Receipt> {
         let done = self.carried_out.entry(account.clone()).or_default();
         if filters.has_guard && done.contains(&ours.value) {
-            return Some(Receipt::Handed("dropped".to_owned()));
+            return Some(Receipt::handed("dropped"));
         }
         let dies = filters.dies && self.died_for.insert(account.clone());
         if !dies {
             done.push(ours.value);
         }
-        let name = Receipt::Handed(format!("delivery {}", done.len()));
+        let name = Receipt::handed(format!("delivery {}", done.len()));
         let bytes = match filters.strips {
             true => stored.bytes.clone(),
             false => [ours.text.as_bytes(), &stored.bytes].concat(),
@@ -140,7 +140,7 @@ impl Shared {
                 if stored.identity == *sought.identity && (has_value || is_any) {
                     let epoch = epoch.filter(|_| has_value);
                     let handed = Some(HandedCopy { mailbox: place.1.clone(), epoch });
-                    let copy = stored.found(receipt(stored.uid), sought);
+                    let copy = stored.found(receipt(stored.uid), Naming::Alone, sought);
                     found.push(FoundCopy { handed, proof: Proof::Equal, ..copy });
                 }
             }

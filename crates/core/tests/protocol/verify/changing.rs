@@ -14,8 +14,8 @@ use onedrop_core::ledger::{BatchTerms, Ledger, LedgerError, PurgeWhat, Retention
 use onedrop_core::pool::Connections;
 use onedrop_core::store::memory::MemoryStore;
 use onedrop_core::store::{
-    Access, Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Mailboxes, Need,
-    Proof, Receipt, Slot, Store, StoreError, Way, WitnessNames,
+    Access, Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Mailboxes, Naming,
+    Need, Proof, Receipt, Slot, Store, StoreError, Way, WitnessNames,
 };
 use onedrop_core::verify::{Level, Topic};
 
@@ -40,6 +40,10 @@ impl<F: FnMut(u32, &CopySearch<'_>, &mut Vec<FoundCopy>) -> Result<(), StoreErro
 impl<F: After> Store for ChangingStore<F> {
     fn append_is_idempotent(&self) -> bool {
         false
+    }
+
+    fn numbered_by(&self) -> Option<&'static str> {
+        self.inner.numbered_by()
     }
 
     fn keeps_nul(&self) -> bool {
@@ -343,10 +347,9 @@ fn a_double_by_the_name_that_it_shares_stays() {
     // A store that breaks its promise must not cost a copy.
     let by_name = |_: u32, _: &CopySearch<'_>, found: &mut Vec<FoundCopy>| {
         let names = ["name", "other"];
-        found
-            .iter_mut()
-            .zip(names)
-            .for_each(|(one, name)| one.receipt = Receipt::Name(name.to_owned()));
+        for (one, name) in found.iter_mut().zip(names) {
+            (one.receipt, one.naming) = (Receipt::name(name), Naming::Shared);
+        }
         Ok(())
     };
     let verified = site.verify_with(ALL, true, &changing(&site.store, by_name));
@@ -365,7 +368,9 @@ fn a_double_by_the_name_that_it_shares_stays() {
 #[test]
 fn a_name_that_a_reader_will_change_is_not_put_on_record() {
     let named = |_: u32, _: &CopySearch<'_>, found: &mut Vec<FoundCopy>| {
-        found.iter_mut().for_each(|one| one.receipt = Receipt::Name("cur/name:2,S".to_owned()));
+        for one in found {
+            (one.receipt, one.naming) = (Receipt::name("cur/name:2,S"), Naming::Passing);
+        }
         Ok(())
     };
     let site = Site::new();

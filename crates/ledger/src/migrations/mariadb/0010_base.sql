@@ -87,9 +87,10 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
         COMMENT 'it may be older than its row: a look has no bound of date',
     placed_at     DATETIME(6),
     placed_epoch  BIGINT NOT NULL DEFAULT 0 COMMENT 'epoch of the claim that confirmed',
-    uid_validity  BIGINT,
-    uid           BIGINT COMMENT '0: the mailbox was not there, the copy is in that of file_name',
-    file_name     VARCHAR(1000),
+    receipt_kind  VARCHAR(16)
+        COMMENT 'uid (IMAP), name (Maildir), lmtp (handed over), unnamed, or instead',
+    receipt       VARCHAR(1000)
+        COMMENT 'UIDVALIDITY/UID, the file''s unique name, a name of the delivery, or a mailbox',
     nul_replaced  BOOLEAN NOT NULL DEFAULT FALSE,
     found_by_look BOOLEAN NOT NULL DEFAULT FALSE,
     wrapped       BOOLEAN NOT NULL DEFAULT FALSE
@@ -135,7 +136,10 @@ SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
        COALESCE(a.status, IF(c.id IS NULL, NULL, '2.0.0')) AS status,
        COALESCE(a.detail,
                 CONCAT('stored account=', c.account, ' mailbox=', c.mailbox, ' ',
-                       COALESCE(CONCAT('uid=', c.uid), CONCAT('name=', c.file_name), 'uid=?')))
+                       CASE c.receipt_kind
+                           WHEN 'uid' THEN CONCAT('uid=', SUBSTRING_INDEX(c.receipt, '/', -1))
+                           WHEN 'unnamed' THEN 'uid=?'
+                           ELSE CONCAT(c.receipt_kind, '=', c.receipt) END))
            AS detail,
        COALESCE(a.reason, IF(c.id IS NULL, NULL, 'delivered')) AS reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id

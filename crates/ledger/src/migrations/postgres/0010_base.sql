@@ -134,8 +134,6 @@ CREATE TABLE onedrop_copy (
     message_id    bigint NOT NULL,
     leased_until  timestamptz,
     placed_at     timestamptz,
-    uid_validity  bigint,
-    uid           bigint,
     due_at        timestamptz,
     settled_at    timestamptz,
     attempt_id    bigint,
@@ -156,7 +154,8 @@ CREATE TABLE onedrop_copy (
     mailbox       text NOT NULL,
     owner         text,
     lease_value   bytea,
-    file_name     text,
+    receipt_kind  text,
+    receipt       text,
     UNIQUE (message_id, account, mailbox)
 ) WITH (fillfactor = 95);
 CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
@@ -186,10 +185,10 @@ IS 'epoch of the claim that put the receipt on record';
 COMMENT ON COLUMN onedrop_copy.attempt_id
 IS 'the attempt that ended with this receipt and said nothing but that the copy is stored';
 COMMENT ON COLUMN onedrop_copy.attempt_ms IS 'how long that attempt took, in milliseconds';
-COMMENT ON COLUMN onedrop_copy.uid_validity IS 'IMAP receipt: UIDVALIDITY';
-COMMENT ON COLUMN onedrop_copy.uid
-IS 'IMAP receipt: UID; 0: the mailbox was not there, the copy is in that of file_name';
-COMMENT ON COLUMN onedrop_copy.file_name IS 'Maildir receipt: the unique name, without flags';
+COMMENT ON COLUMN onedrop_copy.receipt_kind
+IS 'uid (IMAP), name (Maildir), lmtp (handed over), unnamed, or instead: the mailbox was not there';
+COMMENT ON COLUMN onedrop_copy.receipt
+IS 'UIDVALIDITY/UID, the file''s unique name, a name of the delivery, or the mailbox that has it';
 COMMENT ON COLUMN onedrop_copy.wrapped
 IS 'attached to a message of ours, as the store did not take it as it came';
 COMMENT ON COLUMN onedrop_copy.nul_replaced IS 'NUL bytes went to the store as 0x80';
@@ -213,10 +212,12 @@ IS 'copies to be looked at again, however old: leased twice, in doubt, due, or w
 COMMENT ON COLUMN onedrop_unsettled.look_at IS 'not before then';
 
 -- What an attempt says that stored one copy and has no more to say.
-CREATE FUNCTION onedrop_stored(p_account text, p_mailbox text, p_uid bigint, p_file_name text)
+CREATE FUNCTION onedrop_stored(p_account text, p_mailbox text, p_kind text, p_receipt text)
 RETURNS text LANGUAGE sql STABLE AS $$
     SELECT 'stored account=' || p_account || ' mailbox=' || p_mailbox || ' '
-           || coalesce('uid=' || p_uid, 'name=' || p_file_name, 'uid=?')
+           || CASE p_kind WHEN 'uid' THEN 'uid=' || split_part(p_receipt, '/', 2)
+                          WHEN 'unnamed' THEN 'uid=?'
+                          ELSE p_kind || '=' || p_receipt END
 $$;
 
 CREATE TABLE onedrop_attempt (
@@ -260,7 +261,7 @@ SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
        CASE WHEN c.id IS NULL THEN a.outcome ELSE 'delivered' END AS outcome,
        CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
        CASE WHEN c.id IS NULL THEN a.detail
-            ELSE onedrop_stored(c.account, c.mailbox, c.uid, c.file_name) END AS detail,
+            ELSE onedrop_stored(c.account, c.mailbox, c.receipt_kind, c.receipt) END AS detail,
        CASE WHEN c.id IS NULL THEN a.reason ELSE 'delivered' END AS reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
@@ -462,8 +463,8 @@ $$;
 -- if this was its last shared copy. False: nothing is done, the general path has to look.
 CREATE FUNCTION onedrop_confirm(
     p_lock_timeout_ms bigint, p_copy bigint, p_value bytea, p_epoch bigint,
-    p_uid_validity bigint, p_uid bigint, p_file_name text, p_nul_replaced boolean,
-    p_found_by_look boolean, p_wrapped boolean,
+    p_receipt_kind text, p_receipt text, p_nul_replaced boolean, p_found_by_look boolean,
+    p_wrapped boolean,
     p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text,
     p_reason text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -474,12 +475,13 @@ BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
     UPDATE onedrop_copy c SET
         placed_at = clock_timestamp(), leased_until = NULL, in_doubt = false, lease_value = NULL,
-        owner = NULL, uid_validity = p_uid_validity, uid = p_uid, file_name = p_file_name,
+        owner = NULL, receipt_kind = p_receipt_kind, receipt = p_receipt,
         nul_replaced = p_nul_replaced, found_by_look = p_found_by_look, wrapped = p_wrapped,
         placed_epoch = p_epoch,
         attempt_id = CASE WHEN c.attempt_id IS NULL AND p_outcome = 'delivered'
                            AND p_status = '2.0.0'
-                           AND p_detail = onedrop_stored(c.account, c.mailbox, p_uid, p_file_name)
+                           AND p_detail = onedrop_stored(c.account, c.mailbox, p_receipt_kind,
+                                                         p_receipt)
                           THEN p_attempt ELSE c.attempt_id END,
         attempt_ms = CASE WHEN c.attempt_id IS NULL THEN least(p_duration_ms, 2147483647)
                           ELSE c.attempt_ms END

@@ -94,10 +94,10 @@ CREATE TABLE onedrop_copy (
     looks_back    INTEGER NOT NULL DEFAULT 0, -- older than the ledger's memory: no bound of date
     placed_at     REAL,
     placed_epoch  INTEGER NOT NULL DEFAULT 0, -- epoch of the claim that confirmed
-    uid_validity  INTEGER,
-    uid           INTEGER,                   -- 0: the mailbox was not there, the copy is in
-                                             -- that of file_name
-    file_name     TEXT,
+    receipt_kind  TEXT,                      -- uid (IMAP), name (Maildir), lmtp (handed over),
+                                             -- unnamed, or instead: no such mailbox
+    receipt       TEXT,                      -- UIDVALIDITY/UID, the file's unique name, a name of
+                                             -- the delivery, or the mailbox that has the copy
     attempt_id    INTEGER,                   -- that ended with this receipt and said nothing
                                              -- but that the copy is stored
     attempt_ms    INTEGER,                   -- how long it took
@@ -150,7 +150,10 @@ SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
        CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
        CASE WHEN c.id IS NULL THEN a.detail
             ELSE 'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
-                 || coalesce('uid=' || c.uid, 'name=' || c.file_name, 'uid=?') END AS detail,
+                 || CASE c.receipt_kind
+                        WHEN 'uid' THEN 'uid=' || substr(c.receipt, instr(c.receipt, '/') + 1)
+                        WHEN 'unnamed' THEN 'uid=?'
+                        ELSE c.receipt_kind || '=' || c.receipt END END AS detail,
        CASE WHEN c.id IS NULL THEN a.reason ELSE 'delivered' END AS reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
      LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id

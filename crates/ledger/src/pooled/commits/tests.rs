@@ -21,7 +21,7 @@ fn confirm(
 ) -> Option<Result<Confirmed, LedgerError>> {
     let claim =
         Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false, looks_back: false };
-    let (receipt, facts) = (&Receipt::Unnamed, CopyFacts::default());
+    let (receipt, facts) = (&Receipt::UNNAMED, CopyFacts::default());
     commits.confirm(ToConfirm { claim, receipt, facts, end: None }, Instant::now() + left, call)
 }
 
@@ -60,7 +60,7 @@ fn made(records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Made {
     });
     let confirmed = receipts.iter().map(|one| match one.claim.copy % 2 {
         1 => Some(Ok(Confirmed::Recorded)),
-        _ => Some(Ok(Confirmed::Superseded { by: Receipt::Unnamed })),
+        _ => Some(Ok(Confirmed::Superseded { by: Receipt::UNNAMED })),
     });
     Ok(Committed { recorded: recorded.collect(), confirmed: confirmed.collect() })
 }
