@@ -31,12 +31,12 @@ impl Host {
         self.0.take_lock(&request, soon()).expect("an answer")
     }
 
-    fn try_lock(&self, lock: &LockName, slots: &[u32]) -> LockTry {
+    pub(super) fn try_lock(&self, lock: &LockName, slots: &[u32]) -> LockTry {
         self.try_lock_by(lock, slots, RandomValue::default())
     }
 
     #[track_caller]
-    fn lock(&self, lock: &LockName, slots: &[u32]) -> LockClaim {
+    pub(super) fn lock(&self, lock: &LockName, slots: &[u32]) -> LockClaim {
         match self.try_lock(lock, slots) {
             LockTry::Taken { claim, .. } => claim,
             LockTry::Busy(rows) => panic!("busy: {rows:?}"),
@@ -53,7 +53,7 @@ impl Host {
         self.0.renew_lock(claim, TTL, soon()).expect("an answer")
     }
 
-    fn gives_back(&self, claim: &LockClaim) -> bool {
+    pub(super) fn gives_back(&self, claim: &LockClaim) -> bool {
         self.0.release_lock(claim, soon()).expect("an answer")
     }
 

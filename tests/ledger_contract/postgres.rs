@@ -1,7 +1,7 @@
 //! What Postgres promises besides: other schemas, other programs, connections that die, a server
 //! that hangs.
 
-use onedrop::ledger::{BatchTerms, PurgeWhat};
+use onedrop::ledger::{BatchTerms, LockTry, PurgeWhat};
 
 use super::handles::{Prepared, calls};
 use super::rigs::NO_FUNCTIONS;
@@ -94,6 +94,13 @@ fn a_message_that_is_purged_while_it_is_recorded_is_claimed_in_doubt() {
     }
 }
 
+/// Whether one session of the database waits for a lock.
+fn waits(rig: &PostgresRig) -> bool {
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    rig.postgres.psql(waiting) == "1"
+}
+
 fn purged_while_recorded(rig: &PostgresRig) {
     const DAY: Duration = Duration::from_secs(86_400);
     let host = Host::of(rig);
@@ -117,16 +124,38 @@ fn purged_while_recorded(rig: &PostgresRig) {
             let other = Host::of(rig);
             other.record_entry(&entry, &attempt("mx2"), &[inbox()], LEASE)
         });
-        let waits = "SELECT count(*) FROM pg_stat_activity
-                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        let waits = || rig.postgres.psql(waits) == "1";
-        assert!(wait_until(Duration::from_secs(10), waits), "it waits for the purge");
+        assert!(wait_until(Duration::from_secs(10), || waits(rig)), "it waits for the purge");
         purge.commit().expect("the end of the purge");
         recording.join().expect("no panic")
     });
     assert!(again.is_new);
     let claim = claimed(&again.copies[0]);
     assert_eq!((claim.in_doubt, claim.looks_back), (true, true));
+}
+
+/// The slot was seen to be free, and its lease is another's before ours is written.
+#[test]
+fn a_lease_that_another_took_in_between_is_its_own() {
+    let rig = PostgresRig::shared(false);
+    let (host, lock) = (Host::of(&rig), "lock".parse().expect("a name"));
+    let claim = host.lock(&lock, &[1]);
+    assert!(host.gives_back(&claim));
+    let mut other = another_client(&rig);
+    let mut taking = other.transaction().expect("a transaction");
+    taking
+        .execute(
+            "UPDATE onedrop_lock_lease SET epoch = epoch + 1,
+                 lease_until = clock_timestamp() + interval '1 hour'",
+            &[],
+        )
+        .expect("another's lease before its commit");
+    let answer = thread::scope(|scope| {
+        let trying = scope.spawn(|| host.try_lock(&lock, &[1]));
+        assert!(wait_until(Duration::from_secs(10), || waits(&rig)), "it waits for the lease");
+        taking.commit().expect("another's lease");
+        trying.join().expect("no panic")
+    });
+    assert!(matches!(answer, LockTry::Busy(_)), "{answer:?}");
 }
 
 /// A purge locks a message, then deletes its attempts: a delivery whose attempts end must not hold
@@ -145,10 +174,7 @@ fn the_end_of_attempts_and_a_purge_of_their_message_do_not_wait_for_each_other()
             let own = Some((recorded.attempt, &end));
             host.0.finish(mail.identity(), own, &others, soon())
         });
-        let waits = "SELECT count(*) FROM pg_stat_activity
-                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        let waits = || rig.postgres.psql(waits) == "1";
-        assert!(wait_until(Duration::from_secs(10), waits), "it waits for the purge");
+        assert!(wait_until(Duration::from_secs(10), || waits(&rig)), "it waits for the purge");
         purge.execute("DELETE FROM onedrop_message", &[]).expect("with its attempts");
         purge.commit().expect("the end of the purge");
         ending.join().expect("no panic").expect("the end of the attempts");

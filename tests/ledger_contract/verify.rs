@@ -188,6 +188,9 @@ pub fn a_copy_is_settled_where_it_is_as_it_was_read(rig: &dyn Rig) {
         assert!(a.settle(&read, &two[1]));
         assert!(!b.settle(&same, &uid(9)), "another receipt is on record by now");
     }
+    let read = a.copies(&ALL).remove(0);
+    assert_eq!(b.confirm(&claim, &uid(3)), Confirmed::Superseded { by: receipts[4].clone() });
+    assert!(!a.settle(&read, &receipts[4]), "a second copy may have come to stand since");
     let state = b.claim_state(&mail("settled"), &inbox());
     assert_eq!(state, CopyState::Placed(receipts[4].clone()), "a delivery sees the new receipt");
 }
