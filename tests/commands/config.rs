@@ -124,7 +124,6 @@ fn a_job_from_several_files_has_the_last_value_of_each_key() {
     assert_eq!(report.retry, Duration::ZERO);
     assert_eq!(report.splay, Duration::from_secs(90));
     assert_eq!(jobs.jobs[0].schedule.to_string(), "every 15m");
-    assert_eq!(jobs.jobs[0].schedule.interval(), Some(Duration::from_secs(900)));
     assert_eq!(
         jobs.jobs[1].schedule.to_string(),
         "0 0 * * * Antarctica/Troll",

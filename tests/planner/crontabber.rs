@@ -62,6 +62,42 @@ fn run_with_excess_whitespace() {
     assert_eq!(world.next("a"), "2026-05-02 03:00");
 }
 
+/// test_basic_run_job_with_hour, `3d|04:00`: days count from the last start, at the clock's time
+/// also where clocks are put forward, and a run that fails or is late moves no time of the day.
+#[test]
+fn basic_run_job_with_hour() {
+    let text = "[a]\nevery = \"3d at 04:00\"\ntimezone = \"Europe/London\"\nretry = \"30m\"";
+    let mut world = World::new(text, "2026-03-26 12:00");
+    assert_eq!(world.next("a"), "2026-03-27 04:00", "a new one waits for the time of the day");
+    world.run_until("2026-03-30 02:59");
+    world.at("2026-03-30 03:01").tick();
+    world.at("2026-03-30 03:05").fail("a");
+    world.run_until("2026-04-04 12:00");
+    // No host was there.
+    world.at("2026-04-07 09:00").run_all();
+    world.run_until("2026-04-10 12:00");
+    let story = [
+        "ok 2026-03-27 04:00",
+        "failed 2026-03-30 03:00",
+        "ok 2026-03-30 03:00 try 2 retry",
+        "ok 2026-04-02 03:00",
+        "ok 2026-04-05 03:00 backfill",
+        "ok 2026-04-10 03:00",
+    ];
+    assert_eq!(world.story("a"), story);
+}
+
+/// A run for 23:59 that starts after midnight is still that day's: the next comes in time.
+#[test]
+fn a_start_after_midnight_is_of_the_day_before() {
+    let mut world = World::new("[a]\nevery = \"1d at 23:59\"", "2026-03-26 12:00");
+    for day in 27..30 {
+        world.at(&format!("2026-03-{day} 00:00:30")).run_all();
+    }
+    let story = ["ok 2026-03-26 23:59", "ok 2026-03-27 23:59", "ok 2026-03-28 23:59"];
+    assert_eq!(world.story("a"), story);
+}
+
 /// A first run that crashed left no next time there, and the job never ran again.
 #[test]
 fn run_into_error_first_time() {

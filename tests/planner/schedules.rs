@@ -268,7 +268,13 @@ fn what_is_no_schedule_is_told_without_quoting_it() {
         assert!(error.contains(why) && !error.contains("hunter2"), "{text}: {error}");
     }
     for text in ["", "0", "999ms", "-5m", "5", "1 month", "hunter2"] {
-        assert!(Schedule::every(text).is_err(), "{text}");
+        assert!(Schedule::every(text, "UTC").is_err(), "{text}");
+    }
+    for text in
+        ["0 at 04:00", "36h at 04:00", "3d at 24:00", "3d at 04:60", "3d at 4", "3d at +4:00"]
+    {
+        let error = Schedule::every(text, "UTC").expect_err(text);
+        assert!(error.contains("as in \"3d at 04:00\""), "{text}: {error}");
     }
 }
 
@@ -304,7 +310,12 @@ fn a_schedule_is_shown_as_it_is_on_record_and_described() {
         (cron("0 0 5,15w * *", "utc"), "0 0 15W,5 * * UTC", "nearest to day 15"),
         (cron("0 0 * * MONL", "utc"), "0 0 * * MONL UTC", "on the last Monday of the month"),
         (cron("0 0 * * 2,FRI#2", "utc"), "0 0 * * 2,5#2 UTC", "on Tuesday and the second Friday"),
-        (Schedule::every("15m").expect("a time"), "every 15m", "15m after the last start"),
+        (Schedule::every("15m", "UTC").expect("a time"), "every 15m", "15m after the last start"),
+        (
+            Schedule::every("72h at 4:00", "europe/london").expect("a time"),
+            "every 3d at 04:00 Europe/London",
+            "at 04:00 (Europe/London), 3d after the last start",
+        ),
     ] {
         assert_eq!(schedule.to_string(), shown);
         assert!(schedule.describe().contains(words), "{}", schedule.describe());

@@ -1,5 +1,5 @@
-//! When a job is due: a cron expression in a time zone, or every so often. Values only: what time
-//! it is, the caller knows.
+//! When a job is due: a cron expression in a time zone, or every so often, at a time of the day or
+//! not. Values only: what time it is, the caller knows.
 //!
 //! Promise: the times of a schedule are whole seconds, in order, and each is there once. Where a
 //! clock is put forward or back, an expression whose hour begins with `*` goes by the time that
@@ -40,8 +40,8 @@ const NICKNAMES: [(&str, &str); 7] = [
 /// calendars and ledgers know.
 const LAST_SECOND: i64 = 92_461_910_399;
 
-/// When a job is due. Shown as it is on record: `17 3 * * * Europe/London`, or `every 15m`; two
-/// that say the same (`17 03 * * *`) are shown alike.
+/// When a job is due. Shown as it is on record: `17 3 * * * Europe/London`, `every 15m`, or `every
+/// 3d at 04:00 UTC`; two that say the same (`17 03 * * *`) are shown alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     text: String,
@@ -50,8 +50,17 @@ pub struct Schedule {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Times {
-    Cron { calendar: Calendar, zone: TimeZone, each_hour: bool },
+    Cron {
+        calendar: Calendar,
+        zone: TimeZone,
+        each_hour: bool,
+    },
     Every(Duration),
+    /// This number of days after the last start, at the time of `daily`.
+    EveryAt {
+        days: u64,
+        daily: Box<Schedule>,
+    },
 }
 
 /// A time zone by its name in the tz database.
@@ -98,11 +107,15 @@ impl Schedule {
         Ok(Schedule { text, times: Times::Cron { calendar, zone, each_hour } })
     }
 
-    /// Starts again `text` (a duration) after the last start.
+    /// Starts again `text` after the last start: a duration, or `3d at 04:00`, whole days and a
+    /// time of the clocks of this zone.
     ///
     /// # Errors
-    /// It is not a time, or less than a second.
-    pub fn every(text: &str) -> Result<Schedule, String> {
+    /// It is neither, or less than a second.
+    pub fn every(text: &str, zone_name: &str) -> Result<Schedule, String> {
+        if let Some((days, time)) = text.split_once(" at ") {
+            return Schedule::every_at(days, time, zone_name);
+        }
         let time = duration::parse(text)?;
         if time < Duration::from_secs(1) {
             return Err("must be a second at least".to_owned());
@@ -110,57 +123,77 @@ impl Schedule {
         Ok(Schedule { text: format!("every {}", duration::shown(time)), times: Times::Every(time) })
     }
 
+    fn every_at(days: &str, time: &str, zone_name: &str) -> Result<Schedule, String> {
+        const FORM: &str = "expected whole days and a time, as in \"3d at 04:00\"";
+        let zone = zone(zone_name)?;
+        let zone = zone.iana_name().unwrap_or("UTC");
+        let secs = duration::parse(days).map_err(|_| FORM)?.as_secs();
+        let (hour, minute) = time.split_once(':').ok_or(FORM)?;
+        let is_a_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_a_time = is_a_number(hour) && is_a_number(minute) && minute.len() == 2;
+        if secs == 0 || secs % DAY != 0 || !is_a_time {
+            return Err(FORM.to_owned());
+        }
+        let daily = Schedule::cron(&format!("{minute} {hour} * * *"), zone).map_err(|_| FORM)?;
+        let days = secs / DAY;
+        let text = format!("every {days}d at {hour:0>2}:{minute} {zone}");
+        Ok(Schedule { text, times: Times::EveryAt { days, daily: Box::new(daily) } })
+    }
+
     /// The one that is shown like this; `None`: this host cannot know it.
     pub fn on_record(text: &str) -> Option<Schedule> {
-        if let Some(time) = text.strip_prefix("every ") {
-            return Schedule::every(time).ok();
-        }
         let (fields, zone) = text.rsplit_once(' ')?;
-        Schedule::cron(fields, zone).ok()
-    }
-
-    /// The time between two starts; `None`: by the clock.
-    pub fn interval(&self) -> Option<Duration> {
-        match self.times {
-            Times::Cron { .. } => None,
-            Times::Every(time) => Some(time),
+        match text.strip_prefix("every ") {
+            None => Schedule::cron(fields, zone).ok(),
+            Some(time) if !time.contains(" at ") => Schedule::every(time, "UTC").ok(),
+            Some(_) => Schedule::every(fields.strip_prefix("every ")?, zone).ok(),
         }
     }
 
-    /// The zone of a cron expression.
+    /// Whether the next time counts from the last start (`every`), and not by the clock alone.
+    pub fn goes_by_starts(&self) -> bool {
+        !matches!(self.times, Times::Cron { .. })
+    }
+
+    /// The zone by whose clocks it goes.
     pub fn zone(&self) -> Option<&TimeZone> {
         match &self.times {
             Times::Cron { zone, .. } => Some(zone),
             Times::Every(_) => None,
+            Times::EveryAt { daily, .. } => daily.zone(),
         }
     }
 
     /// When a job is due first that is seen at this time.
     pub fn first_due(&self, seen: SystemTime) -> SystemTime {
-        match self.times {
+        match &self.times {
             Times::Cron { .. } => self.next_after(seen),
             Times::Every(_) => seen,
+            Times::EveryAt { daily, .. } => daily.next_after(seen),
         }
     }
 
-    /// The first time after this one; of `every`, one interval after it. In the year 4900 there is
-    /// none, and it stays there.
+    /// The first time after this one; of `every`, the next after a start at this time. In the year
+    /// 4900 there is none, and it stays there.
     pub fn next_after(&self, time: SystemTime) -> SystemTime {
         let from = timestamp(time);
         let found = match &self.times {
             Times::Every(interval) => return time + *interval,
+            Times::EveryAt { days, daily } => {
+                // Not the date of the start and that many days: it may come after midnight.
+                return (0..*days).fold(time, |at, _| daily.next_after(at));
+            }
             Times::Cron { calendar, zone, each_hour: true } => next_by_time(calendar, zone, from),
             Times::Cron { calendar, zone, .. } => next_by_day(calendar, zone, from),
         };
         found.map_or(last(), SystemTime::from).min(last())
     }
 
-    /// The newest time up to and with this one; `None`: none since 1970, or it goes by elapsed
-    /// time.
+    /// The newest time up to and with this one; `None`: none since 1970, or it goes by starts.
     pub fn newest_until(&self, time: SystemTime) -> Option<SystemTime> {
         let until = timestamp(time);
         let found = match &self.times {
-            Times::Every(_) => None,
+            Times::Every(_) | Times::EveryAt { .. } => None,
             Times::Cron { calendar, zone, each_hour: true } => {
                 newest_by_time(calendar, zone, until)
             }
@@ -194,6 +227,9 @@ impl Schedule {
     pub fn describe(&self) -> String {
         match &self.times {
             Times::Every(time) => format!("{} after the last start", duration::shown(*time)),
+            Times::EveryAt { days, daily } => {
+                format!("{}, {days}d after the last start", daily.describe())
+            }
             Times::Cron { calendar, zone, .. } => {
                 let zone = zone.iana_name().unwrap_or("UTC");
                 format!("{} ({zone})", words::of(calendar))
@@ -275,6 +311,8 @@ fn newest_by_time(calendar: &Calendar, zone: &TimeZone, until: Timestamp) -> Opt
 }
 
 const NANO: Duration = Duration::from_nanos(1);
+/// In seconds.
+const DAY: u64 = 86_400;
 
 /// When a clock shows this first, or passes over it.
 fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
@@ -295,7 +333,7 @@ mod tests {
     #[test]
     fn an_administrator_names_a_time_with_an_offset_or_by_the_zones_clocks() {
         let london = Schedule::cron("17 3 * * *", "Europe/London").unwrap();
-        let every = Schedule::every("15m").unwrap();
+        let every = Schedule::every("15m", "UTC").unwrap();
         let named = |schedule: &Schedule, text| {
             schedule.named_time(text).map(|time| Timestamp::try_from(time).unwrap().to_string())
         };

@@ -42,13 +42,13 @@ pub(super) fn run(
 fn times(standing: &JobStanding<'_>, now: SystemTime) -> Vec<SystemTime> {
     let schedule = &standing.job.schedule;
     let due = standing.next_due();
-    let first = match (due, schedule.interval()) {
-        (Some(due), _) => due,
-        (None, None) => schedule.next_after(now),
-        (None, Some(_)) => return Vec::new(),
+    let first = match due {
+        Some(due) => due,
+        None if schedule.goes_by_starts() => return Vec::new(),
+        None => schedule.next_after(now),
     };
     // Of `every` the later ones count from a start that is to come.
-    let count = if schedule.interval().is_some() { 1 } else { TIMES };
+    let count = if schedule.goes_by_starts() { 1 } else { TIMES };
     std::iter::successors(Some(first), |time| Some(schedule.next_after(*time)))
         .take(count)
         .collect()

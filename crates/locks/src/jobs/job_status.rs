@@ -246,7 +246,7 @@ pub fn is_current(job: &JobSettings, row: &JobRow) -> bool {
 
 fn interval(job: &JobSettings, from: SystemTime) -> Duration {
     let next = job.schedule.next_after(from);
-    job.schedule.interval().unwrap_or_else(|| since(next, job.schedule.next_after(next)))
+    since(next, job.schedule.next_after(next))
 }
 
 /// The time at which it is due next.
@@ -256,11 +256,8 @@ fn next_due(job: &JobSettings, row: &JobRow) -> Option<SystemTime> {
         None => row.next_due,
         // Of `every` it counts from the start.
         Some((due, _)) => {
-            let from = match job.schedule.interval() {
-                Some(_) => row.last_start.unwrap_or(due),
-                None => due,
-            };
-            Some(job.schedule.next_after(from))
+            let start = row.last_start.filter(|_| job.schedule.goes_by_starts());
+            Some(job.schedule.next_after(start.unwrap_or(due)))
         }
     }
 }

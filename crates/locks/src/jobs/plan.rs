@@ -368,15 +368,16 @@ impl<'a> Planner<'a> {
         if !is_tried && first + self.delay > self.now {
             return Choice::NotBefore(first + self.delay);
         }
-        let (due, next) = match self.job.schedule.interval() {
-            Some(interval) => {
-                let newer = self.row.last_start.map_or(first, |start| start + interval);
+        let schedule = &self.job.schedule;
+        let (due, next) = match schedule.goes_by_starts() {
+            true => {
+                let newer = self.row.last_start.map_or(first, |start| schedule.next_after(start));
                 let takes_over = is_tried && newer + self.delay <= self.now;
                 (if takes_over { newer } else { first }, newer)
             }
-            None => {
+            false => {
                 let newest = self.newest(first);
-                let next = self.job.schedule.next_after(newest);
+                let next = schedule.next_after(newest);
                 let chosen = self.chosen(first, newest);
                 self.skip_up_to(first, chosen, newest, others);
                 let Some(due) = chosen else {
@@ -391,8 +392,7 @@ impl<'a> Planner<'a> {
             self.row.next_try = 1;
             self.row.retry_at = None;
         }
-        let takes_turns =
-            self.job.backfill != Backfill::All || self.job.schedule.interval().is_some();
+        let takes_turns = self.job.backfill != Backfill::All || self.job.schedule.goes_by_starts();
         let retry_at = self.row.retry_at.filter(|at| *at > self.now);
         let next = next + self.delay;
         Choice::Due(due, retry_at.map(|at| if takes_turns { at.min(next) } else { at }))
@@ -449,7 +449,7 @@ impl<'a> Planner<'a> {
         let busy = self.row.last_end.filter(|_| is_busy).unwrap_or(start);
         let ready = start.max(busy).max(others.ready_at().unwrap_or(start));
         let is_missed =
-            newest > due && self.job.schedule.interval().is_none() || self.now > ready + ON_TIME;
+            newest > due && !self.job.schedule.goes_by_starts() || self.now > ready + ON_TIME;
         let trigger = match (try_no, is_missed) {
             (2.., _) => JobTrigger::Retry,
             (_, true) => JobTrigger::Backfill,
@@ -484,7 +484,7 @@ fn ended(
         row.errors = row.errors.saturating_add(1);
         row.last_error.clone_from(&run.reason);
     }
-    let keeps_order = job.backfill == Backfill::All && job.schedule.interval().is_none();
+    let keeps_order = job.backfill == Backfill::All && !job.schedule.goes_by_starts();
     match is_pending {
         false => {}
         true if has_succeeded || job.retry.is_zero() && !keeps_order => {
@@ -523,10 +523,8 @@ fn set_success(row: &mut JobRow, due: SystemTime, now: SystemTime) {
 
 /// All up to and with `due` has been dealt with.
 fn set_done(job: &JobSettings, row: &mut JobRow, due: SystemTime) {
-    row.next_due = Some(match job.schedule.interval() {
-        Some(interval) => row.last_start.unwrap_or(due) + interval,
-        None => job.schedule.next_after(due),
-    });
+    let start = row.last_start.filter(|_| job.schedule.goes_by_starts());
+    row.next_due = Some(job.schedule.next_after(start.unwrap_or(due)));
     row.next_try = 1;
     row.retry_at = None;
 }
@@ -539,9 +537,9 @@ fn wait(job: &JobSettings, tries: u32) -> Duration {
 
 /// When a job is due for which nothing is to be made up.
 fn fresh_due(job: &JobSettings, row: &JobRow, now: SystemTime) -> SystemTime {
-    match (job.schedule.interval(), row.last_start) {
-        (Some(interval), Some(start)) => (start + interval).min(now + interval),
-        _ => job.schedule.first_due(now),
+    match row.last_start.filter(|_| job.schedule.goes_by_starts()) {
+        Some(start) => job.schedule.next_after(start.min(now)),
+        None => job.schedule.first_due(now),
     }
 }
 

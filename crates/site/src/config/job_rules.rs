@@ -32,6 +32,9 @@ pub(super) fn read(timezone: &str, reading: &mut Reading) -> Vec<JobSettings> {
     in_order(jobs, reading)
 }
 
+/// How often a host looks for jobs that are due.
+const LOOKS_EVERY: Duration = Duration::from_secs(60);
+
 /// A job's values, over the defaults.
 struct Values<'a> {
     job: &'a str,
@@ -122,24 +125,27 @@ fn job(
 fn schedule(values: &Values<'_>, timezone: &str, reading: &mut Reading) -> Option<Schedule> {
     let [whole, schedule, every, zone] =
         ["", "schedule", "every", "timezone"].map(|key| values.full(key));
+    let zone_name = values.text("timezone").unwrap_or_else(|| timezone.to_owned());
+    let mut or_broken = |key: &str, read: Result<Schedule, String>| {
+        let keys = [key, &zone, "jobs.timezone"];
+        read.map_err(|why| reading.broken(&keys, format!("{key}: {why}"))).ok()
+    };
     match (values.text("schedule"), values.text("every")) {
-        (Some(text), None) => {
-            let zone_name = values.text("timezone").unwrap_or_else(|| timezone.to_owned());
-            let read = Schedule::cron(&text, &zone_name);
-            read.map_err(|why| {
-                let text = format!("{schedule}: {why}");
-                reading.broken(&[&schedule, &zone, "jobs.timezone"], text);
-            })
-            .ok()
-        }
+        (Some(text), None) => or_broken(&schedule, Schedule::cron(&text, &zone_name)),
         (None, Some(text)) => {
+            let read = or_broken(&every, Schedule::every(&text, &zone_name))?;
             for key in ["timezone", "backfill", "backfill_most", "late"] {
-                if values.is_set(key) {
+                let is_used = key == "timezone" && read.zone().is_some();
+                if values.is_set(key) && !is_used {
                     let key = values.full(key);
                     reading.doubtful(&[&key], format!("{key}: says nothing beside every"));
                 }
             }
-            Schedule::every(&text).ok()
+            if duration::parse(&text).is_ok_and(|time| time < LOOKS_EVERY) {
+                let text = format!("{every}: less than a minute, and hosts look once a minute");
+                reading.doubtful(&[&every], text);
+            }
+            Some(read)
         }
         (found, _) => {
             let text = match found {

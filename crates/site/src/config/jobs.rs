@@ -96,8 +96,9 @@ fn expression(text: &str) -> Result<(), String> {
 }
 
 fn interval(text: &str) -> Result<(), String> {
-    Schedule::every(text)?;
-    time(text)
+    let (length, _) = text.split_once(" at ").unwrap_or((text, ""));
+    Schedule::every(text, "UTC")?;
+    time(length)
 }
 
 fn time(text: &str) -> Result<(), String> {

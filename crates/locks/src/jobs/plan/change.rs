@@ -21,9 +21,9 @@ impl Planner<'_> {
             self.begin_from_now(DISABLED);
         }
         let Some(due) = self.row.next_due else { return self.start_anew() };
-        let is_wrong = match job.schedule.interval() {
-            Some(interval) => due > now + interval + ON_TIME,
-            None => {
+        let is_wrong = match job.schedule.goes_by_starts() {
+            true => due > job.schedule.next_after(now) + ON_TIME,
+            false => {
                 let was_ahead = self.row.seen_at > now + CLOCK_WAS_AHEAD;
                 // No time of the schedule: the time zone has other rules by now.
                 due > now && (was_ahead || !self.is_time(due))
@@ -46,7 +46,8 @@ impl Planner<'_> {
     /// From the first time that was not tried on, nothing is made up for: the row says so by try 0.
     pub(super) fn disable(&mut self) {
         if self.row.next_try > 1
-            && let (Some(due), None) = (self.row.next_due, self.job.schedule.interval())
+            && !self.job.schedule.goes_by_starts()
+            && let Some(due) = self.row.next_due
         {
             let on_record = Schedule::on_record(&self.row.schedule);
             let schedule = on_record.as_ref().unwrap_or(&self.job.schedule);
@@ -64,7 +65,7 @@ impl Planner<'_> {
         let is_changed = self.row.schedule != text;
         let old = Schedule::on_record(&self.row.schedule);
         let first = self.first_untried(old.as_ref());
-        if job.schedule.interval().is_some() {
+        if job.schedule.goes_by_starts() {
             self.start_anew();
         } else {
             let oldest = now.checked_sub(self.delay + ON_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -86,7 +87,7 @@ impl Planner<'_> {
             }
         }
         let kept = self.row.next_due.unwrap_or(now);
-        let is_restart = !is_changed && job.schedule.interval().is_some();
+        let is_restart = !is_changed && job.schedule.goes_by_starts();
         if let Some(first) = first.filter(|first| *first <= now && !is_restart) {
             self.leave_out(first, old.as_ref(), kept, reason);
         }
@@ -99,7 +100,7 @@ impl Planner<'_> {
         let is_tried = self.row.next_try > 1 || self.row.open.is_some_and(|(open, _)| open == due);
         match is_tried {
             false => Some(due),
-            true => Some(old.filter(|old| old.interval().is_none())?.next_after(due)),
+            true => Some(old.filter(|old| !old.goes_by_starts())?.next_after(due)),
         }
     }
 
@@ -121,7 +122,7 @@ impl Planner<'_> {
         let mut owned = vec![(kept, kept)];
         while let Some((last, _)) = owned.last().filter(|(last, _)| *last <= now) {
             let next = job.schedule.next_after(*last);
-            if job.schedule.interval().is_some() || next <= *last {
+            if job.schedule.goes_by_starts() || next <= *last {
                 break;
             }
             owned.push((next, next));

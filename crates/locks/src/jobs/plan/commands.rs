@@ -52,9 +52,9 @@ pub fn force(
             Choice::NotBefore(_) => (planner.now, 1),
         },
     };
-    // An extra start counts: the next comes one interval after it.
-    if let Some(interval) = job.schedule.interval().filter(|_| planner.row.next_due != Some(due)) {
-        planner.row.next_due = Some(planner.now + interval);
+    // An extra start counts: the next time is the one after it.
+    if job.schedule.goes_by_starts() && planner.row.next_due != Some(due) {
+        planner.row.next_due = Some(job.schedule.next_after(planner.now));
     }
     Ok(planner.finish(JobStep::Run { due, try_no, trigger: JobTrigger::Manual }))
 }
@@ -87,7 +87,7 @@ pub fn mark_done(
         None if first + delay(job) > planner.now => {
             return Err(format!("nothing is due before {}", shown(first)));
         }
-        None if job.schedule.interval().is_some() => first,
+        None if job.schedule.goes_by_starts() => first,
         None => planner.newest(first),
     };
     let run = JobRun {
@@ -102,8 +102,8 @@ pub fn mark_done(
     let now = planner.now;
     set_success(&mut planner.row, until, now);
     set_done(job, &mut planner.row, until);
-    if let Some(interval) = job.schedule.interval() {
-        planner.row.next_due = Some(now + interval);
+    if job.schedule.goes_by_starts() {
+        planner.row.next_due = Some(job.schedule.next_after(now));
     }
     let JobPlan { row, skipped, .. } = planner.finish(JobStep::Paused);
     Ok((row, skipped.into_iter().chain([run]).collect()))
@@ -163,7 +163,7 @@ pub fn resume(row: &JobRow, now: SystemTime) -> JobRow {
 }
 
 fn is_a_time(job: &JobSettings, due: SystemTime) -> Result<(), String> {
-    if job.schedule.interval().is_some() {
+    if job.schedule.goes_by_starts() {
         return Err("a job with every has no times by the clock".to_owned());
     }
     let newest = job.schedule.newest_until(due);

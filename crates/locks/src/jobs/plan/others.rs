@@ -49,10 +49,10 @@ impl<'a> Others<'a> {
 /// to then; of `every`, it was not to start again by then.
 pub(super) fn has_succeeded(job: &JobSettings, row: &JobRow, due: SystemTime) -> bool {
     let Some(succeeded) = row.last_success_due else { return false };
-    match job.schedule.interval() {
-        Some(_) => row.next_due.is_some_and(|next| next > due),
+    match job.schedule.goes_by_starts() {
+        true => row.next_due.is_some_and(|next| next > due),
         // A run by hand may be for a newer time than the next: that is the first not dealt with.
-        None => job.schedule.newest_until(due).is_none_or(|newest| {
+        false => job.schedule.newest_until(due).is_none_or(|newest| {
             succeeded >= newest && row.next_due.is_some_and(|next| next > newest)
         }),
     }

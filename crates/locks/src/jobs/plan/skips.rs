@@ -80,9 +80,9 @@ impl Planner<'_> {
         changes.extend(self.cutoff());
         for (_, job, row) in others.each() {
             let (Some(job), Some(row)) = (job, row) else { continue };
-            changes.extend(match job.schedule.interval() {
-                Some(_) => row.next_due,
-                None => row.last_success_due.map(|due| job.schedule.next_after(due)),
+            changes.extend(match job.schedule.goes_by_starts() {
+                true => row.next_due,
+                false => row.last_success_due.map(|due| job.schedule.next_after(due)),
             });
             changes.extend(row.next_due);
             changes.extend(row.last_success.and_then(|time| self.replaced_until(time)));
@@ -165,7 +165,7 @@ pub(super) fn without(
     if times.is_empty() {
         return vec![skip];
     }
-    if schedule.interval().is_some() {
+    if schedule.goes_by_starts() {
         return Vec::new();
     }
     times.sort_unstable();
