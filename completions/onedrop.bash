@@ -130,6 +130,9 @@ _onedrop() {
             onedrop__subcmd__help__subcmd__jobs,check)
                 cmd="onedrop__subcmd__help__subcmd__jobs__subcmd__check"
                 ;;
+            onedrop__subcmd__help__subcmd__jobs,import)
+                cmd="onedrop__subcmd__help__subcmd__jobs__subcmd__import"
+                ;;
             onedrop__subcmd__help__subcmd__jobs,list)
                 cmd="onedrop__subcmd__help__subcmd__jobs__subcmd__list"
                 ;;
@@ -178,6 +181,9 @@ _onedrop() {
             onedrop__subcmd__jobs,help)
                 cmd="onedrop__subcmd__jobs__subcmd__help"
                 ;;
+            onedrop__subcmd__jobs,import)
+                cmd="onedrop__subcmd__jobs__subcmd__import"
+                ;;
             onedrop__subcmd__jobs,list)
                 cmd="onedrop__subcmd__jobs__subcmd__list"
                 ;;
@@ -210,6 +216,9 @@ _onedrop() {
                 ;;
             onedrop__subcmd__jobs__subcmd__help,help)
                 cmd="onedrop__subcmd__jobs__subcmd__help__subcmd__help"
+                ;;
+            onedrop__subcmd__jobs__subcmd__help,import)
+                cmd="onedrop__subcmd__jobs__subcmd__help__subcmd__import"
                 ;;
             onedrop__subcmd__jobs__subcmd__help,list)
                 cmd="onedrop__subcmd__jobs__subcmd__help__subcmd__list"
@@ -516,7 +525,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help__subcmd__jobs)
-            opts="list show pause resume reset mark-done run tick audit check"
+            opts="list show pause resume reset mark-done run tick audit import check"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -544,6 +553,20 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help__subcmd__jobs__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__help__subcmd__jobs__subcmd__import)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -908,7 +931,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs)
-            opts="-h --config --color --help list show pause resume reset mark-done run tick audit check help"
+            opts="-h --config --color --help list show pause resume reset mark-done run tick audit import check help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -974,7 +997,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__help)
-            opts="list show pause resume reset mark-done run tick audit check help"
+            opts="list show pause resume reset mark-done run tick audit import check help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1016,6 +1039,20 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__jobs__subcmd__help__subcmd__import)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1134,6 +1171,28 @@ _onedrop() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__jobs__subcmd__import)
+            opts="-h --system --config --color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

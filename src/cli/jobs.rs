@@ -23,6 +23,7 @@ use onedrop_site::service::{Adapters, Site};
 mod audit;
 mod change;
 mod check;
+mod import;
 mod list;
 mod run;
 mod show;
@@ -52,6 +53,7 @@ pub(super) fn run(
         }
         JobsCommand::Run(args) => run::run(args, config, adapters, umask),
         JobsCommand::Tick { by_server } => tick::run(by_server, config, adapters, umask),
+        JobsCommand::Import { crontab, system } => import::run(&crontab, system),
         JobsCommand::List { json } => {
             asking(&|jobs, ledger, until| list::run(jobs, ledger, json, until, screen))
         }

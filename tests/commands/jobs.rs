@@ -3,6 +3,7 @@
 mod asking;
 mod changing;
 mod check;
+mod import;
 
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -1,6 +1,7 @@
 //! The arguments of `jobs`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -61,6 +62,14 @@ pub enum JobsCommand {
         /// Print findings as JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Write the lines of a crontab as jobs for the configuration
+    Import {
+        #[arg(value_name = "CRONTAB")]
+        crontab: PathBuf,
+        /// It has the form of /etc/crontab and /etc/cron.d: a user before each command
+        #[arg(long)]
+        system: bool,
     },
     /// Report how jobs are to a monitoring system: one line with performance data
     Check {

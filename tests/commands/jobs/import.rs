@@ -1,0 +1,126 @@
+//! `onedrop jobs import`: what it writes is a configuration, and means what the crontab means.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use onedrop::config::{Config, JobSettings};
+use tempfile::TempDir;
+
+use super::*;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/crontabs");
+
+fn import(crontab: &Path, more: &[&str]) -> Ended {
+    let mut command = onedrop();
+    command.args(["jobs", "import"]).args(more).arg(crontab).env("TZ", "Europe/London");
+    Ended::of(&command.stdin(Stdio::null()).output().expect("binary"))
+}
+
+/// As the configuration's reader takes it.
+fn read(sections: &str) -> Vec<JobSettings> {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("onedrop.toml");
+    fs::write(&file, format!("[directory]\ndomains = [\"mail.example\"]\n{sections}")).expect("it");
+    let loaded = Config::load_from(Some(&file), std::iter::empty());
+    let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}\n{sections}"));
+    loaded.config.jobs.jobs
+}
+
+/// Name, schedule and the last word of the command.
+fn short(jobs: &[JobSettings]) -> Vec<(&str, String, &str)> {
+    let last = |job: &JobSettings| job.schedule.to_string().replace(" Europe/London", "");
+    let each = jobs.iter().map(|job| (job.name.as_str(), last(job), job.command.last()));
+    each.map(|(name, schedule, word)| (name, schedule, word.expect("a word").as_str())).collect()
+}
+
+#[test]
+fn a_users_crontab_becomes_jobs_and_the_rest_comments() {
+    let imported = import(&Path::new(FOLDER).join("root.crontab"), &[]);
+    assert_eq!((imported.status, imported.err.as_str()), (Some(1), ""), "{imported:?}");
+    let jobs = read(&imported.out);
+    let shown = short(&jobs);
+    let of = |name: &str| shown.iter().find(|(job, ..)| *job == name).expect(name);
+    assert_eq!(of("daily-job").1, "5 0 * * *", "{shown:?}");
+    assert_eq!(of("monthly").2, "/usr/local/bin/monthly --day=\"$(date +%d)\"");
+    assert_eq!(of("monthly-2").1, "0 * * * *");
+    assert_eq!(of("srv").2, "cd /srv && ./poll");
+    assert_eq!(of("gr--e").1, "0 4 * * *");
+    assert_eq!(of("x").1, "1 1 1 1 1", "a last line without an end");
+    assert_eq!(of("o").1, "0 12 */2 * 4");
+    let mail = "printf '%s\\n' 'Joe,' '' 'Where are your kids? %' | { mail -s \"It's 10pm\" joe\n}";
+    assert_eq!(of("mail").2, mail);
+    let monthly = jobs.iter().find(|job| job.name == "monthly").expect("it");
+    let path = "PATH=/usr/local/bin:/usr/bin:/bin";
+    assert_eq!(monthly.command[..5], ["env", path, "GREETING=it is", "/bin/bash", "-c"]);
+    let later = jobs.iter().find(|job| job.name == "monthly-2").expect("it");
+    assert_eq!(later.command[..3], ["env", "GREETING=it is", "PATH=/bin"]);
+    assert!(jobs.iter().all(|job| job.retry.is_zero()));
+    for (line, why) in [
+        ("MAILTO=paul", "a job sends no mail"),
+        ("@reboot /usr/local/bin/at-start", "NO JOB: no job is due when a host starts"),
+        ("61 * * * * broken", "NO JOB: the minute is wrong"),
+        ("0 0 31 2 * never", "NO JOB: this date never comes"),
+        ("0 0 * * FRI-SUN weekend", "NO JOB: the day of the week is wrong"),
+        ("* * * * *", "NO JOB: it has no command"),
+        ("@every 5m prometheus", "NO JOB: expected five fields"),
+        ("0 3 * * * printf", "NO JOB: it is not UTF-8"),
+    ] {
+        let mut lines =
+            imported.out.lines().skip_while(|said| !said.contains(&format!(": {line}")));
+        let said = (lines.next(), lines.next().unwrap_or_default());
+        assert!(said.1.starts_with(&format!("# {why}")), "{line}: {said:?}");
+    }
+    let lines = imported.out.matches("# Line ").count();
+    assert_eq!(lines, jobs.len() + 8, "each line once: {}", imported.out);
+}
+
+/// crontab takes each line as well, without its user.
+#[test]
+fn what_debian_ships_becomes_jobs() {
+    let file = Path::new(FOLDER).join("debian.crontab");
+    let imported = import(&file, &["--system"]);
+    assert_eq!((imported.status, imported.err.as_str()), (Some(0), ""), "{imported:?}");
+    let jobs = read(&imported.out);
+    let names: Vec<_> = short(&jobs).into_iter().map(|(name, ..)| name).collect();
+    let expected = [
+        "anacron",
+        "anacron-2",
+        "anacron-3",
+        "certbot",
+        "checkarray",
+        "debian-sa1",
+        "e2scrub_all_cron",
+        "e2scrub_all",
+        "run-parts",
+        "sessionclean",
+        "update-sh",
+    ];
+    assert_eq!(names.len(), expected.len(), "{names:?}");
+    let said = Command::new("crontab").arg("-n").arg(&file).output().expect("crontab of cron");
+    assert!(said.status.success(), "{said:?}");
+    assert!(imported.out.contains("# Its user was www-data: a job runs as"), "{}", imported.out);
+    let month = jobs.iter().find(|job| job.schedule.to_string() == "52 6 1 * * Europe/London");
+    let script = "test -x /usr/sbin/anacron || { cd / && run-parts --report /etc/cron.monthly; }";
+    assert_eq!(month.expect("it").command, ["/bin/sh", "-c", script]);
+}
+
+/// The input of a command as cron gives it.
+#[test]
+fn a_command_gets_its_input() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("crontab");
+    let line = r"* * * * * cat; printf '\%s\n' 'a\\b' # last%one's%two\%x\\y%";
+    fs::write(&file, format!("{line}\n")).expect("a file");
+    let jobs = read(&import(&file, &[]).out);
+    let command = &jobs[0].command;
+    let said = Command::new(&command[0]).args(&command[1..]).output().expect("sh");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "one's\ntwo%x\\\\y\na\\b\n");
+}
+
+#[test]
+fn a_crontab_that_is_not_there_is_an_error() {
+    let missing = import(Path::new("/nonexistent/crontab"), &[]);
+    assert_eq!(missing.status, Some(75));
+    assert!(missing.err.contains("/nonexistent/crontab: No such file"), "{missing:?}");
+}
