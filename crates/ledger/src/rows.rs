@@ -7,7 +7,7 @@ use std::time::Duration;
 use onedrop_core::directory::Destination;
 pub use onedrop_core::ledger::units::{THERE_BEFORE, millis, secs, time, whole_secs};
 use onedrop_core::ledger::{
-    CopyOnRecord, Due, DueTime, ForgottenCopy, LedgerError, PassedBy, RandomValue, RawMessage,
+    CopyOnRecord, DueTime, ForgottenCopy, LedgerError, PassedBy, RandomValue, RawMessage,
     Remembered, Standing,
 };
 use onedrop_core::message::Identity;
@@ -167,16 +167,6 @@ pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
         found_by_look: row.cell(26)?,
         looks_back: row.cell(27)?,
     })
-}
-
-/// Whether it is placed, its receipt (2), when it is due, whether its bytes are kept. `None`: it is
-/// still to be kept until it is due.
-pub fn due(row: &impl SqlRow) -> Result<Option<Due>, LedgerError> {
-    if row.cell(0)? {
-        return Ok(Some(Due::Placed(receipt(row, 1)?)));
-    }
-    let (at, is_kept): (Option<i64>, bool) = (row.cell(3)?, row.cell(4)?);
-    Ok(at.filter(|_| is_kept).map(|at| Due::At(time(at))))
 }
 
 /// Since when the ledger remembers and what time it is, both in seconds since 1970; how long ago a

@@ -6,6 +6,7 @@
 pub(crate) mod claims;
 mod dialect;
 mod jobs;
+pub(crate) mod kept;
 mod locks;
 mod overview;
 mod pages;
@@ -61,6 +62,13 @@ pub trait SqlSession: Session {
     /// What is kept of a message, which may be longer than one answer. `None`: nothing, or no
     /// longer.
     fn bytes_of(&mut self, message: i64, kept: Kept) -> Result<Option<Vec<u8>>, LedgerError>;
+
+    /// Puts bytes for a message's shared copies into the open transaction.
+    fn put_kept(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+        let text = "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at)
+                    VALUES (?1, ?2, ?3, {now})";
+        SqlSession::go_on(self, &[sql!(text, message, bytes, why)]).map(drop)
+    }
 
     /// The rows of one query.
     fn rows(&mut self, query: &Sql<'_>) -> Result<Vec<Self::Row>, LedgerError> {

@@ -19,7 +19,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavio
 
 use crate::pooled::Traits;
 use crate::rows::{Cell, SqlRow};
-use crate::sql::claims;
+use crate::sql::{claims, kept};
 use crate::{Committed, PooledLedger, Session, ToRecord, TurnState, rows};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
@@ -376,11 +376,11 @@ impl Session for SqliteSession {
     }
 
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        self.write(|tx, now| copies::keep(tx, now, message, bytes, why))
+        kept::keep(self, message, bytes, why)
     }
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
-        copies::kept(&self.connection, message)
+        kept::kept(self, message)
     }
 
     fn has_copy(
@@ -415,12 +415,7 @@ impl Session for SqliteSession {
         kept: (&[u8], &str),
         after: Duration,
     ) -> Result<Due, LedgerError> {
-        match copies::due(&self.connection, message, destination)? {
-            Some(due) => Ok(due),
-            None => self.write(|tx, now| {
-                copies::keep_until_due(tx, now, message, destination, kept, after)
-            }),
-        }
+        kept::keep_until_due(self, message, destination, kept, after)
     }
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {

@@ -3,8 +3,8 @@
 use mysql_async::Row;
 
 use super::connection::{MariadbSession, first};
-use super::errors;
 use super::statement::{SqlBatch, values};
+use super::{errors, kept};
 use crate::sql::{Answer, Dialect, Kept, Sql, SqlSession};
 use onedrop_core::ledger::LedgerError;
 
@@ -92,6 +92,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ),
     ("no_end", ""),
     ("stay", "LOCK IN SHARE MODE"),
+    ("by_bytes", "@"),
     ("copy_key", "FORCE INDEX (onedrop_copy_key)"),
     ("set_lease", "leased_until = TIMESTAMPADD(MICROSECOND, @, UTC_TIMESTAMP(6))"),
     ("no_lease", "leased_until = NULL"),
@@ -137,6 +138,10 @@ impl SqlSession for MariadbSession {
 
     fn is_duplicate(error: &LedgerError) -> bool {
         errors::is_duplicate(error)
+    }
+
+    fn put_kept(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
+        kept::put_kept(self, message, bytes, why)
     }
 
     fn bytes_of(&mut self, message: i64, kept: Kept) -> Result<Option<Vec<u8>>, LedgerError> {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::connection::{MariadbSession, first, rows_at};
 use super::dialect::spelt;
 use super::statement::{SqlBatch, values};
-use super::{attempts, kept, newly, receipts, record, schema};
-use crate::sql::claims;
+use super::{attempts, newly, receipts, record, schema};
+use crate::sql::{claims, kept};
 use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres::types::Type;
 
-use super::columns::{self, LONGEST};
+use super::columns;
 use super::connection::{Connection, Statement};
 use super::{fast, migrate, schema};
 use crate::rows::{self, SqlRow};
-use crate::sql::{SqlSession, claims, first, rows_at, sql};
+use crate::sql::{SqlSession, claims, first, kept, rows_at, sql};
 use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
@@ -25,51 +25,6 @@ use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
 
 const CLOCK: &str = "SELECT extract(epoch FROM clock_timestamp())::float8";
-
-/// Tried first, so that the bytes are sent only once.
-const SAY_WHY: &str = "UPDATE onedrop_kept SET why = $2 WHERE message_id = $1 RETURNING message_id";
-
-/// Keeps a message from being taken out until the transaction ends.
-const STAY: &str = "SELECT FROM onedrop_message WHERE id = $1 FOR KEY SHARE";
-
-/// Locks the copy's row, so that a receipt recorded at the same moment deletes the kept bytes.
-const KEEP: &str = "
-WITH unplaced AS (
-    SELECT message_id FROM onedrop_copy WHERE message_id = $1 AND shared
-    AND placed_at IS NULL FOR UPDATE
-)
-INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2 FROM unplaced
-ON CONFLICT (message_id) DO UPDATE SET why = excluded.why
-RETURNING message_id";
-
-/// Asked first, so that the bytes are sent only once.
-const DUE: &str = "
-SELECT placed_at IS NOT NULL, receipt_kind, receipt, extract(epoch FROM due_at)::bigint,
-       EXISTS (SELECT FROM onedrop_kept k WHERE k.message_id = c.message_id)
-FROM onedrop_copy c WHERE message_id = $1 AND account = $2 AND mailbox = $3";
-
-/// Locks the copy's row, also where it is placed.
-const MAKE_DUE: &str = "
-WITH due AS (
-    INSERT INTO onedrop_copy AS c
-        (message_id, account, mailbox, shared, epoch, owner, in_doubt, prior_doubt, looks_back,
-         due_at)
-    SELECT m.id, $2, $3, true, 0, '', m.looks_back, m.looks_back, m.looks_back,
-           clock_timestamp() + $4 * interval '1 millisecond'
-    FROM onedrop_message m WHERE m.id = $1
-    ON CONFLICT (message_id, account, mailbox) DO UPDATE
-    SET due_at = coalesce(c.due_at, excluded.due_at), shared = true
-    WHERE c.placed_at IS NULL
-    RETURNING id, due_at
-)
-INSERT INTO onedrop_unsettled AS u (copy_id, look_at) SELECT id, due_at FROM due
-ON CONFLICT (copy_id) DO UPDATE SET look_at = excluded.look_at WHERE u.look_at > excluded.look_at";
-
-/// Locks what is kept already: a receipt recorded at the same moment must not delete it.
-const KEEP_DUE: &str = "
-INSERT INTO onedrop_kept (message_id, bytes, why) SELECT DISTINCT message_id, $3, $2
-FROM onedrop_copy WHERE message_id = $1 AND shared AND placed_at IS NULL
-ON CONFLICT (message_id) DO UPDATE SET why = onedrop_kept.why";
 
 /// Of recipients $1. The text of an attempt that delivered names the accounts of its copies.
 const REACHED: &str = "
@@ -151,23 +106,11 @@ impl Session for Connection {
     }
 
     fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        let statement = |sql: &'static str| {
-            let why = text::within(why, LONGEST);
-            Statement::new(sql).with(message, Type::INT8).with(why, Type::TEXT)
-        };
-        let known = self.write(&[statement(SAY_WHY)])?;
-        if known.iter().flatten().next().is_some() {
-            return Ok(true);
-        }
-        let stay = Statement::new(STAY).with(message, Type::INT8);
-        let kept = self.write(&[stay, statement(KEEP).with(bytes, Type::BYTEA)])?;
-        Ok(kept.last().is_some_and(|rows| !rows.is_empty()))
+        kept::keep(self, message, bytes, why).inspect_err(|_| self.rollback_or_lose())
     }
 
     fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
-        let sql = "SELECT why FROM onedrop_kept WHERE message_id = $1";
-        let rows = self.query(Statement::new(sql).with(message, Type::INT8))?;
-        rows.first().map(|row| row.cell(0)).transpose()
+        kept::kept(self, message)
     }
 
     fn has_copy(
@@ -223,29 +166,11 @@ impl Session for Connection {
         &mut self,
         message: i64,
         destination: &Destination,
-        (bytes, why): (&[u8], &str),
+        kept: (&[u8], &str),
         after: Duration,
     ) -> Result<Due, LedgerError> {
-        let statement = |sql: &'static str| {
-            Statement::new(sql)
-                .with(message, Type::INT8)
-                .with(destination.account.as_str(), Type::TEXT)
-                .with(destination.mailbox.as_str(), Type::TEXT)
-        };
-        if let Some(row) = self.query(statement(DUE))?.first()
-            && let Some(due) = rows::due(row)?
-        {
-            return Ok(due);
-        }
-        let keep = Statement::new(KEEP_DUE)
-            .with(message, Type::INT8)
-            .with(text::within(why, LONGEST), Type::TEXT)
-            .with(bytes, Type::BYTEA);
-        let make = statement(MAKE_DUE).with(rows::millis(after) as f64, Type::FLOAT8);
-        let stay = Statement::new(STAY).with(message, Type::INT8);
-        let answers = self.write(&[stay, make, keep, statement(DUE)])?;
-        let row = answers.last().and_then(|rows| rows.first());
-        row.map(rows::due).transpose()?.flatten().ok_or(LedgerError::Forgotten)
+        kept::keep_until_due(self, message, destination, kept, after)
+            .inspect_err(|_| self.rollback_or_lose())
     }
 
     fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {

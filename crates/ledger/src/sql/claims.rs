@@ -13,7 +13,8 @@ use crate::rows::{self, INDEXED, SqlRow};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::{self, Change, Lease, Row, TurnState, Wanted};
 use onedrop_core::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, ToConfirm,
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, RandomValue,
+    ToConfirm,
 };
 use onedrop_core::message::Identity;
 use onedrop_core::text;
@@ -45,6 +46,12 @@ const OF_MESSAGE: &str = select!(
 const OF_CLAIM: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1");
 
 const OF_CLAIM_LOCKED: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1 {locked(c)}");
+
+/// In the order in which claims lock rows.
+const IN_ORDER: &str = select!(
+    "c.leased_until IS NOT NULL",
+    "WHERE {which} ORDER BY {by_bytes(c.account)}, {by_bytes(c.mailbox)} {locked(c)}"
+);
 
 /// A copy's row, and what names it.
 #[derive(Debug, Clone)]
@@ -106,6 +113,18 @@ pub(crate) fn read_copies<'a>(
         Sql { text: OF_MESSAGE.replace("{message}", &message).into(), values }
     };
     order.into_iter().map(read).collect()
+}
+
+/// Reads and locks all copies of a message ([`all_claimed`]).
+pub(crate) fn read_all(message: i64) -> Sql<'static> {
+    sql!(IN_ORDER.replace("{which}", "c.message_id = ?1"), message)
+}
+
+/// Reads and locks the copies with these numbers ([`all_claimed`]).
+pub(crate) fn read_numbers(numbers: impl IntoIterator<Item = i64>) -> Sql<'static> {
+    let mut values = Vec::new();
+    let which = format!("c.id IN ({})", Sql::list(&mut values, numbers));
+    Sql { text: IN_ORDER.replace("{which}", &which).into(), values }
 }
 
 /// Reads the row that a claim names; `lock`: and locks it.
@@ -238,6 +257,11 @@ pub(crate) fn claimed<R: SqlRow>(rows: &[R]) -> Result<Option<ReadCopy>, LedgerE
     rows.first().map(ReadCopy::of_claim).transpose()
 }
 
+/// What [`read_all`] or [`read_numbers`] has read.
+pub(crate) fn all_claimed<R: SqlRow>(answers: &[Answer<R>]) -> Result<Vec<ReadCopy>, LedgerError> {
+    answers.iter().flat_map(|answer| &answer.rows).map(ReadCopy::of_claim).collect()
+}
+
 /// What the row says that [`read_claimed`] has read, once the copy's lock is held.
 pub(crate) fn turn<R: SqlRow>(claim: &Claim, rows: &[R]) -> Result<TurnState, LedgerError> {
     claim::turn(claimed(rows)?.map(|copy| copy.row).as_ref(), claim)
@@ -307,27 +331,14 @@ pub(crate) fn give_back<S: SqlSession>(
     if claims.is_empty() {
         return Ok(());
     }
-    let mut claims = claims.to_vec();
-    claims.sort_by_key(|claim| claim.copy);
-    let read: Vec<Sql<'_>> = claims.iter().map(|one| read_claimed(one, true)).collect();
-    let found = SqlSession::begin(session, &read)?;
-    let statements = release(&claims, &found)?;
-    SqlSession::commit(session, &statements).map(drop)
-}
-
-/// Gives back what may be given back, given the rows that [`read_claimed`] has read and locked, one
-/// answer for each claim.
-fn release<R: SqlRow>(
-    claims: &[Claim],
-    found: &[Answer<R>],
-) -> Result<Vec<Sql<'static>>, LedgerError> {
+    let found = SqlSession::begin(session, &[read_numbers(claims.iter().map(|one| one.copy))])?;
     let mut statements = Vec::new();
-    for (claim, found) in claims.iter().zip(found) {
-        let Some(read) = claimed(&found.rows)? else { continue };
-        let change = claim::release(Some(&read.row), claim);
+    for read in all_claimed(&found)? {
+        let mut ours = claims.iter().filter(|claim| claim.copy == read.number);
+        let change = ours.find_map(|claim| claim::release(Some(&read.row), claim));
         statements.extend(change.map(|change| free(&read, &change.row)));
     }
-    Ok(statements)
+    SqlSession::commit(session, &statements).map(drop)
 }
 
 /// What is kept of a message goes once its last shared copy is placed. Its row is locked first: the
@@ -467,6 +478,59 @@ fn free(read: &ReadCopy, row: &Row) -> Sql<'static> {
     read.update(
         "{no_lease}, in_doubt = ?1, placed_epoch = ?2",
         values![row.in_doubt, row.placed_epoch],
+    )
+}
+
+/// Makes a copy due; `read`: its row, if there is one.
+pub(crate) fn make_due<'a>(
+    read: Option<&ReadCopy>,
+    message: i64,
+    destination: &'a Destination,
+    change: &Change,
+) -> Vec<Sql<'a>> {
+    let of_message = OfMessage::Number(message);
+    let row = &change.row;
+    let due_in = row.due_in.map(|due_in| due_in.as_secs_f64());
+    let look_after = change.look_after;
+    match read {
+        // What was due stays so.
+        Some(read) => [read.update(
+            "shared = ?1, due_at = COALESCE(due_at, {later(?2)})",
+            values![row.shared, due_in],
+        )]
+        .into_iter()
+        .chain(look_after.map(|after| look_again(read.number, after)))
+        .collect(),
+        None => {
+            let inserted = insert(of_message, destination, row, String::new());
+            let due = sql!(
+                "UPDATE onedrop_copy SET due_at = {later(?1)} WHERE message_id = ?2 AND value = ?3",
+                due_in,
+                message,
+                row.value.bytes().to_vec(),
+            );
+            let look = look_after.map(|after| look_again_at_new(of_message, row, after));
+            [inserted, due].into_iter().chain(look).collect()
+        }
+    }
+}
+
+/// Sets a copy back: free, in doubt, and no claim of before names it.
+pub(crate) fn forget(read: &ReadCopy, value: RandomValue) -> Sql<'static> {
+    let Change { row, .. } = claim::forget(&read.row, value);
+    read.update(
+        "value = ?1, due_at = CASE WHEN ?2 THEN due_at END, placed_at = NULL, placed_epoch = ?3,
+         receipt_kind = NULL, receipt = NULL, nul_replaced = {false},
+         wrapped = {false}, found_by_look = {false}, by_sender = {false}, settled_at = NULL,
+         {no_lease}, in_doubt = ?4, prior_doubt = ?5, looks_back = ?6{no_end}",
+        values![
+            row.value.bytes().to_vec(),
+            row.due_in.is_some(),
+            row.placed_epoch,
+            row.in_doubt,
+            row.prior_doubt,
+            row.looks_back
+        ],
     )
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Kept, Sql, SqlSession, Value, first, rows_at, sql, values};
+use super::{Kept, Sql, SqlSession, Value, claims, first, rows_at, sql, values};
 use crate::PooledLedger;
 use crate::rows::{self, HAS_RAW, NEEDED_BY_SENT, SqlRow};
 use onedrop_core::ledger::{
@@ -95,16 +95,6 @@ fn going(what: PurgeWhat, rows: &str) -> String {
 
 const NO_FACTS: &str = "sender = '', subject = NULL, date = NULL, in_reply_to = NULL,
     reference_ids = NULL, addresses = NULL, parts = NULL";
-
-/// Free, in doubt, and of another value, so that no claim of before counts. What settle has not
-/// written yet stays due: MariaDB's assignments see those before them.
-const FORGET: &str = "
-UPDATE onedrop_copy SET value = ?2, due_at = CASE WHEN placed_at IS NULL THEN due_at END,
-    placed_at = NULL, placed_epoch = 0, receipt_kind = NULL, receipt = NULL,
-    nul_replaced = FALSE, wrapped = FALSE, found_by_look = FALSE, by_sender = FALSE,
-    settled_at = NULL, leased_until = NULL, in_doubt = TRUE, prior_doubt = TRUE,
-    looks_back = TRUE{no_end}
-WHERE id = ?1";
 
 impl<S: SqlSession + 'static> Retention for PooledLedger<S> {
     fn purge(
@@ -286,10 +276,12 @@ fn forget<S: SqlSession>(
         _ if dry_run || numbers.is_empty() => Vec::new(),
         ForgetWhat::Account(_) => erase(&messages, &numbers),
         ForgetWhat::Message(_) | ForgetWhat::Since(_) => {
-            let forget = |number| sql!(FORGET, number, RandomValue::default().bytes().to_vec());
+            let read = session.go_on(&[claims::read_numbers(numbers.iter().copied())])?;
+            let read = claims::all_claimed(&read)?;
+            let forget = |copy| claims::forget(copy, RandomValue::default());
             [of_rows("{keep_ends({rows})}", &numbers)]
                 .into_iter()
-                .chain(numbers.iter().copied().map(forget))
+                .chain(read.iter().map(forget))
                 .collect()
         }
     };

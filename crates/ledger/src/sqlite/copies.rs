@@ -1,5 +1,4 @@
-//! Copies: claims, the turn, the receipt, and the bytes of shared ones that could not be placed, or
-//! are due later.
+//! Copies: claims, the turn, the receipt.
 
 use std::time::Duration;
 
@@ -7,13 +6,13 @@ use rusqlite::{Connection, params};
 
 use super::dialect::SqliteTransaction;
 use super::{SqliteSession, attempts, execute};
-use crate::rows::{self, SqlRow};
+use crate::rows;
 use crate::sql::SqlSession;
 use crate::sql::claims::{self, OfMessage};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::TurnState;
 use onedrop_core::ledger::{
-    Attempt, Claim, Confirmed, CopyState, Due, LeaseTerms, LedgerError, ToConfirm,
+    Attempt, Claim, Confirmed, CopyState, LeaseTerms, LedgerError, ToConfirm,
 };
 use onedrop_core::receipt::Receipt;
 
@@ -34,18 +33,6 @@ pub(super) fn claim(
     let claims = claims::claim(on_record, of_message, destinations, owner, terms);
     let answers = tx.run_all(&claims.statements)?;
     claims.states(&answers)
-}
-
-/// Notes that the copy has to be looked at again at that time (seconds since 1970), or before where
-/// that is on record.
-fn look_again(tx: &Connection, copy: i64, at: f64) -> Result<(), LedgerError> {
-    execute(
-        tx,
-        "INSERT INTO onedrop_unsettled (copy_id, look_at) VALUES (?1, ?2)
-         ON CONFLICT (copy_id) DO UPDATE SET look_at = min(look_at, excluded.look_at)",
-        params![copy, at],
-    )?;
-    Ok(())
 }
 
 /// What the row says once the copy's lock is held.
@@ -78,41 +65,9 @@ pub(super) fn confirm(
     Ok(confirmed)
 }
 
-pub(super) fn keep(
-    tx: &Connection,
-    now: f64,
-    message: i64,
-    bytes: &[u8],
-    why: &str,
-) -> Result<bool, LedgerError> {
-    // Only if they are not kept: writing the row again would write all its bytes.
-    if let Some(known) = kept(tx, message)? {
-        if known != why {
-            execute(
-                tx,
-                "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1",
-                params![message, why],
-            )?;
-        }
-        return Ok(true);
-    }
-    let rows = execute(
-        tx,
-        "INSERT INTO onedrop_kept (message_id, bytes, why, kept_at) SELECT ?1, ?2, ?3, ?4
-         WHERE EXISTS (SELECT 1 FROM onedrop_copy
-                       WHERE message_id = ?1 AND shared AND placed_at IS NULL)",
-        params![message, bytes, why, now],
-    )?;
-    Ok(rows > 0)
-}
-
 /// Of an account. Those that it was refused come last: the first rows read tell.
 pub(super) const A_PLACED_ONE: &str = "SELECT 1 FROM onedrop_copy
     WHERE account = ?1 AND placed_at IS NOT NULL ORDER BY message_id LIMIT 1";
-
-pub(super) fn kept(connection: &Connection, message: i64) -> Result<Option<String>, LedgerError> {
-    super::first(connection, "SELECT why FROM onedrop_kept WHERE message_id = ?1", [message])
-}
 
 pub(super) fn receipt_before_sql(earlier: Duration) -> String {
     rows::receipt_before_sql(&format!("m.recorded_at - {}", rows::secs_before(earlier)))
@@ -128,45 +83,4 @@ pub(super) fn receipt_before(
     let sql = receipt_before_sql(earlier);
     let found = super::read(connection, &sql, params, |row| rows::receipt(row, 0))?;
     Ok(found.into_iter().next())
-}
-
-/// Where the copy stands; `None`: it is still to be kept until it is due.
-pub(super) fn due(
-    connection: &Connection,
-    message: i64,
-    destination: &Destination,
-) -> Result<Option<Due>, LedgerError> {
-    let sql = "SELECT placed_at IS NOT NULL, receipt_kind, receipt, CAST(due_at AS INTEGER),
-            EXISTS (SELECT 1 FROM onedrop_kept k WHERE k.message_id = c.message_id)
-        FROM onedrop_copy c WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
-    let params = params![message, destination.account, destination.mailbox];
-    let rows = super::read(connection, sql, params, |row| rows::due(row))?;
-    Ok(rows.into_iter().next().flatten())
-}
-
-pub(super) fn keep_until_due(
-    tx: &Connection,
-    now: f64,
-    message: i64,
-    destination: &Destination,
-    (bytes, why): (&[u8], &str),
-    after: Duration,
-) -> Result<Due, LedgerError> {
-    let sql = "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
-            in_doubt, prior_doubt, looks_back, due_at)
-        SELECT id, ?2, ?3, 1, 0, '', looks_back, looks_back, looks_back, ?4
-        FROM onedrop_message WHERE id = ?1
-        ON CONFLICT (message_id, account, mailbox) DO UPDATE SET
-            due_at = coalesce(due_at, excluded.due_at), shared = 1
-        WHERE placed_at IS NULL
-        RETURNING id, due_at";
-    let at = now + after.as_secs_f64();
-    let params = params![message, destination.account, destination.mailbox, at];
-    for (copy, at) in super::read(tx, sql, params, |row| Ok((row.cell(0)?, row.cell(1)?)))? {
-        look_again(tx, copy, at)?;
-    }
-    if kept(tx, message)?.is_none() {
-        keep(tx, now, message, bytes, why)?;
-    }
-    due(tx, message, destination)?.ok_or(LedgerError::Forgotten)
 }
