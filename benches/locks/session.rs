@@ -22,7 +22,8 @@ pub fn run() {
     let pair = || {
         let owner = RandomValue::default();
         let lease = Duration::from_secs(60);
-        let request = LockRequest { name: &name, slots: &[1], owner, lease, holder: &holder };
+        let request =
+            LockRequest { name: &name, slots: &[1], owner, lease, holder: &holder, waiting: None };
         let until = Instant::now() + lease;
         let LockTry::Taken { claim, .. } = ledger.take_lock(&request, until).expect("a ledger")
         else {

@@ -3,14 +3,16 @@
 
 use std::env;
 use std::io::{self, IsTerminal as _};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::{Timestamp, Unit};
 
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{LedgerError, LockClaim, LockRow, LockTheft, Locks, RandomValue};
+use onedrop_core::ledger::{
+    LedgerError, LockClaim, LockHolder, LockRow, LockTheft, LockWaiter, Locks, RandomValue,
+};
 use onedrop_core::lock_key::hex;
 use onedrop_core::lock_name::{LockName, LockToken};
 use onedrop_core::os::host_name;
@@ -61,12 +63,20 @@ fn list(
         true => Verdict::No,
         false => Verdict::Done,
     };
+    // Those that wait for a lock keep it from none of the others that ask who holds it.
+    let waiters = match name {
+        None if shows_held => ledger.lock_waiters(None, until).map_err(told)?,
+        _ => Vec::new(),
+    };
+    let now = Timestamp::now();
     let out = match json {
-        true => as_json(&rows),
-        false => rows.iter().map(|row| line(row, Timestamp::now(), screen)).collect(),
+        true => as_json(&rows, &waiters),
+        false => (rows.iter().map(|row| line(row, now, screen)))
+            .chain(waiters.iter().map(|waiter| waiter_line(waiter, now, screen)))
+            .collect(),
     };
     // For people: a script counts lines.
-    let is_silent = rows.is_empty() && !json && io::stdout().is_terminal();
+    let is_silent = out.is_empty() && !json && io::stdout().is_terminal();
     let err = match name {
         Some(name) if is_silent => format!("{name} is free"),
         None if is_silent && stale => "no lease has run out".to_owned(),
@@ -78,50 +88,84 @@ fn list(
 
 fn line(row: &LockRow, now: Timestamp, screen: Screen) -> String {
     let LockRow { name, slot, epoch, holder, .. } = row;
-    let ago = Timestamp::try_from(row.acquired_at).map(|at| now.duration_since(at).as_secs());
     let left = match row.left {
         Some(left) => format!("{} s left", left.as_secs()),
         None => screen.painted("run out", Paint::Doubtful),
     };
-    let note = if holder.note.is_empty() {
-        String::new()
-    } else {
-        format!("  {}", text::shown(&holder.note))
-    };
     let rest = format!(
-        " slot={slot}/{} epoch={epoch} {}:{} {} since {} s, {left}{note}",
+        " slot={slot}/{} epoch={epoch} {} since {} s, {left}{}",
         holder.slots,
-        text::shown(&holder.host),
-        holder.pid,
-        text::shown(&holder.command),
-        ago.unwrap_or_default().max(0)
+        process(holder),
+        secs_since(row.acquired_at, now),
+        shown_note(holder)
     );
     screen.line(name.as_str(), Paint::Name, &rest, 2)
 }
 
-fn as_json(rows: &[LockRow]) -> String {
-    let rows: Vec<_> = rows
-        .iter()
-        .map(|row| {
-            let acquired_at = Timestamp::try_from(row.acquired_at)
-                .and_then(|at| at.round(Unit::Second))
-                .map(|at| at.to_string());
-            serde_json::json!({
-                "name": row.name.as_str(),
-                "slot": row.slot,
-                "slots": row.holder.slots,
-                "epoch": row.epoch,
-                "host": row.holder.host,
-                "pid": row.holder.pid,
-                "command": row.holder.command,
-                "note": row.holder.note,
-                "acquired_at": acquired_at.unwrap_or_default(),
-                "lease_secs": row.lease.as_secs_f64(),
-                "left_secs": row.left.map(|left| left.as_secs_f64()),
-            })
+fn waiter_line(waiter: &LockWaiter, now: Timestamp, screen: Screen) -> String {
+    let others = match waiter.others {
+        0 => String::new(),
+        others => format!(", {others} more of this host"),
+    };
+    let rest = format!(
+        " waits for 1/{} {} since {} s{others}{}",
+        waiter.holder.slots,
+        process(&waiter.holder),
+        secs_since(waiter.since, now),
+        shown_note(&waiter.holder)
+    );
+    screen.line(waiter.name.as_str(), Paint::Name, &rest, 2)
+}
+
+fn process(holder: &LockHolder) -> String {
+    format!("{}:{} {}", text::shown(&holder.host), holder.pid, text::shown(&holder.command))
+}
+
+fn shown_note(holder: &LockHolder) -> String {
+    match holder.note.is_empty() {
+        true => String::new(),
+        false => format!("  {}", text::shown(&holder.note)),
+    }
+}
+
+fn secs_since(time: SystemTime, now: Timestamp) -> i64 {
+    Timestamp::try_from(time).map_or(0, |at| now.duration_since(at).as_secs().max(0))
+}
+
+/// First the slots, then those that wait.
+fn as_json(rows: &[LockRow], waiters: &[LockWaiter]) -> String {
+    let time = |time| {
+        let rounded = Timestamp::try_from(time).and_then(|at| at.round(Unit::Second));
+        rounded.map(|at| at.to_string()).unwrap_or_default()
+    };
+    let rows = rows.iter().map(|row| {
+        serde_json::json!({
+            "name": row.name.as_str(),
+            "slot": row.slot,
+            "slots": row.holder.slots,
+            "epoch": row.epoch,
+            "host": row.holder.host,
+            "pid": row.holder.pid,
+            "command": row.holder.command,
+            "note": row.holder.note,
+            "acquired_at": time(row.acquired_at),
+            "lease_secs": row.lease.as_secs_f64(),
+            "left_secs": row.left.map(|left| left.as_secs_f64()),
         })
-        .collect();
-    format!("{:#}", serde_json::Value::from(rows))
+    });
+    let waiters = waiters.iter().map(|waiter| {
+        serde_json::json!({
+            "name": waiter.name.as_str(),
+            "slots": waiter.holder.slots,
+            "host": waiter.holder.host,
+            "pid": waiter.holder.pid,
+            "command": waiter.holder.command,
+            "note": waiter.holder.note,
+            "waits_since": time(waiter.since),
+            "others": waiter.others,
+        })
+    });
+    format!("{:#}", serde_json::Value::from_iter(rows.chain(waiters)))
 }
 
 /// A holding of a lock, as far as it is known here.

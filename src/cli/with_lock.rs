@@ -15,7 +15,9 @@ use onedrop_core::exit::{self, BUSY, LockCodes, LockEnding};
 use onedrop_core::ledger::{LockHolder, Locks, RandomValue};
 use onedrop_core::os::host_name;
 use onedrop_core::text;
-use onedrop_locks::lock::{self, CommandPlan, Company, LockTerms, LockWish, NoRecord, Wrapping};
+use onedrop_locks::lock::{
+    self, CommandPlan, Company, Line, LockTerms, LockWish, NoRecord, Wrapping,
+};
 use onedrop_site::command_line::{Codes, OnBusy, WithLockArgs};
 use onedrop_site::config::Opens;
 use onedrop_site::service::{Adapters, Site};
@@ -97,7 +99,8 @@ fn run_under_lock(
         terms,
     };
     let (name, slots, wait) = (args.name, args.slots, args.wait);
-    let wish = LockWish { name, slots, terms, wait, owner, holder };
+    let line = Some(Line::of(&format!("{:?}", site.loaded.config.ledger.url), &name));
+    let wish = LockWish { name, slots, terms, wait, owner, holder, line };
     let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
     // Postfix would take it for the command's.
     let say = if is_for_mail { |text: &str| tracing::warn!("{text}") } else { exit::tell };

@@ -139,7 +139,14 @@ impl Office {
         };
         let owner = RandomValue::default();
         let lease = Duration::from_secs(600);
-        let request = LockRequest { name: &name, slots: &[slot], owner, lease, holder: &holder };
+        let request = LockRequest {
+            name: &name,
+            slots: &[slot],
+            owner,
+            lease,
+            holder: &holder,
+            waiting: None,
+        };
         match self.ledger.take_lock(&request, soon()).expect("a lock") {
             LockTry::Taken { claim, .. } => claim,
             LockTry::Busy(rows) => panic!("{rows:?}"),

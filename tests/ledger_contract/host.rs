@@ -65,6 +65,7 @@ pub trait Rig: Sync {
         self.sql(
             "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
              DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
+             DROP TABLE onedrop_lock_waiter;
              DROP TABLE onedrop_lock;
              DROP TABLE onedrop_kept; DROP TABLE onedrop_proof; DROP VIEW onedrop_attempt_text;
              DROP TABLE onedrop_attempt;

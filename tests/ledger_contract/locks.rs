@@ -1,7 +1,7 @@
 //! Named locks: exclusion, slots, epochs, leases, theft.
 
 use onedrop::ledger::{
-    LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, RandomValue,
+    LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, PLACE_LASTS, RandomValue,
 };
 use onedrop::lock_name::LockName;
 
@@ -27,7 +27,14 @@ fn holder(host: &str) -> LockHolder {
 
 impl Host {
     fn try_lock_by(&self, lock: &LockName, slots: &[u32], owner: RandomValue) -> LockTry {
-        let request = LockRequest { name: lock, slots, owner, lease: TTL, holder: &holder("mx1") };
+        let request = LockRequest {
+            name: lock,
+            slots,
+            owner,
+            lease: TTL,
+            holder: &holder("mx1"),
+            waiting: None,
+        };
         self.0.take_lock(&request, soon()).expect("an answer")
     }
 
@@ -135,6 +142,61 @@ pub fn of_twenty_that_want_three_slots_no_two_get_one(rig: &dyn Rig) {
             }
         }
     }
+}
+
+/// A claim that waits, of a host.
+fn waits(host: &Host, lock: &LockName, slots: &[u32], owner: RandomValue) -> LockTry {
+    let most = slots.iter().copied().max().unwrap_or(1);
+    let holder = LockHolder { slots: most, ..holder("mx1") };
+    let request =
+        LockRequest { name: lock, slots, owner, lease: TTL, holder: &holder, waiting: Some(7) };
+    host.0.take_lock(&request, soon()).expect("an answer")
+}
+
+pub fn a_free_slot_goes_to_the_claim_that_has_waited_longest(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("in order"));
+    let held = a.lock(&lock, &[1]);
+    let [first, second] = [RandomValue::default(), RandomValue::default()];
+    for (owner, host) in [(first, &a), (second, &b), (first, &a)] {
+        assert!(matches!(waits(host, &lock, &[1], owner), LockTry::Busy(_)));
+    }
+    let line = b.0.lock_waiters(Some(&lock), soon()).expect("waiters");
+    assert_eq!(line.iter().map(|one| one.owner).collect::<Vec<_>>(), [first, second]);
+    assert_eq!((line[0].holder.host.as_str(), line[0].others), ("mx1", 7));
+    assert!(line[0].left <= PLACE_LASTS && line[0].left > Duration::ZERO, "{line:?}");
+    assert_eq!(b.0.lock_waiters(None, soon()).expect("waiters").len(), 2);
+    assert!(a.gives_back(&held));
+    b.is_busy(&lock, &[1]);
+    assert!(matches!(waits(&b, &lock, &[1], second), LockTry::Busy(_)), "the first comes first");
+    let LockTry::Taken { claim, .. } = waits(&a, &lock, &[1], first) else { panic!("busy") };
+    assert_eq!(claim.epoch, held.epoch + 1);
+    let line = b.0.lock_waiters(None, soon()).expect("waiters");
+    assert_eq!(line.iter().map(|one| one.owner).collect::<Vec<_>>(), [second], "it has its turn");
+    assert!(a.gives_back(&claim));
+    a.is_busy(&lock, &[1]);
+    b.0.stop_waiting(&lock, second, soon()).expect("an answer");
+    assert_eq!(a.lock(&lock, &[1]).epoch, claim.epoch + 1);
+}
+
+pub fn one_that_waits_for_another_slot_or_is_gone_keeps_nobody_waiting(rig: &dyn Rig) {
+    let (host, lock) = (Host::of(rig), name("others"));
+    host.lock(&lock, &[1]);
+    let waiter = RandomValue::default();
+    assert!(matches!(waits(&host, &lock, &[1], waiter), LockTry::Busy(_)));
+    let second = host.lock(&lock, &[1, 2]);
+    assert_eq!(second.slot, 2, "the one before wants slot 1 alone");
+    assert!(host.gives_back(&second));
+    let other = RandomValue::default();
+    assert!(matches!(waits(&host, &lock, &[1], other), LockTry::Busy(_)));
+    assert_eq!(host.0.lock_waiters(Some(&lock), soon()).expect("waiters").len(), 2);
+    rig.expire_locks();
+    assert_eq!(host.0.lock_waiters(Some(&lock), soon()).expect("waiters"), []);
+    host.lock(&lock, &[1]);
+    // A place that has run out is another one, the last in the line.
+    assert!(matches!(waits(&host, &lock, &[1], other), LockTry::Busy(_)));
+    assert!(matches!(waits(&host, &lock, &[1], waiter), LockTry::Busy(_)));
+    let line = host.0.lock_waiters(Some(&lock), soon()).expect("waiters");
+    assert_eq!(line.iter().map(|one| one.owner).collect::<Vec<_>>(), [other, waiter]);
 }
 
 pub fn epochs_only_grow(rig: &dyn Rig) {
@@ -307,6 +369,7 @@ pub fn locks_of_another_schema_are_refused(rig: &dyn Rig) {
         owner: RandomValue::default(),
         lease: TTL,
         holder: &holder("mx1"),
+        waiting: None,
     };
     let refused = |found: i64| {
         let answer = host.0.take_lock(&request, soon());
@@ -320,6 +383,7 @@ pub fn locks_of_another_schema_are_refused(rig: &dyn Rig) {
     assert!(rig.sql(
         "DROP TABLE onedrop_job_run; DROP TABLE onedrop_job;
          DROP VIEW IF EXISTS onedrop_assert_lock; DROP TABLE onedrop_lock_lease;
+             DROP TABLE onedrop_lock_waiter;
          DROP TABLE onedrop_lock; UPDATE onedrop_ledger SET version = 5;"
     ));
     refused(5);

@@ -81,6 +81,7 @@ fn a_lock_of_less_than_a_second_excludes_others_however_quotients_are_rounded() 
             owner: RandomValue::default(),
             lease: Duration::from_millis(450),
             holder: &holder,
+            waiting: None,
         };
         host.0.take_lock(&request, soon()).expect("an answer")
     };
@@ -452,6 +453,7 @@ fn a_transaction_of_a_commands_own_can_assert_its_lock() {
         owner: RandomValue::default(),
         lease: Duration::from_secs(60),
         holder: &onedrop::ledger::LockHolder::default(),
+        waiting: None,
     };
     let taken = host.0.take_lock(&request, soon()).expect("an answer");
     let onedrop::ledger::LockTry::Taken { claim, .. } = taken else { panic!("{taken:?}") };

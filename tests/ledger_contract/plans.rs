@@ -564,6 +564,7 @@ impl Host {
             owner: RandomValue::default(),
             lease,
             holder: &holder,
+            waiting: None,
         };
         let claim = || match self.0.take_lock(&request, soon()).expect("an answer") {
             LockTry::Taken { claim, .. } => claim,

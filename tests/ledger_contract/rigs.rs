@@ -181,7 +181,9 @@ impl Rig for SqliteRig {
     }
 
     fn expire_locks(&self) {
-        self.sql("UPDATE onedrop_lock_lease SET lease_until = lease_until - 1e9");
+        for table in ["onedrop_lock_lease", "onedrop_lock_waiter"] {
+            self.sql(&format!("UPDATE {table} SET lease_until = lease_until - 1e9"));
+        }
     }
 
     fn lose_sessions(&self) -> bool {
@@ -292,7 +294,11 @@ impl Rig for PostgresRig {
     }
 
     fn expire_locks(&self) {
-        self.sql("UPDATE onedrop_lock_lease SET lease_until = lease_until - interval '100 days'");
+        for table in ["onedrop_lock_lease", "onedrop_lock_waiter"] {
+            self.sql(&format!(
+                "UPDATE {table} SET lease_until = lease_until - interval '100 days'"
+            ));
+        }
     }
 
     /// The server's clock cannot be set here: what is on record is moved against it, which is the
@@ -406,7 +412,9 @@ impl Rig for MariadbRig {
     }
 
     fn expire_locks(&self) {
-        self.sql("UPDATE onedrop_lock_lease SET lease_until = lease_until - INTERVAL 100 DAY");
+        for table in ["onedrop_lock_lease", "onedrop_lock_waiter"] {
+            self.sql(&format!("UPDATE {table} SET lease_until = lease_until - INTERVAL 100 DAY"));
+        }
     }
 
     /// As on Postgres: what is on record is moved against the server's clock.
@@ -440,7 +448,7 @@ impl Rig for MariadbRig {
 
     fn forget_schema(&self) -> bool {
         self.sql(
-            "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_lease, onedrop_lock,
+            "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_waiter, onedrop_lock_lease, onedrop_lock,
                  onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
                  onedrop_unsettled, onedrop_copy, onedrop_raw, onedrop_message,
                  onedrop_ledger, onedrop_schema;

@@ -9,6 +9,7 @@ mod passing;
 mod postfix;
 mod tally;
 mod terminal;
+mod waiting;
 mod watchdog;
 
 use onedrop_kit::{self as support, place};

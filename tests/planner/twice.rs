@@ -36,7 +36,14 @@ fn claim(ledger: &MemoryLedger, job: &str) -> Option<LockClaim> {
     let name = lock_name(job).expect("a name");
     let holder = LockHolder::default();
     let owner = RandomValue::default();
-    let request = LockRequest { name: &name, slots: &[1], owner, lease: LEASE, holder: &holder };
+    let request = LockRequest {
+        name: &name,
+        slots: &[1],
+        owner,
+        lease: LEASE,
+        holder: &holder,
+        waiting: None,
+    };
     match ledger.take_lock(&request, soon()).expect("a ledger") {
         LockTry::Taken { claim, .. } => Some(claim),
         LockTry::Busy(_) => None,

@@ -19,12 +19,14 @@ mod descendants;
 mod frames;
 mod guardian;
 mod keeper;
+mod line;
 mod output;
 mod record;
 mod wrapper;
 
 pub use guardian::{CommandPlan, Company};
 pub use keeper::{LockWish, described};
+pub use line::Line;
 pub use record::{Begun, CommandEnd, EndRecord, NoRecord, RunRecord, Variables};
 pub use wrapper::{Wrapping, run};
 

@@ -152,7 +152,14 @@ fn removed(
         slots: 1,
     };
     let owner = RandomValue::default();
-    let request = LockRequest { name: &name, slots: &[1], owner, lease: LEASE, holder: &holder };
+    let request = LockRequest {
+        name: &name,
+        slots: &[1],
+        owner,
+        lease: LEASE,
+        holder: &holder,
+        waiting: None,
+    };
     let claim = match ledger.take_lock(&request, until).map_err(told)? {
         LockTry::Taken { claim, .. } => claim,
         LockTry::Busy(rows) => {

@@ -4,6 +4,11 @@
 //! Promise: no two claims of a slot are live at a time by the ledger's clock; an epoch is given out
 //! once; asking takes nothing. A claim made again with the same random value, because its first
 //! answer was lost, finds its own. A crash leaves a lease that runs out.
+//!
+//! A claim that waits has a place in a line: a free slot goes to no claim that came after it, also
+//! where that one does not wait. A place is a lease, too, and short ([`PLACE_LASTS`]): one that
+//! waits asks again before it ends, and a dead one keeps nobody waiting for longer. The order is
+//! fairness alone: exclusion does not depend on it.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +25,12 @@ pub struct LockRequest<'a> {
     pub owner: RandomValue,
     pub lease: Duration,
     pub holder: &'a LockHolder,
+    /// The claim waits for its turn; so many of its host wait for this one's.
+    pub waiting: Option<u32>,
 }
+
+/// How long a place in the line lasts without another call.
+pub const PLACE_LASTS: Duration = Duration::from_secs(3);
 
 /// Who wants or has a lock, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,9 +59,23 @@ pub struct LockClaim {
 pub enum LockTry {
     /// Ours. `others` hold other slots.
     Taken { claim: LockClaim, others: Vec<LockRow> },
-    /// None of the slots is free: who has them, as far as they are held. A slot that is only kept
-    /// by a transaction which has asserted an earlier epoch counts as held and has no row here.
+    /// None of the slots is free for this claim: who has them, as far as they are held. A slot that
+    /// is only kept by a transaction which has asserted an earlier epoch, or for claims that came
+    /// before this one, has no row here.
     Busy(Vec<LockRow>),
+}
+
+/// A place in the line of those that wait for a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockWaiter {
+    pub name: LockName,
+    pub owner: RandomValue,
+    pub holder: LockHolder,
+    /// How many of its host wait for this one's turn.
+    pub others: u32,
+    pub since: SystemTime,
+    /// What is left of its place.
+    pub left: Duration,
 }
 
 /// A slot that was not given back: held, or its lease has run out.
@@ -71,7 +95,9 @@ pub struct LockRow {
 
 /// Locks that any program may take.
 pub trait Locks: Send + Sync {
-    /// Claims the first slot that is free, durably.
+    /// Claims the first slot that is free and that no claim before this one waits for, durably. If
+    /// there is none, a claim that waits has its place in the line, which lasts [`PLACE_LASTS`]
+    /// from this call on at most, and half of that at least.
     ///
     /// # Errors
     /// [`LedgerError::Version`], and what makes a ledger unusable; another holder is no error.
@@ -92,6 +118,21 @@ pub trait Locks: Send + Sync {
     /// call twice: after an error the slot may be given back, and the false of a further call may
     /// mean a claim that came after that.
     fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError>;
+
+    /// Leaves the line, which a claim that was granted has left already.
+    fn stop_waiting(
+        &self,
+        name: &LockName,
+        owner: RandomValue,
+        until: Instant,
+    ) -> Result<(), LedgerError>;
+
+    /// Who waits for a lock, or for any, by name and in the order of their turns.
+    fn lock_waiters(
+        &self,
+        name: Option<&LockName>,
+        until: Instant,
+    ) -> Result<Vec<LockWaiter>, LedgerError>;
 
     /// The slots of a lock, or of all locks, that were not given back, by name and slot. Takes no
     /// lock.
@@ -125,12 +166,13 @@ pub struct LockTheft<'a> {
 }
 
 /// How a claim goes, whatever the engine: its own slot that an earlier call has taken, else the
-/// first of the request's that is free, by the `rows` that were read and by `claim`, which returns
-/// the epoch if it is so.
+/// first of the request's that is free for it, by the `rows` and `waiters` that were read, and by
+/// `claim`, which returns the epoch if it is so.
 pub fn first_free<S>(
     session: &mut S,
     request: &LockRequest<'_>,
     rows: Vec<LockRow>,
+    waiters: &[LockWaiter],
     renew: impl Fn(&mut S, &LockClaim, Duration) -> Result<bool, LedgerError>,
     claim: impl Fn(&mut S, &LockRequest<'_>, u32) -> Result<Option<i64>, LedgerError>,
 ) -> Result<LockTry, LedgerError> {
@@ -144,11 +186,24 @@ pub fn first_free<S>(
             return Ok(LockTry::Taken { claim, others });
         }
     }
-    for slot in request.slots {
-        let is_held = others.iter().any(|row| row.slot == *slot);
-        if !is_held && let Some(epoch) = claim(session, request, *slot)? {
+    let is_free = |slot: &u32| !others.iter().any(|row| row.slot == *slot);
+    let free: Vec<u32> = request.slots.iter().copied().filter(is_free).collect();
+    for slot in &free {
+        // Those before this claim that would take the slot; the other free ones are for them, too.
+        let before = waiters.iter().take_while(|waiter| waiter.owner != owner);
+        let before = before.filter(|waiter| waiter.holder.slots >= *slot).count();
+        if before < free.len()
+            && let Some(epoch) = claim(session, request, *slot)?
+        {
             return Ok(LockTry::Taken { claim: of(*slot, epoch), others });
         }
     }
     Ok(LockTry::Busy(others))
+}
+
+/// Whether a claim that was not granted has to say once more that it waits.
+pub fn must_keep_its_place(request: &LockRequest<'_>, waiters: &[LockWaiter]) -> bool {
+    let lasts =
+        |waiter: &LockWaiter| waiter.owner == request.owner && waiter.left > PLACE_LASTS / 2;
+    request.waiting.is_some() && !waiters.iter().any(lasts)
 }

@@ -1,10 +1,11 @@
-//! Locks on single bytes of a file, at the offset of the lock's key (open file description locks,
-//! fcntl(2)). They also exclude other threads of the same process, need no file of their own, and
+//! Locks on bytes of a file (open file description locks, fcntl(2)): on one, at the offset of the
+//! lock's key, or on a range. They also exclude other threads of the same process, need no file of their own, and
 //! end when the file is closed, so a crash leaves no lock. Over NFS they depend on the mount's
 //! locking. By hand: the standard library locks whole files.
 
 use std::fs::File;
 use std::io;
+use std::ops::RangeInclusive;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -16,11 +17,7 @@ use nix::libc;
 /// # Errors
 /// The file cannot be locked.
 pub fn try_lock(file: &File, key: i64) -> io::Result<bool> {
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&range(key, libc::F_WRLCK))) {
-        Ok(_) => Ok(true),
-        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    try_lock_range(file, Sharing::Alone, byte(key))
 }
 
 /// Releases the lock at `key`.
@@ -28,17 +25,79 @@ pub fn try_lock(file: &File, key: i64) -> io::Result<bool> {
 /// # Errors
 /// The file cannot be unlocked.
 pub fn unlock(file: &File, key: i64) -> io::Result<()> {
-    fcntl(file, FcntlArg::F_OFD_SETLK(&range(key, libc::F_UNLCK)))?;
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, byte(key))))?;
     Ok(())
 }
 
-fn range(key: i64, kind: libc::c_int) -> libc::flock {
+/// Who else may lock a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    Alone,
+    /// Others that share it.
+    Shared,
+}
+
+/// Tries to lock all bytes of `bytes`, which begins at 0 or later; returns whether they were free.
+///
+/// # Errors
+/// The file cannot be locked.
+pub fn try_lock_range(
+    file: &File,
+    sharing: Sharing,
+    bytes: RangeInclusive<i64>,
+) -> io::Result<bool> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind(sharing), bytes))) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same, but waits until they are free.
+///
+/// # Errors
+/// The file cannot be locked.
+pub fn lock_range(file: &File, sharing: Sharing, bytes: RangeInclusive<i64>) -> io::Result<()> {
+    let range = range(kind(sharing), bytes);
+    loop {
+        match fcntl(file, FcntlArg::F_OFD_SETLKW(&range)) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Whether another has locked one of the bytes for itself alone. Takes no lock.
+///
+/// # Errors
+/// The file cannot be locked.
+pub fn is_locked_alone(file: &File, bytes: RangeInclusive<i64>) -> io::Result<bool> {
+    let mut range = range(libc::F_RDLCK, bytes);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut range))?;
+    Ok(i32::from(range.l_type) != libc::F_UNLCK)
+}
+
+fn kind(sharing: Sharing) -> libc::c_int {
+    match sharing {
+        Sharing::Alone => libc::F_WRLCK,
+        Sharing::Shared => libc::F_RDLCK,
+    }
+}
+
+/// A range must end below the largest offset.
+fn byte(key: i64) -> RangeInclusive<i64> {
+    let at = (key & i64::MAX).min(i64::MAX - 1);
+    at..=at
+}
+
+fn range(kind: libc::c_int, bytes: RangeInclusive<i64>) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        // A range must end below the largest offset.
-        l_start: (key & i64::MAX).min(i64::MAX - 1),
-        l_len: 1,
+        l_start: *bytes.start(),
+        // Zero would be a range without an end.
+        l_len: (bytes.end() - bytes.start()).max(0) + 1,
         l_pid: 0,
     }
 }

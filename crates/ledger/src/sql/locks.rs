@@ -1,6 +1,7 @@
 //! Named locks. A claim is one transaction, sent in one round trip: the slot's row is locked
 //! without waiting, so that a transaction which has asserted the lock makes it busy; the lease is
 //! taken if it has run out; the row follows the lease. Renewals and releases write the lease alone.
+//! Places in the line are rows of a table of their own, whose numbers are their order.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,7 +9,8 @@ use super::{Sql, SqlSession, Value, checked, first, has_changed, rows_at, sql};
 use crate::PooledLedger;
 use crate::rows::{self, LONGEST, SqlRow, millis};
 use onedrop_core::ledger::{
-    LedgerError, LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free,
+    LedgerError, LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, LockWaiter,
+    Locks, PLACE_LASTS, RandomValue, first_free, must_keep_its_place,
 };
 use onedrop_core::lock_name::LockName;
 use onedrop_core::text;
@@ -18,6 +20,27 @@ SELECT k.name, {int(k.slot)}, k.epoch, k.host, k.pid, k.command, k.note, {int(k.
        {secs(k.acquired_at)}, l.owner, l.lease_ms, {lock_left(l.)}
 FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
 WHERE l.lease_until IS NOT NULL";
+
+const WAITERS: &str = "
+SELECT w.name, w.owner, w.host, w.pid, w.command, w.note, {int(w.slots)}, {int(w.others)},
+       {secs(w.since)}, {lock_left(w.)}
+FROM onedrop_lock_waiter w WHERE {lock_left(w.)} > 0";
+
+/// Of claims that are gone.
+const CLEAR_LINE: &str = "
+DELETE FROM onedrop_lock_waiter WHERE name_hash = ?1 AND {lock_left()} <= 0";
+
+const NEW_PLACE: &str = "
+INSERT INTO onedrop_lock_waiter (name_hash, name, owner, host, pid, command, note, slots, others,
+                                 since, lease_ms)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, {now}, 0 FROM onedrop_ledger
+WHERE NOT EXISTS (SELECT 1 FROM onedrop_lock_waiter WHERE name_hash = ?1 AND owner = ?3)";
+
+const KEEP_PLACE: &str = "
+UPDATE onedrop_lock_waiter SET others = ?3, lease_ms = ?4, {lock_lasts(?5)}
+WHERE name_hash = ?1 AND owner = ?2 AND (lease_until IS NULL OR {lock_left()} > 0)";
+
+const LEAVE_LINE: &str = "DELETE FROM onedrop_lock_waiter WHERE name_hash = ?1 AND owner = ?2";
 
 /// A slot that has no rows yet; `onedrop_ledger` has one.
 const NEW_SLOT: &str = "
@@ -68,8 +91,15 @@ WHERE name_hash = ?1 AND slot = ?2 AND epoch < ({new_epoch})";
 impl<S: SqlSession + 'static> Locks for PooledLedger<S> {
     fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError> {
         self.call(until, |session| {
-            let rows = lock_rows(session, Some(request.name))?;
-            first_free(session, request, rows, renew, claim)
+            let name = Some(request.name);
+            let answers = checked(session, S::read, [rows_of(name), waiters_of(name)])?;
+            let rows = lock_rows(rows_at(&answers, 0))?;
+            let waiters = waiters(rows_at(&answers, 1))?;
+            let answer = first_free(session, request, rows, &waiters, renew, claim)?;
+            if matches!(answer, LockTry::Busy(_)) && must_keep_its_place(request, &waiters) {
+                keep_place(session, request)?;
+            }
+            Ok(answer)
         })
     }
 
@@ -94,7 +124,29 @@ impl<S: SqlSession + 'static> Locks for PooledLedger<S> {
         name: Option<&LockName>,
         until: Instant,
     ) -> Result<Vec<LockRow>, LedgerError> {
-        self.call(until, |session| lock_rows(session, name))
+        self.call(until, |session| {
+            lock_rows(rows_at(&checked(session, S::read, [rows_of(name)])?, 0))
+        })
+    }
+
+    fn stop_waiting(
+        &self,
+        name: &LockName,
+        owner: RandomValue,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        let leave = sql!(LEAVE_LINE, name.hash().to_vec(), owner.bytes());
+        self.call(until, |session| session.change_unsynced(&leave).map(drop))
+    }
+
+    fn lock_waiters(
+        &self,
+        name: Option<&LockName>,
+        until: Instant,
+    ) -> Result<Vec<LockWaiter>, LedgerError> {
+        self.call(until, |session| {
+            waiters(rows_at(&checked(session, S::read, [waiters_of(name)])?, 0))
+        })
     }
 
     fn steal_lock(
@@ -106,20 +158,62 @@ impl<S: SqlSession + 'static> Locks for PooledLedger<S> {
     }
 }
 
-fn lock_rows<S: SqlSession>(
-    session: &mut S,
-    name: Option<&LockName>,
-) -> Result<Vec<LockRow>, LedgerError> {
-    let query = match name {
-        Some(name) => sql!(format!("{ROWS} AND k.name_hash = ?1"), name.hash().to_vec()),
-        None => sql!(ROWS),
-    };
-    let answers = checked(session, S::read, [query])?;
-    let mut rows = rows_at(&answers, 0).iter().map(lock_row).collect::<Result<Vec<_>, _>>()?;
+/// The rows that `text` has of a lock, or of all.
+fn of_lock<'a>(text: &'a str, hash: &str, end: &str, name: Option<&LockName>) -> Sql<'a> {
+    match name {
+        Some(name) => sql!(format!("{text} AND {hash} = ?1{end}"), name.hash().to_vec()),
+        None => sql!(format!("{text}{end}")),
+    }
+}
+
+fn rows_of(name: Option<&LockName>) -> Sql<'static> {
+    of_lock(ROWS, "k.name_hash", "", name)
+}
+
+fn waiters_of(name: Option<&LockName>) -> Sql<'static> {
+    of_lock(WAITERS, "w.name_hash", " ORDER BY w.name, w.id", name)
+}
+
+fn lock_rows(rows: &[impl SqlRow]) -> Result<Vec<LockRow>, LedgerError> {
+    let mut rows = rows.iter().map(lock_row).collect::<Result<Vec<_>, _>>()?;
     rows.sort_by(|one, other| {
         (one.name.as_str(), one.slot).cmp(&(other.name.as_str(), other.slot))
     });
     Ok(rows)
+}
+
+fn waiters(rows: &[impl SqlRow]) -> Result<Vec<LockWaiter>, LedgerError> {
+    rows.iter().map(waiter).collect()
+}
+
+fn keep_place<S: SqlSession>(
+    session: &mut S,
+    request: &LockRequest<'_>,
+) -> Result<(), LedgerError> {
+    let LockRequest { name, owner, holder, waiting, .. } = request;
+    let hash = || name.hash().to_vec();
+    let others = waiting.unwrap_or_default();
+    let (ms, secs) = (millis(PLACE_LASTS), PLACE_LASTS.as_secs_f64());
+    let keep = sql!(KEEP_PLACE, hash(), owner.bytes(), others, ms, secs);
+    if session.change_unsynced(&keep)? > 0 {
+        return Ok(());
+    }
+    let new = sql!(
+        NEW_PLACE,
+        hash(),
+        name.as_str(),
+        owner.bytes(),
+        text::within(&holder.host, LONGEST),
+        holder.pid,
+        text::within(&holder.command, LONGEST),
+        text::within(&holder.note, LONGEST),
+        holder.slots,
+    );
+    match session.write(&[sql!(CLEAR_LINE, hash()), new, keep]) {
+        // Asked again soon.
+        Err(LedgerError::Contended) => Ok(()),
+        result => result.map(drop),
+    }
 }
 
 /// Claims a slot if it is free; its epoch.
@@ -128,9 +222,9 @@ fn claim<S: SqlSession>(
     request: &LockRequest<'_>,
     slot: u32,
 ) -> Result<Option<i64>, LedgerError> {
-    let LockRequest { name, owner, lease, holder, .. } = request;
+    let LockRequest { name, owner, lease, holder, waiting, .. } = request;
     let take_slot = TAKE_SLOT.replace("{new_epoch}", NEW_EPOCH);
-    let statements = [
+    let mut statements = vec![
         of_slot(LOCK_SLOT, name, slot, []),
         of_slot(
             TAKE_LEASE,
@@ -154,6 +248,9 @@ fn claim<S: SqlSession>(
         of_slot(NEW_EPOCH, name, slot, [owner.bytes().into()]),
         of_slot(HAS_LEASE, name, slot, []),
     ];
+    if waiting.is_some() {
+        statements.push(sql!(LEAVE_LINE, name.hash().to_vec(), owner.bytes()));
+    }
     let mut claimed = session.write(&statements);
     // Nobody has claimed it yet; or the row of its lease was taken out by hand, and epochs go on.
     // Rows that another session makes after the slot was looked for may be claimed all the same.
@@ -234,28 +331,51 @@ fn of_claim<'a>(text: &'a str, claim: &'a LockClaim) -> Sql<'a> {
 
 /// A row of [`ROWS`].
 fn lock_row(row: &impl SqlRow) -> Result<LockRow, LedgerError> {
-    let name: String = row.cell(0)?;
-    let number = |at| -> Result<u32, LedgerError> {
-        let number = row.cell::<i64>(at)?;
-        u32::try_from(number).map_err(|_| LedgerError::Broken(format!("column {at}: {number}")))
-    };
-    let secs = |at| -> Result<Duration, LedgerError> {
-        Ok(Duration::try_from_secs_f64(row.cell(at)?).unwrap_or_default())
-    };
     Ok(LockRow {
-        name: name.parse().map_err(LedgerError::Broken)?,
-        slot: number(1)?,
+        name: name_at(row, 0)?,
+        slot: number_at(row, 1)?,
         epoch: row.cell(2)?,
         holder: LockHolder {
             host: row.cell(3)?,
-            pid: number(4)?,
+            pid: number_at(row, 4)?,
             command: row.cell(5)?,
             note: row.cell(6)?,
-            slots: number(7)?,
+            slots: number_at(row, 7)?,
         },
-        acquired_at: SystemTime::UNIX_EPOCH + secs(8)?,
+        acquired_at: SystemTime::UNIX_EPOCH + secs_at(row, 8)?,
         owner: rows::random_value(row, 9)?,
         lease: Duration::from_millis(row.cell::<i64>(10)?.max(0).unsigned_abs()),
-        left: Some(secs(11)?).filter(|left| !left.is_zero()),
+        left: Some(secs_at(row, 11)?).filter(|left| !left.is_zero()),
     })
+}
+
+/// A row of [`WAITERS`].
+fn waiter(row: &impl SqlRow) -> Result<LockWaiter, LedgerError> {
+    Ok(LockWaiter {
+        name: name_at(row, 0)?,
+        owner: rows::random_value(row, 1)?,
+        holder: LockHolder {
+            host: row.cell(2)?,
+            pid: number_at(row, 3)?,
+            command: row.cell(4)?,
+            note: row.cell(5)?,
+            slots: number_at(row, 6)?,
+        },
+        others: number_at(row, 7)?,
+        since: SystemTime::UNIX_EPOCH + secs_at(row, 8)?,
+        left: secs_at(row, 9)?,
+    })
+}
+
+fn name_at(row: &impl SqlRow, at: usize) -> Result<LockName, LedgerError> {
+    row.cell::<String>(at)?.parse().map_err(LedgerError::Broken)
+}
+
+fn number_at(row: &impl SqlRow, at: usize) -> Result<u32, LedgerError> {
+    let number = row.cell::<i64>(at)?;
+    u32::try_from(number).map_err(|_| LedgerError::Broken(format!("column {at}: {number}")))
+}
+
+fn secs_at(row: &impl SqlRow, at: usize) -> Result<Duration, LedgerError> {
+    Ok(Duration::try_from_secs_f64(row.cell(at)?).unwrap_or_default())
 }

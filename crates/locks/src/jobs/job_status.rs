@@ -363,7 +363,14 @@ mod tests {
     fn lock(ledger: &MemoryLedger) -> LockClaim {
         let (name, holder) = (lock_name("verify").unwrap(), LockHolder::default());
         let owner = RandomValue::default();
-        let request = LockRequest { name: &name, slots: &[1], owner, lease: HOUR, holder: &holder };
+        let request = LockRequest {
+            name: &name,
+            slots: &[1],
+            owner,
+            lease: HOUR,
+            holder: &holder,
+            waiting: None,
+        };
         match ledger.take_lock(&request, soon()).unwrap() {
             LockTry::Taken { claim, .. } => claim,
             LockTry::Busy(rows) => panic!("{rows:?}"),

@@ -89,7 +89,7 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
         owner,
         terms,
     };
-    let wish = LockWish { name, slots: 1, terms, wait: Duration::ZERO, owner, holder };
+    let wish = LockWish { name, slots: 1, terms, wait: Duration::ZERO, owner, holder, line: None };
     let (timeout, is_for_mail) = (request.job.timeout, false);
     let wrapping = Wrapping { wish, plan, timeout, is_for_mail, say: exit::tell };
     let locks: Arc<dyn Locks> = Arc::clone(&ledger) as Arc<dyn Locks>;

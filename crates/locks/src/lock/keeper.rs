@@ -1,7 +1,9 @@
 //! The thread that talks with the ledger: takes the lock, renews it every third of its time, gives
 //! it back, and keeps the run's record between. The wrapper's other thread never waits for the
-//! ledger. A waiter asks again every 80 to 200 ms; where the ledger cannot be asked, less and less
-//! often, and says so once. It waits by the boot clock: a machine that wakes up renews at once.
+//! ledger. Of those that wait on a host the first alone asks ([`line`](super::line)), at once when
+//! one of the host gives the lock back, and else every 20 ms, the longer it waits the less often;
+//! where the ledger cannot be asked, less still, and says so once. It waits by the boot clock: a
+//! machine that wakes up renews at once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::boot_timer::BootTimer;
+use super::line::Line;
 use super::record::{Begun, CommandEnd, EndRecord, RunRecord, Variables};
 use super::{LockTerms, since_boot};
 use onedrop_core::exit::LockEnding;
@@ -21,7 +24,9 @@ use onedrop_core::lock_name::LockName;
 mod asking;
 
 /// Shortest and longest pause of a waiter.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(200));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// Before a call that failed is made again.
+const AGAIN: Duration = Duration::from_millis(200);
 /// Longest pause where the ledger cannot be asked.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 /// One call of the ledger, at most.
@@ -43,6 +48,8 @@ pub struct LockWish {
     pub wait: Duration,
     pub owner: RandomValue,
     pub holder: LockHolder,
+    /// Where those of this host wait.
+    pub line: Option<Line>,
 }
 
 /// What the keeper has to say.
@@ -67,6 +74,8 @@ pub(super) enum LockNews {
     Lost,
     /// Not in time; these have it.
     Busy(Vec<LockRow>),
+    /// Not in time; so many of this host wait for it still, and came before.
+    InLine(u32),
     /// The ledger cannot be asked, and is asked again.
     Waits(LedgerError),
     Failed(LedgerError),
@@ -273,14 +282,16 @@ impl Work {
     /// Sleeps to `at` (time since the boot; `None`: for ever), or less, unless the other thread
     /// wants the end.
     fn sleep_until(&self, at: Option<Duration>) -> Option<Stop> {
-        if self.timer.wait([self.stop_rung.as_fd()], at).is_err() {
+        self.sleep_until_or(at, None)
+    }
+
+    /// The same, or until `bell` can be read.
+    fn sleep_until_or(&self, at: Option<Duration>, bell: Option<BorrowedFd<'_>>) -> Option<Stop> {
+        let stop = self.stop_rung.as_fd();
+        if self.timer.wait([stop, bell.unwrap_or(stop)], at).is_err() {
             thread::sleep(PAUSE.0);
         }
         self.is_told_to_stop()
-    }
-
-    fn sleep(&self, pause: Duration) -> Option<Stop> {
-        self.sleep_until(Some(since_boot().unwrap_or_default().saturating_add(pause)))
     }
 
     /// Puts the beginning on record, while the lease need not be renewed.
@@ -288,9 +299,9 @@ impl Work {
         loop {
             let began = self.record.begin(claim, until);
             match began {
-                Err(error) if may_pass(&error) && Instant::now() + PAUSE.1 < until => {
+                Err(error) if may_pass(&error) && Instant::now() + AGAIN < until => {
                     tracing::warn!(%error, lock = %claim.name, "the run is not on record yet");
-                    thread::sleep(PAUSE.1);
+                    thread::sleep(AGAIN);
                 }
                 other => return other,
             }
@@ -339,9 +350,9 @@ impl Work {
             let left = since_boot().map_or(Duration::ZERO, |now| trust.saturating_sub(now));
             let until = Instant::now() + left.clamp(RELEASE, CALL);
             match self.record.end(claim, end, until) {
-                Err(error) if may_pass(&error) && left > PAUSE.1 => {
+                Err(error) if may_pass(&error) && left > AGAIN => {
                     tracing::warn!(%error, lock = %claim.name, "the end is not on record yet");
-                    thread::sleep(PAUSE.1);
+                    thread::sleep(AGAIN);
                 }
                 other => return other,
             }
@@ -350,6 +361,14 @@ impl Work {
 
     /// Gives the lock back; returns whether it was ours, if that is known.
     fn release(&self, claim: &LockClaim) -> Option<bool> {
+        let was_ours = self.give_back(claim);
+        if let Some(line) = &self.wish.line {
+            line.ring();
+        }
+        was_ours
+    }
+
+    fn give_back(&self, claim: &LockClaim) -> Option<bool> {
         let end = Instant::now() + RELEASE;
         let mut is_unclear = false;
         loop {
@@ -360,10 +379,10 @@ impl Work {
                 Err(error) => {
                     tracing::warn!(%error, lock = %claim.name, "the lock was not given back");
                     is_unclear |= may_have_done_it(&error);
-                    if !may_pass(&error) || Instant::now() + PAUSE.1 >= end {
+                    if !may_pass(&error) || Instant::now() + AGAIN >= end {
                         return None;
                     }
-                    thread::sleep(PAUSE.1);
+                    thread::sleep(AGAIN);
                 }
             }
         }

@@ -300,11 +300,17 @@ impl<'a> Wrapper<'a> {
                 LockNews::Busy(rows) => {
                     let holders = match described(&rows) {
                         none if none.is_empty() => {
-                            "another is claiming it, or a transaction has asserted it".to_owned()
+                            "others wait for it, another is claiming it, or a transaction has \
+                             asserted it"
+                                .to_owned()
                         }
                         holders => holders,
                     };
                     return Ok(Some(LockEnding::Busy(format!("{name} is busy: {holders}"))));
+                }
+                LockNews::InLine(others) => {
+                    let text = format!("{name} is busy: {others} of this host wait for it still");
+                    return Ok(Some(LockEnding::Busy(text)));
                 }
                 LockNews::Waits(error) => {
                     (self.wrapping.say)(&format!("waiting for {name}: ledger: {error}"));

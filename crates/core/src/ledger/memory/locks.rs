@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use super::MemoryLedger;
 use super::rows::{Rows, SlotRow};
 use super::time::wall_clock;
-use crate::ledger::LedgerError;
 use crate::ledger::locks::{
-    LockClaim, LockRequest, LockRow, LockTheft, LockTry, Locks, first_free,
+    LockClaim, LockRequest, LockRow, LockTheft, LockTry, LockWaiter, Locks, PLACE_LASTS,
+    first_free, must_keep_its_place,
 };
+use crate::ledger::{LedgerError, RandomValue};
 use crate::lock_key::Hash;
 use crate::lock_name::LockName;
 
@@ -43,7 +44,47 @@ impl Rows {
             until: Some(now + request.lease),
         };
         self.slots.insert((request.name.hash(), slot), row);
+        self.stop_waiting(request.name, request.owner)?;
         Ok(Some(epoch))
+    }
+
+    fn keep_place(&mut self, request: &LockRequest<'_>) {
+        let now = self.time.now();
+        let until = now + PLACE_LASTS;
+        let others = request.waiting.unwrap_or_default();
+        self.waiters.retain(|(_, until)| *until > now);
+        let is_its = |waiter: &LockWaiter| waiter.owner == request.owner;
+        match self.waiters.iter_mut().find(|(waiter, _)| is_its(waiter)) {
+            Some((waiter, lasts)) => (waiter.others, *lasts) = (others, until),
+            None => {
+                let waiter = LockWaiter {
+                    name: request.name.clone(),
+                    owner: request.owner,
+                    holder: request.holder.clone(),
+                    others,
+                    since: wall_clock(now),
+                    left: PLACE_LASTS,
+                };
+                self.waiters.push((waiter, until));
+            }
+        }
+    }
+
+    fn stop_waiting(&mut self, name: &LockName, owner: RandomValue) -> Result<(), LedgerError> {
+        self.waiters.retain(|(waiter, _)| waiter.owner != owner || waiter.name != *name);
+        Ok(())
+    }
+
+    fn lock_waiters(&mut self, name: Option<&LockName>) -> Result<Vec<LockWaiter>, LedgerError> {
+        let now = self.time.now();
+        let left = |(waiter, until): &(LockWaiter, Duration)| {
+            let left = until.checked_sub(now).filter(|left| !left.is_zero())?;
+            Some(LockWaiter { left, ..waiter.clone() })
+        };
+        let mut waiters: Vec<_> = self.waiters.iter().filter_map(left).collect();
+        waiters.retain(|waiter| name.is_none_or(|name| waiter.name == *name));
+        waiters.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(waiters)
     }
 }
 
@@ -63,7 +104,12 @@ fn shown((key, row): (&(Hash, u32), &SlotRow), now: Duration) -> Option<LockRow>
 impl Rows {
     fn take_lock(&mut self, request: &LockRequest<'_>) -> Result<LockTry, LedgerError> {
         let rows = self.lock_rows(Some(request.name))?;
-        first_free(self, request, rows, Rows::renew_lock, Rows::claim_slot)
+        let waiters = self.lock_waiters(Some(request.name))?;
+        let answer = first_free(self, request, rows, &waiters, Rows::renew_lock, Rows::claim_slot)?;
+        if matches!(answer, LockTry::Busy(_)) && must_keep_its_place(request, &waiters) {
+            self.keep_place(request);
+        }
+        Ok(answer)
     }
 
     fn renew_lock(&mut self, claim: &LockClaim, lease: Duration) -> Result<bool, LedgerError> {
@@ -116,6 +162,23 @@ impl Locks for MemoryLedger {
 
     fn release_lock(&self, claim: &LockClaim, _: Instant) -> Result<bool, LedgerError> {
         self.call("release_lock", || self.rows().release_lock(claim))
+    }
+
+    fn stop_waiting(
+        &self,
+        name: &LockName,
+        owner: RandomValue,
+        _: Instant,
+    ) -> Result<(), LedgerError> {
+        self.call("stop_waiting", || self.rows().stop_waiting(name, owner))
+    }
+
+    fn lock_waiters(
+        &self,
+        name: Option<&LockName>,
+        _: Instant,
+    ) -> Result<Vec<LockWaiter>, LedgerError> {
+        self.call("lock_waiters", || self.rows().lock_waiters(name))
     }
 
     fn lock_rows(&self, name: Option<&LockName>, _: Instant) -> Result<Vec<LockRow>, LedgerError> {

@@ -11,8 +11,8 @@ use crate::ledger::doubts::CopyDoubt;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
-    LeaseTerms, LedgerError, LockHolder, RandomValue, Recorded, SharedConfig, is_older_than_memory,
-    recorded_secs, units,
+    LeaseTerms, LedgerError, LockHolder, LockWaiter, RandomValue, Recorded, SharedConfig,
+    is_older_than_memory, recorded_secs, units,
 };
 use crate::lock_key::Hash;
 use crate::lock_name::LockName;
@@ -46,6 +46,8 @@ pub struct Rows {
     pub hosts: BTreeMap<String, (String, Duration)>,
     /// Slots of named locks.
     pub slots: BTreeMap<(Hash, u32), SlotRow>,
+    /// Who waits for one, in the order of their turns, and until when its place lasts.
+    pub waiters: Vec<(LockWaiter, Duration)>,
     /// Jobs by name, each with the random value of its last change.
     pub jobs: BTreeMap<String, (JobRow, RandomValue)>,
     pub job_runs: Vec<RunRow>,

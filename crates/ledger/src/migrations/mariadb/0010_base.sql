@@ -227,6 +227,24 @@ CREATE TABLE IF NOT EXISTS onedrop_lock_lease (
     PRIMARY KEY (name_hash, slot)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'until when the newest epoch of a slot lasts';
 
+CREATE TABLE IF NOT EXISTS onedrop_lock_waiter (
+    id          BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    name_hash   BINARY(32) NOT NULL,
+    name        VARBINARY(1000) NOT NULL,
+    owner       BINARY(16) NOT NULL COMMENT 'random value of the claim',
+    host        TEXT NOT NULL,
+    pid         BIGINT NOT NULL,
+    command     TEXT NOT NULL,
+    note        TEXT NOT NULL,
+    slots       INT NOT NULL COMMENT 'it wants one of so many slots',
+    others      INT NOT NULL COMMENT 'how many of its host wait for its turn',
+    since       DATETIME(6) NOT NULL,
+    lease_ms    BIGINT NOT NULL,
+    lease_until DATETIME(6) COMMENT 'how long its place lasts',
+    UNIQUE KEY onedrop_lock_waiter_owner (name_hash, owner)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
+  COMMENT = 'who waits for a named lock, in the order of their turns; rows are there for seconds';
+
 -- Fails unless this epoch of the slot is held (where an owner is given, by that owner), and keeps
 -- others from claiming or stealing the slot until the transaction ends: call it in the transaction
 -- that does the work, and keep that short. Renewals do not wait for it. Where a transaction is

@@ -556,6 +556,30 @@ COMMENT ON COLUMN onedrop_lock_lease.owner IS 'random value of the claim, or of 
 COMMENT ON COLUMN onedrop_lock_lease.lease_until
 IS 'by this server''s clock; null: given back or stolen';
 
+CREATE TABLE onedrop_lock_waiter (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name_hash   bytea NOT NULL CHECK (octet_length(name_hash) = 32),
+    name        text NOT NULL,
+    owner       bytea NOT NULL,
+    host        text NOT NULL,
+    pid         bigint NOT NULL,
+    command     text NOT NULL,
+    note        text NOT NULL,
+    slots       integer NOT NULL,
+    others      integer NOT NULL,
+    since       timestamptz NOT NULL,
+    lease_ms    bigint NOT NULL,
+    lease_until timestamptz,
+    UNIQUE (name_hash, owner)
+);
+
+COMMENT ON TABLE onedrop_lock_waiter
+IS 'who waits for a named lock, in the order of their turns; a row is there for seconds, unless its waiter asks again';
+COMMENT ON COLUMN onedrop_lock_waiter.owner IS 'random value of the claim';
+COMMENT ON COLUMN onedrop_lock_waiter.slots IS 'it wants one of so many slots';
+COMMENT ON COLUMN onedrop_lock_waiter.others IS 'how many of its host wait for its turn';
+COMMENT ON COLUMN onedrop_lock_waiter.lease_until IS 'how long its place lasts';
+
 -- Fails unless this epoch of the slot is held (where an owner is given, by that owner), and keeps
 -- others from claiming or stealing the slot until the transaction ends: call it in the transaction
 -- that does the work, and keep that short. Renewals do not wait for it. The owner counts where an

@@ -215,6 +215,26 @@ CREATE TABLE onedrop_lock_lease (
     FOREIGN KEY (name_hash, slot) REFERENCES onedrop_lock ON DELETE CASCADE
 ) WITHOUT ROWID;
 
+-- Who waits for a named lock, in the order of their turns. A row is there for seconds, unless its
+-- waiter asks again.
+CREATE TABLE onedrop_lock_waiter (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    name_hash   BLOB NOT NULL,
+    name        TEXT NOT NULL,
+    owner       BLOB NOT NULL,                  -- random value of the claim
+    host        TEXT NOT NULL,
+    pid         INTEGER NOT NULL,
+    command     TEXT NOT NULL,
+    note        TEXT NOT NULL,
+    slots       INTEGER NOT NULL,               -- it wants one of so many slots
+    others      INTEGER NOT NULL,               -- how many of its host wait for its turn
+    since       REAL NOT NULL,
+    lease_ms    INTEGER NOT NULL,
+    lease_until REAL,                           -- seconds since the host's boot: how long its place lasts
+    boot_id     TEXT NOT NULL DEFAULT '',       -- of which boot
+    UNIQUE (name_hash, owner)
+);
+
 -- INSERT INTO onedrop_assert_lock (name, slot, epoch, owner) VALUES ('nightly', 1, 7, '0123...')
 -- fails unless nobody has claimed or stolen the slot since, or given it back; without an owner the
 -- epoch alone counts. SQL has no clock of the boot, so a lease that has run out and was claimed by

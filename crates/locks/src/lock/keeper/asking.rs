@@ -1,54 +1,135 @@
-//! Asking for the lock: until it is ours, the time to wait is over, or it cannot be had. A claim
-//! that had no answer is made once more, and given back if it is not needed.
+//! Asking for the lock: until it is ours, the time to wait is over, or it cannot be had. One that
+//! waits asks when it is the first of its host's line. A claim that had no answer is made once
+//! more, and given back if it is not needed.
 
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::inotify::Inotify;
+
 use super::{
-    CALL, LEAVE, LockNews, LockWish, PAUSE, TROUBLE_PAUSE, TakenLock, Work, copy_of,
+    AGAIN, CALL, LEAVE, LockNews, LockWish, PAUSE, TROUBLE_PAUSE, TakenLock, Work, copy_of,
     may_have_done_it, may_pass,
 };
+use crate::lock::line::Place;
 use crate::lock::since_boot;
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::ledger::{LedgerError, LockClaim, LockRequest, LockRow, LockTry};
 
+/// How often one in the line looks whether the one before it is stopped, and how often when that
+/// one has left, and others before it not.
+const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(100));
+
+/// What is known while the ledger is asked.
+#[derive(Default)]
+struct Asked {
+    /// The last claim had no answer, and may have taken the lock.
+    is_unclear: bool,
+    /// This claim has a place in the ledger's line.
+    waits: bool,
+}
+
 impl Work {
     pub(super) fn take(&self) -> Option<TakenLock> {
-        let mut is_unclear = false;
-        let taken = self.ask(&mut is_unclear);
-        if taken.is_none() && is_unclear {
+        let began = Instant::now();
+        let place = match self.join_line() {
+            None => None,
+            Some(place) => Some(self.wait_to_be_first(place, began)?),
+        };
+        let mut asked = Asked::default();
+        let taken = self.ask(place.as_deref(), began, &mut asked);
+        if taken.is_none() && asked.is_unclear {
             self.give_back_what_is_ours();
+        }
+        if taken.is_none() && asked.waits {
+            let LockWish { name, owner, .. } = &self.wish;
+            // Else its place runs out.
+            let _ = self.ledger.stop_waiting(name, *owner, Instant::now() + LEAVE);
         }
         taken
     }
 
-    /// Asks until it has the lock, or need not ask any more. `is_unclear`: the last claim had no
-    /// answer, and may have taken it.
-    fn ask(&self, is_unclear: &mut bool) -> Option<TakenLock> {
-        let LockWish { name, slots, terms, wait, owner, holder } = &self.wish;
-        let (began, mut trouble, mut is_last) = (Instant::now(), None, false);
-        let patience = terms.ttl / 3;
+    fn join_line(&self) -> Option<Arc<Place>> {
+        let line = self.wish.line.as_ref().filter(|_| !self.wish.wait.is_zero())?;
+        let joined = line.join();
+        joined
+            .inspect_err(|error| tracing::info!(%error, "this host has no line"))
+            .ok()
+            .map(Arc::new)
+    }
+
+    /// `None`: the time to wait is over, which is said, or the other thread wants the end.
+    fn wait_to_be_first(&self, place: Arc<Place>, began: Instant) -> Option<Arc<Place>> {
+        let is_first = |place: &Place| place.is_first().unwrap_or(true);
+        if is_first(&place) {
+            return Some(place);
+        }
+        let (mut left, mut look) = (bell_of_the_one_before(&place), LOOK.0);
         loop {
+            let now = since_boot().unwrap_or_default();
+            let rest = self.wish.wait.saturating_sub(began.elapsed());
+            let bell = left.as_ref().map(AsFd::as_fd);
+            if self.sleep_until_or(Some(now.saturating_add(look.min(rest))), bell).is_some() {
+                return None;
+            }
+            if is_first(&place) {
+                return Some(place);
+            }
+            if rest.is_zero() {
+                self.tell(LockNews::InLine(place.others().0));
+                return None;
+            }
+            // It has left, and another before it has not: it was killed while it waited.
+            if left.as_ref().is_none_or(is_closed) {
+                (left, look) = (None, LOOK.1);
+            }
+        }
+    }
+
+    /// Asks until it has the lock, or need not ask any more.
+    fn ask(&self, place: Option<&Place>, began: Instant, known: &mut Asked) -> Option<TakenLock> {
+        let LockWish { name, slots, terms, wait, owner, holder, .. } = &self.wish;
+        let (mut trouble, mut is_last) = (None, false);
+        let (patience, first_asked) = (terms.ttl / 3, Instant::now());
+        let bell = place.and_then(|place| place.bell().ok());
+        loop {
+            if let Some(place) = place {
+                place.beat();
+            }
             let order = shuffled(*slots);
-            let request =
-                LockRequest { name, slots: &order, owner: *owner, lease: terms.ttl, holder };
+            let request = LockRequest {
+                name,
+                slots: &order,
+                owner: *owner,
+                lease: terms.ttl,
+                holder,
+                waiting: (!wait.is_zero()).then(|| place.map_or(0, |place| place.others().1)),
+            };
+            drain(bell.as_ref());
             let (asked, asked_since_boot) = (Instant::now(), since_boot());
             let answer = self.ledger.take_lock(&request, asked + patience.min(CALL));
-            *is_unclear = match &answer {
+            known.is_unclear = match &answer {
                 Ok(LockTry::Busy(_)) => false,
                 Ok(LockTry::Taken { .. }) => asked_since_boot.is_err(),
-                Err(error) => *is_unclear || may_have_done_it(error),
+                Err(error) => known.is_unclear || may_have_done_it(error),
             };
+            known.waits |= request.waiting.is_some();
             let (last, pause) = match (answer, asked_since_boot) {
                 (Ok(LockTry::Taken { claim, others }), Ok(asked_since_boot)) => {
                     return Some(TakenLock { claim, others, asked, asked_since_boot });
                 }
                 (Ok(LockTry::Busy(others)), _) => {
                     trouble = None;
-                    (LockNews::Busy(others), jittered())
+                    let pause = pause_after(first_asked.elapsed(), &others);
+                    (LockNews::Busy(others), pause)
                 }
                 (Err(error), _) if may_pass(&error) => {
                     let pause =
-                        trouble.map_or(PAUSE.1, |pause: Duration| (pause * 2).min(TROUBLE_PAUSE));
+                        trouble.map_or(AGAIN, |pause: Duration| (pause * 2).min(TROUBLE_PAUSE));
                     if trouble.replace(pause).is_none() && !wait.is_zero() {
                         self.tell(LockNews::Waits(copy_of(&error)));
                     }
@@ -65,13 +146,16 @@ impl Work {
             };
             let left = wait.saturating_sub(began.elapsed());
             // A claim without an answer is made once more: with the same owner, it finds its own.
-            if left.is_zero() && (is_last || !*is_unclear) {
+            if left.is_zero() && (is_last || !known.is_unclear) {
                 self.tell(last);
                 return None;
             }
             is_last = left.is_zero();
-            let pause = if is_last { PAUSE.1 } else { pause.min(left) };
-            if self.sleep(pause).is_some() {
+            let pause = if is_last { AGAIN } else { pause.min(left) };
+            let at = since_boot().unwrap_or_default().saturating_add(pause);
+            // While the ledger cannot be asked, a bell means nothing.
+            let bell = bell.as_ref().filter(|_| trouble.is_none()).map(AsFd::as_fd);
+            if self.sleep_until_or(Some(at), bell).is_some() {
                 return None;
             }
         }
@@ -92,9 +176,36 @@ impl Work {
     }
 }
 
-pub fn jittered() -> Duration {
-    let spread = (PAUSE.1 - PAUSE.0).as_micros() as u64;
-    PAUSE.0 + Duration::from_micros(SystemClock.random() % spread)
+/// How long one that has waited for this long waits until it asks again; not past the end of a lease.
+pub fn pause_after(waited: Duration, held: &[LockRow]) -> Duration {
+    let pause = (waited / 20).clamp(PAUSE.0, PAUSE.1);
+    // Not all at the same time.
+    let jitter = Duration::from_micros(SystemClock.random() % (pause.as_micros() as u64 / 4));
+    let next_end = held.iter().filter_map(|row| row.left).min().unwrap_or(Duration::MAX);
+    (pause - jitter).min(next_end.saturating_add(Duration::from_millis(1)))
+}
+
+/// Closed when the one before has left the line.
+fn bell_of_the_one_before(place: &Arc<Place>) -> Option<UnixStream> {
+    let (ours, theirs) = UnixStream::pair().ok()?;
+    let place = Arc::clone(place);
+    let waits = move || {
+        let _ = place.wait_for_the_one_before();
+        drop(theirs);
+    };
+    // Where it waits in vain it ends with the process.
+    thread::Builder::new().name("line".to_owned()).spawn(waits).ok()?;
+    ours.set_nonblocking(true).ok()?;
+    Some(ours)
+}
+
+fn is_closed(bell: &UnixStream) -> bool {
+    matches!((&mut &*bell).read(&mut [0]), Ok(0))
+}
+
+/// What rang before the ledger is asked is answered by asking it.
+fn drain(bell: Option<&Inotify>) {
+    while bell.is_some_and(|bell| bell.read_events().is_ok()) {}
 }
 
 /// The slots in random order: where several come at once, each tries another one first.

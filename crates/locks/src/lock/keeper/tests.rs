@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::asking::{jittered, shuffled};
+use super::asking::{pause_after, shuffled};
 use super::*;
 use crate::lock::NoRecord;
 use onedrop_core::hook::{Call, Hook};
@@ -19,7 +19,17 @@ fn every_slot_is_tried_in_any_order() {
         assert_eq!(order, [1, 2, 3, 4, 5]);
     }
     assert_eq!(firsts, [true; 5]);
-    assert!((0..500).all(|_| (PAUSE.0..PAUSE.1).contains(&jittered())));
+}
+
+#[test]
+fn a_waiter_asks_less_often_the_longer_it_waits_and_when_a_lease_ends() {
+    let secs = Duration::from_secs;
+    for _ in 0..100 {
+        let pauses = [secs(0), secs(1), secs(600)].map(|waited| pause_after(waited, &[]));
+        assert!(pauses[0] <= PAUSE.0 && pauses[0] > PAUSE.0 / 2, "{pauses:?}");
+        assert!(pauses[1] > PAUSE.0 && pauses[1] < PAUSE.1 && pauses[1] < pauses[2]);
+        assert!(pauses[2] <= PAUSE.1, "{pauses:?}");
+    }
 }
 
 /// What happens after a call of this name, once for each.
@@ -53,6 +63,7 @@ fn another_claims_and_the_answer_is_lost(ledger: &MemoryLedger) -> Result<(), Le
         owner: wish.owner,
         lease: wish.terms.ttl,
         holder: &wish.holder,
+        waiting: None,
     };
     let taken = ledger.take_lock(&request, Instant::now()).unwrap();
     assert!(matches!(taken, LockTry::Taken { .. }), "{taken:?}");
@@ -67,6 +78,7 @@ fn wish() -> LockWish {
         wait: Duration::ZERO,
         owner: RandomValue::default(),
         holder: LockHolder::default(),
+        line: None,
     }
 }
 

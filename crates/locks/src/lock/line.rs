@@ -1,0 +1,265 @@
+//! The line of those of this host that wait for a lock: only the first asks the ledger, so that
+//! the others hold no session. The line is a file in shared memory. Each in it has a number, and
+//! has locked the byte at that number, until it leaves or dies; it waits for the byte of the one
+//! before. The first says now and then that it is alive: one that is stopped is passed over.
+//!
+//! Order and cheapness alone depend on it, not exclusion. Processes that see another file (another
+//! user's, another configuration's) or none at all ask the ledger on their own.
+
+use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use nix::libc;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::unistd::geteuid;
+
+use super::since_boot;
+use onedrop_core::lock_key::{hex, name_hash};
+use onedrop_core::lock_name::LockName;
+use onedrop_core::os::byte_lock::{self, Sharing};
+use onedrop_core::os::host_name;
+
+/// Where memory is shared whatever a unit of systemd hides from its processes.
+const FOLDER: &str = "/dev/shm";
+
+/// The byte that is locked while a number is given out; numbers begin at 1.
+const DOOR: i64 = 0;
+/// How often one that finds the door closed tries again, and how long between.
+const TRIES: (u32, Duration) = (200, Duration::from_millis(5));
+
+/// In the file: the last number, the number of the first in the line, and when that one last said
+/// that it is alive, in milliseconds since the boot. Locks are apart from bytes.
+const LAST: u64 = 0;
+const FIRST: u64 = 8;
+const BEAT: u64 = 16;
+
+/// One that has said nothing for this long is stopped: longer than a call of the ledger with the
+/// pause after it.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// The line of one lock.
+#[derive(Debug, Clone)]
+pub struct Line {
+    path: PathBuf,
+}
+
+impl Line {
+    /// `ledger` says which ledger has the lock.
+    pub fn of(ledger: &str, name: &LockName) -> Line {
+        let hash = name_hash(&format!("{ledger}\0{}\0{name}", host_name()));
+        let folder = PathBuf::from(FOLDER).join(format!("onedrop-{}", geteuid()));
+        Line { path: folder.join(hex(&hash)) }
+    }
+
+    /// # Errors
+    /// There is no such folder, or it is another's.
+    pub(super) fn join(&self) -> io::Result<Place> {
+        self.make_folder()?;
+        for _ in 0..TRIES.0 {
+            let file = self.open(true)?;
+            if !byte_lock::try_lock(&file, DOOR)? {
+                thread::sleep(TRIES.1);
+                continue;
+            }
+            // The last one to leave may just have removed it.
+            if file.metadata()?.nlink() == 0 {
+                continue;
+            }
+            let mut number = number_at(&file, LAST) + 1;
+            while !byte_lock::try_lock(&file, number)? {
+                number += 1;
+            }
+            file.write_all_at(&number.to_ne_bytes(), LAST)?;
+            byte_lock::unlock(&file, DOOR)?;
+            return Ok(Place { file, number, line: self.clone() });
+        }
+        Err(io::Error::other("the door of the line stays closed"))
+    }
+
+    /// The lock may be free: the first in the line asks at once.
+    pub(super) fn ring(&self) {
+        if let Ok(file) = self.open(false) {
+            // Both: one alone counts as a write or a read (fsnotify_change in the kernel).
+            let now = SystemTime::now();
+            let _ = file.set_times(FileTimes::new().set_accessed(now).set_modified(now));
+        }
+    }
+
+    fn open(&self, makes: bool) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(makes).mode(0o600);
+        options.custom_flags(libc::O_NOFOLLOW).open(&self.path)
+    }
+
+    /// Anyone may write to the folder above.
+    fn make_folder(&self) -> io::Result<()> {
+        let Some(folder) = self.path.parent() else { return Ok(()) };
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let found = fs::symlink_metadata(folder)?;
+        match found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("{} is another's", folder.display()))),
+        }
+    }
+}
+
+/// A place in the line, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    file: File,
+    number: i64,
+    line: Line,
+}
+
+impl Place {
+    /// Whether all that came before it have left, or are passed over.
+    pub fn is_first(&self) -> io::Result<bool> {
+        let first = number_at(&self.file, FIRST);
+        if self.is_any_in_line(first + 1..=self.number - 1)? {
+            return Ok(false);
+        }
+        let is_there = (1..self.number).contains(&first) && self.is_any_in_line(first..=first)?;
+        let beat = Duration::from_millis(number_at(&self.file, BEAT).unsigned_abs());
+        Ok(!is_there || since_boot()?.saturating_sub(beat) > SILENCE)
+    }
+
+    /// It is the first, and alive.
+    pub fn beat(&self) {
+        let millis = since_boot().map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(0));
+        let stamp = [self.number.to_ne_bytes(), millis.to_ne_bytes()].concat();
+        let _ = self.file.write_all_at(&stamp, FIRST);
+    }
+
+    /// Waits until the one before it has left. Another may be first still.
+    pub fn wait_for_the_one_before(&self) -> io::Result<()> {
+        let before = self.number - 1;
+        byte_lock::lock_range(&self.file, Sharing::Shared, before..=before)
+    }
+
+    /// How many are before this one, and how many are not.
+    pub fn others(&self) -> (u32, u32) {
+        let last = number_at(&self.file, LAST);
+        let count = |numbers: std::ops::RangeInclusive<i64>| {
+            let is_there = |number: &i64| self.is_any_in_line(*number..=*number).unwrap_or(false);
+            u32::try_from(numbers.filter(is_there).count()).unwrap_or(u32::MAX)
+        };
+        (count(1..=self.number - 1), count(self.number + 1..=last))
+    }
+
+    /// Readable when [`Line::ring`] was called.
+    pub fn bell(&self) -> io::Result<Inotify> {
+        let bell = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        bell.add_watch(&self.line.path, AddWatchFlags::IN_ATTRIB)?;
+        Ok(bell)
+    }
+
+    fn is_any_in_line(&self, numbers: std::ops::RangeInclusive<i64>) -> io::Result<bool> {
+        Ok(!numbers.is_empty() && byte_lock::is_locked_alone(&self.file, numbers)?)
+    }
+}
+
+impl Drop for Place {
+    /// The last one to leave removes the file.
+    fn drop(&mut self) {
+        let is_alone = || -> io::Result<bool> {
+            Ok(byte_lock::try_lock(&self.file, DOOR)?
+                && !self.is_any_in_line(1..=self.number - 1)?
+                && !self.is_any_in_line(self.number + 1..=i64::MAX - 1)?)
+        };
+        if is_alone().unwrap_or(false) {
+            let _ = fs::remove_file(&self.line.path);
+        }
+    }
+}
+
+/// A number of the file; 0 where it is not there yet.
+fn number_at(file: &File, at: u64) -> i64 {
+    let mut bytes = [0; 8];
+    match file.read_exact_at(&mut bytes, at) {
+        Ok(()) => i64::from_ne_bytes(bytes).max(0),
+        Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::boot_timer::BootTimer;
+    use std::os::fd::AsFd;
+
+    fn line() -> Line {
+        let own = format!("test {} {:?}", std::process::id(), thread::current().id());
+        Line::of(&own, &"n".parse().unwrap())
+    }
+
+    #[test]
+    fn the_one_that_came_first_is_first_until_it_leaves() {
+        let line = line();
+        let (a, b, c) = (line.join().unwrap(), line.join().unwrap(), line.join().unwrap());
+        let first = |places: [&Place; 3]| places.map(|place| place.is_first().unwrap());
+        assert_eq!(first([&a, &b, &c]), [true, false, false]);
+        assert_eq!((a.others(), b.others(), c.others()), ((0, 2), (1, 1), (2, 0)));
+        a.beat();
+        // One in the middle leaves before its turn.
+        drop(b);
+        assert_eq!((a.is_first().unwrap(), c.is_first().unwrap()), (true, false));
+        c.wait_for_the_one_before().unwrap();
+        let d = line.join().unwrap();
+        assert_eq!(first([&a, &c, &d]), [true, false, false]);
+        drop(a);
+        assert_eq!((c.is_first().unwrap(), d.is_first().unwrap()), (true, false));
+        c.beat();
+        drop(c);
+        assert!(d.is_first().unwrap());
+        assert!(line.path.exists());
+        drop(d);
+        assert!(!line.path.exists(), "the last one removes the file");
+        assert!(line.join().unwrap().is_first().unwrap());
+    }
+
+    #[test]
+    fn one_that_is_stopped_is_passed_over() {
+        let line = line();
+        let (a, b, c) = (line.join().unwrap(), line.join().unwrap(), line.join().unwrap());
+        let says_nothing_since = |place: &Place, secs: u64| {
+            let then = since_boot().unwrap().saturating_sub(Duration::from_secs(secs));
+            let millis = i64::try_from(then.as_millis()).unwrap();
+            place.file.write_all_at(&millis.to_ne_bytes(), BEAT).unwrap();
+        };
+        a.beat();
+        says_nothing_since(&a, SILENCE.as_secs() - 5);
+        assert!(!b.is_first().unwrap());
+        says_nothing_since(&a, SILENCE.as_secs() + 5);
+        assert_eq!((b.is_first().unwrap(), c.is_first().unwrap()), (true, false));
+        b.beat();
+        assert!(!c.is_first().unwrap());
+        // The next one need not wait that long again.
+        drop(b);
+        assert!(c.is_first().unwrap());
+        // It goes on, and its turn is before the others'.
+        a.beat();
+        assert!(!c.is_first().unwrap());
+    }
+
+    #[test]
+    fn only_the_first_hears_the_bell() {
+        let line = line();
+        line.ring();
+        assert!(!line.path.exists(), "nobody waits");
+        let place = line.join().unwrap();
+        let (bell, timer) = (place.bell().unwrap(), BootTimer::new().unwrap());
+        let rings = |at| timer.wait([bell.as_fd()], Some(at)).unwrap()[0];
+        let other = line.join().unwrap();
+        other.beat();
+        assert!(!rings(Duration::ZERO), "others come and go without it");
+        line.ring();
+        assert!(rings(since_boot().unwrap() + Duration::from_secs(30)));
+    }
+}
