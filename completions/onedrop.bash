@@ -1935,7 +1935,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__with__subcmd__lock)
-            opts="-h --slots --wait --ttl --grace --timeout --on-busy --busy-exit --codes --foreground --note --config --color --help"
+            opts="-h --slots --wait --ttl --grace --timeout --on-busy --busy-exit --codes --foreground --note --hold --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -178,6 +178,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l color -d '
 always\t''
 never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l foreground -d 'Keep the command in the caller\'s process group, as on a terminal'
+complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l hold -d 'In place of a command: hold the lock until standard input ends, write "held TOKEN OWNER" to standard output when it is ours, and "lost" when it is to end before'
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and not __fish_seen_subcommand_from list holder assert release steal help" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''

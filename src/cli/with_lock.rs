@@ -26,6 +26,17 @@ use onedrop_site::telemetry;
 /// Bytes of a note or a program's name on record.
 const LONGEST: usize = 200;
 
+/// What runs with `--hold`. A shell reads in the background, so that a signal interrupts its wait.
+const HOLD: [&str; 3] = [
+    "/bin/sh",
+    "-c",
+    "trap 'echo lost; exit 1' TERM
+     echo \"held $ONEDROP_LOCK_TOKEN $ONEDROP_LOCK_OWNER\"
+     exec 3<&0
+     cat <&3 >/dev/null &
+     wait",
+];
+
 /// Runs the command and ends the process. `umask` is the caller's.
 pub(super) fn run(
     args: WithLockArgs,
@@ -68,7 +79,11 @@ fn run_under_lock(
     let site = Site::new(super::load_despite_jobs(config, Opens::Ledger)?, adapters);
     let ledger = site.ledger().map_err(|error| format!("ledger: {error}"))?;
     telemetry::start();
-    let mut command = args.command.into_iter();
+    let command = match args.hold {
+        true => HOLD.map(OsString::from).into(),
+        false => args.command,
+    };
+    let mut command = command.into_iter();
     let program = command.next().unwrap_or_default();
     let owner = RandomValue::default();
     let shown = |text: &str| text::shortened(text, LONGEST).into_owned();
@@ -76,7 +91,10 @@ fn run_under_lock(
         host: host_name(),
         pid: std::process::id(),
         // Not its arguments: they may hold a password.
-        command: shown(&program.to_string_lossy()),
+        command: match args.hold {
+            true => "--hold".to_owned(),
+            false => shown(&program.to_string_lossy()),
+        },
         note: shown(&args.note),
         slots: args.slots,
     };

@@ -454,7 +454,9 @@ impl Rig for MariadbRig {
                  onedrop_ledger, onedrop_schema;
              DROP TABLE onedrop_host;
              DROP VIEW onedrop_message_text, onedrop_address, onedrop_part;
-             DROP PROCEDURE onedrop_assert_lock",
+             DROP PROCEDURE onedrop_assert_lock; DROP PROCEDURE onedrop_lock;
+             DROP PROCEDURE onedrop_renew; DROP PROCEDURE onedrop_unlock;
+             DROP PROCEDURE onedrop_lock_holder",
         )
     }
 

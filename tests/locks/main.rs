@@ -4,9 +4,11 @@
 
 mod asking;
 mod endings;
+mod hold;
 mod ledger_gone;
 mod passing;
 mod postfix;
+mod programs;
 mod tally;
 mod terminal;
 mod waiting;

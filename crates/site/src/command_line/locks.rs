@@ -43,8 +43,17 @@ pub struct WithLockArgs {
     /// Why the lock is held, for `onedrop lock list`
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub note: String,
+    /// In place of a command: hold the lock until standard input ends, write "held TOKEN OWNER" to
+    /// standard output when it is ours, and "lost" when it is to end before
+    #[arg(long)]
+    pub hold: bool,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        required_unless_present = "hold",
+        conflicts_with = "hold",
+        value_name = "COMMAND"
+    )]
     pub command: Vec<OsString>,
 }
 

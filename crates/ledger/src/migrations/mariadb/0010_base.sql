@@ -270,6 +270,193 @@ BEGIN
     END IF;
 END;
 
+-- Locks for programs, in their own sessions (docs/locks-programs.md): the same rows, epochs and line as
+-- those of `onedrop with-lock`. The procedures commit by themselves, refuse an open transaction,
+-- whose ROLLBACK would take the lock away from a program that believes that it has it, and keep no
+-- row locked while they wait. Each returns a row.
+
+-- Takes a slot and returns its owner, which names this claim from now on, the slot and the epoch;
+-- null where it was not had within the time to wait.
+CREATE OR REPLACE PROCEDURE onedrop_lock(
+    IN p_name VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin, IN p_ttl_secs DOUBLE,
+    IN p_wait_secs DOUBLE, IN p_slots INT)
+    SQL SECURITY DEFINER
+    COMMENT 'takes a named lock; commits by itself'
+BEGIN
+    DECLARE v_hash BINARY(32)
+        DEFAULT UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00',
+                                  CAST(p_name AS BINARY)), 256));
+    DECLARE v_owner BINARY(16) DEFAULT RANDOM_BYTES(16);
+    DECLARE v_host VARCHAR(255) CHARACTER SET utf8mb4 DEFAULT SUBSTRING_INDEX(USER(), '@', -1);
+    DECLARE v_command VARCHAR(255) CHARACTER SET utf8mb4 DEFAULT SUBSTRING_INDEX(USER(), '@', 1);
+    DECLARE v_began DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE v_waited, v_left DOUBLE DEFAULT 0;
+    DECLARE v_place, v_epoch BIGINT;
+    DECLARE v_slot, v_free, v_taken INT;
+    DECLARE v_is_busy BOOLEAN;
+    -- Another was in the way: asked again.
+    DECLARE CONTINUE HANDLER FOR 1205, 1213, 1020, 1062 SET v_is_busy = TRUE;
+    IF @@in_transaction THEN
+        SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'onedrop_lock commits by itself: not within a transaction';
+    END IF;
+    IF p_name IS NULL OR OCTET_LENGTH(p_name) NOT BETWEEN 1 AND 200
+        OR p_name REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]|^[\\x{20}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]|[\\x{20}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]$' THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT =
+            'the name of a lock is 1 to 200 bytes without control characters, and without blanks at its ends';
+    END IF;
+    IF (p_ttl_secs BETWEEN 1 AND 604800 AND p_slots BETWEEN 1 AND 1000) IS NOT TRUE THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a lock has 1 to 1000 slots and lasts 1 to 604800 seconds';
+    END IF;
+    COMMIT;
+    asking: LOOP
+        SET v_left = COALESCE(p_wait_secs, 0) - v_waited, v_slot = 0, v_taken = NULL;
+        SELECT p_slots - COUNT(*) INTO v_free FROM onedrop_lock_lease
+        WHERE name_hash = v_hash AND slot <= p_slots AND lease_until > UTC_TIMESTAMP(6);
+        SET v_place = (SELECT id FROM onedrop_lock_waiter
+                       WHERE name_hash = v_hash AND owner = v_owner AND lease_until > UTC_TIMESTAMP(6));
+        slots: WHILE v_slot < p_slots AND v_free > 0 DO
+            SET v_slot = v_slot + 1, v_is_busy = FALSE;
+            IF EXISTS (SELECT 1 FROM onedrop_lock_lease
+                       WHERE name_hash = v_hash AND slot = v_slot AND lease_until > UTC_TIMESTAMP(6))
+                -- Those before it that would take the slot; the other free ones are for them, too.
+                OR (SELECT COUNT(*) FROM onedrop_lock_waiter
+                    WHERE name_hash = v_hash AND slots >= v_slot AND lease_until > UTC_TIMESTAMP(6)
+                      AND (v_place IS NULL OR id < v_place)) >= v_free THEN
+                ITERATE slots;
+            END IF;
+            COMMIT;
+            IF NOT EXISTS (SELECT 1 FROM onedrop_lock_lease WHERE name_hash = v_hash AND slot = v_slot) THEN
+                INSERT IGNORE INTO onedrop_lock (name_hash, slot, name, epoch) VALUES (v_hash, v_slot, p_name, 0);
+                INSERT IGNORE INTO onedrop_lock_lease (name_hash, slot, epoch)
+                SELECT name_hash, slot, epoch FROM onedrop_lock WHERE name_hash = v_hash AND slot = v_slot;
+                COMMIT;
+            END IF;
+            SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+            START TRANSACTION;
+            -- Left out while a transaction that has asserted the lock is open, or another claims it.
+            SET v_epoch = NULL;
+            SELECT epoch INTO v_epoch FROM onedrop_lock
+            WHERE name_hash = v_hash AND slot = v_slot FOR UPDATE SKIP LOCKED;
+            IF v_epoch IS NOT NULL THEN
+                UPDATE onedrop_lock_lease
+                SET epoch = epoch + 1, owner = v_owner, lease_ms = 1000 * p_ttl_secs, renewed_at = UTC_TIMESTAMP(6),
+                    lease_until = TIMESTAMPADD(MICROSECOND, 1000000 * p_ttl_secs, UTC_TIMESTAMP(6))
+                WHERE name_hash = v_hash AND slot = v_slot
+                  AND (lease_until IS NULL OR lease_until <= UTC_TIMESTAMP(6));
+                IF ROW_COUNT() = 1 AND NOT v_is_busy THEN
+                    SELECT epoch INTO v_epoch FROM onedrop_lock_lease WHERE name_hash = v_hash AND slot = v_slot;
+                    UPDATE onedrop_lock
+                    SET epoch = v_epoch, acquired_at = UTC_TIMESTAMP(6), host = v_host, pid = CONNECTION_ID(),
+                        command = v_command, note = 'SQL', slots = p_slots
+                    WHERE name_hash = v_hash AND slot = v_slot;
+                    DELETE FROM onedrop_lock_waiter WHERE name_hash = v_hash AND owner = v_owner;
+                    SET v_taken = v_slot;
+                END IF;
+            END IF;
+            IF v_is_busy OR v_taken IS NULL THEN
+                ROLLBACK;
+                SET v_taken = NULL;
+            ELSE
+                COMMIT;
+                LEAVE asking;
+            END IF;
+        END WHILE;
+        COMMIT;
+        SET v_is_busy = FALSE;
+        IF v_left <= 0 THEN
+            DELETE FROM onedrop_lock_waiter WHERE name_hash = v_hash AND owner = v_owner;
+            COMMIT;
+            LEAVE asking;
+        END IF;
+        IF v_place IS NULL THEN
+            DELETE FROM onedrop_lock_waiter WHERE name_hash = v_hash AND lease_until <= UTC_TIMESTAMP(6);
+            INSERT INTO onedrop_lock_waiter
+                (name_hash, name, owner, host, pid, command, note, slots, others, since, lease_ms, lease_until)
+            VALUES (v_hash, p_name, v_owner, v_host, CONNECTION_ID(), v_command, 'SQL', p_slots, 0, UTC_TIMESTAMP(6), 3000,
+                    TIMESTAMPADD(SECOND, 3, UTC_TIMESTAMP(6)));
+        ELSE
+            UPDATE onedrop_lock_waiter SET lease_until = TIMESTAMPADD(SECOND, 3, UTC_TIMESTAMP(6))
+            WHERE id = v_place AND lease_until < TIMESTAMPADD(MICROSECOND, 1500000, UTC_TIMESTAMP(6));
+        END IF;
+        COMMIT;
+        DO SLEEP(LEAST(v_left, GREATEST(0.02, LEAST(0.25, v_waited / 20)) * (1 - RAND() / 4)));
+        SET v_waited = TIMESTAMPDIFF(MICROSECOND, v_began, UTC_TIMESTAMP(6)) * 0.000001;
+    END LOOP;
+    SELECT IF(v_taken IS NULL, NULL, LOWER(HEX(v_owner))) AS owner, v_taken AS slot,
+           IF(v_taken IS NULL, NULL, v_epoch) AS epoch;
+END;
+
+-- Makes it last so many seconds from now on, or at null only asks. Returns the seconds that are left;
+-- null: it was lost.
+CREATE OR REPLACE PROCEDURE onedrop_renew(
+    IN p_name VARCHAR(1000) CHARACTER SET utf8mb4, IN p_owner VARCHAR(64) CHARACTER SET utf8mb4, IN p_ttl_secs DOUBLE)
+    SQL SECURITY DEFINER
+    COMMENT 'makes a named lock last; commits by itself'
+BEGIN
+    DECLARE v_hash BINARY(32)
+        DEFAULT UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00',
+                                  CAST(p_name AS BINARY)), 256));
+    DECLARE v_left DOUBLE;
+    IF @@in_transaction THEN
+        SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'onedrop_renew commits by itself: not within a transaction';
+    END IF;
+    IF p_ttl_secs NOT BETWEEN 1 AND 604800 THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a lock lasts 1 to 604800 seconds';
+    END IF;
+    COMMIT;
+    IF p_ttl_secs IS NULL THEN
+        SET v_left = (SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), lease_until) * 0.000001
+                      FROM onedrop_lock_lease
+                      WHERE name_hash = v_hash AND owner = UNHEX(p_owner) AND lease_until > UTC_TIMESTAMP(6));
+    ELSE
+        UPDATE onedrop_lock_lease
+        SET lease_ms = 1000 * p_ttl_secs, renewed_at = UTC_TIMESTAMP(6),
+            lease_until = TIMESTAMPADD(MICROSECOND, 1000000 * p_ttl_secs, UTC_TIMESTAMP(6))
+        WHERE name_hash = v_hash AND owner = UNHEX(p_owner) AND lease_until IS NOT NULL;
+        SET v_left = IF(ROW_COUNT() > 0, p_ttl_secs, NULL);
+    END IF;
+    COMMIT;
+    SELECT v_left AS left_secs;
+END;
+
+-- Gives it back; 0: it was lost.
+CREATE OR REPLACE PROCEDURE onedrop_unlock(
+    IN p_name VARCHAR(1000) CHARACTER SET utf8mb4, IN p_owner VARCHAR(64) CHARACTER SET utf8mb4)
+    SQL SECURITY DEFINER
+    COMMENT 'gives a named lock back; commits by itself'
+BEGIN
+    DECLARE v_held INT;
+    IF @@in_transaction THEN
+        SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'onedrop_unlock commits by itself: not within a transaction';
+    END IF;
+    COMMIT;
+    UPDATE onedrop_lock_lease SET lease_until = NULL
+    WHERE name_hash = UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00', CAST(p_name AS BINARY)), 256))
+      AND owner = UNHEX(p_owner) AND lease_until IS NOT NULL;
+    SET v_held = ROW_COUNT();
+    COMMIT;
+    SELECT v_held AS held;
+END;
+
+-- How many hold it, and who has the first slot; takes nothing.
+CREATE OR REPLACE PROCEDURE onedrop_lock_holder(IN p_name VARCHAR(1000) CHARACTER SET utf8mb4)
+    SQL SECURITY DEFINER
+    COMMENT 'who holds a named lock'
+BEGIN
+    IF @@in_transaction THEN
+        SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'onedrop_lock_holder commits by itself: not within a transaction';
+    END IF;
+    COMMIT;
+    SELECT COUNT(h.slot) AS held, MIN(IF(h.nth = 1, h.host, NULL)) AS host, MIN(IF(h.nth = 1, h.pid, NULL)) AS pid,
+           MIN(IF(h.nth = 1, h.left_secs, NULL)) AS left_secs
+    FROM (SELECT k.slot, k.host, k.pid, ROW_NUMBER() OVER (ORDER BY k.slot) AS nth,
+                 TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), l.lease_until) * 0.000001 AS left_secs
+          FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
+          WHERE k.name_hash = UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00', CAST(p_name AS BINARY)), 256))
+            AND l.lease_until > UTC_TIMESTAMP(6)) h;
+    COMMIT;
+END;
+
 CREATE TABLE IF NOT EXISTS onedrop_job (
     name             VARBINARY(1000) NOT NULL PRIMARY KEY,
     revision         BIGINT NOT NULL

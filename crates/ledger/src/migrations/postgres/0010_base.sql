@@ -617,6 +617,191 @@ END
 $$;
 REVOKE ALL ON FUNCTION onedrop_assert_lock(text, integer, bigint, text) FROM PUBLIC;
 
+-- Locks for programs, in their own sessions (docs/locks-programs.md): the same rows, epochs and line as
+-- those of `onedrop with-lock`. The procedures commit by themselves, and so refuse an open
+-- transaction, whose ROLLBACK would take the lock away from a program that believes that it has it;
+-- they keep no row locked while they wait. What they do in one transaction each is a function that
+-- runs with its owner's rights.
+
+CREATE FUNCTION onedrop_lock_hash(p_name text) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT sha256('onedrop/1/name'::bytea || '\x00'::bytea || convert_to(p_name, 'UTF8'))
+$$;
+
+-- Claims a slot that is free and that no other waits for; else has its place in the line, until
+-- then, where it waits.
+CREATE FUNCTION onedrop_lock_step(
+    p_name text, p_ttl_secs double precision, p_slots integer, p_owner bytea, p_waits boolean, OUT p_slot integer, OUT p_epoch bigint)
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    v_hash bytea := onedrop_lock_hash(p_name);
+    v_host text := coalesce(host(inet_client_addr()), 'local');
+    v_command text := left(coalesce(nullif(current_setting('application_name'), ''), session_user), 200);
+    v_ms bigint := 1000 * p_ttl_secs;
+    v_place bigint;
+    v_free integer;
+BEGIN
+    IF octet_length(p_name) NOT BETWEEN 1 AND 200
+        OR p_name ~ '[\u0001-\u001f\u007f-\u009f]|^[\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|[\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]$' THEN
+        RAISE EXCEPTION 'the name of a lock is 1 to 200 bytes without control characters, and without blanks at its ends' USING ERRCODE = '22023';
+    END IF;
+    IF (p_ttl_secs BETWEEN 1 AND 604800 AND p_slots BETWEEN 1 AND 1000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a lock has 1 to 1000 slots and lasts 1 to 604800 seconds' USING ERRCODE = '22023';
+    END IF;
+    SELECT p_slots - count(*) INTO v_free FROM onedrop_lock_lease l
+    WHERE l.name_hash = v_hash AND l.slot <= p_slots AND l.lease_until > clock_timestamp();
+    SELECT w.id INTO v_place FROM onedrop_lock_waiter w
+    WHERE w.name_hash = v_hash AND w.owner = p_owner AND w.lease_until > clock_timestamp();
+    FOR v_slot IN 1..p_slots LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM onedrop_lock_lease l
+                              WHERE l.name_hash = v_hash AND l.slot = v_slot AND l.lease_until > clock_timestamp())
+            -- Those before it that would take the slot; the other free ones are for them, too.
+            OR (SELECT count(*) FROM onedrop_lock_waiter w
+                WHERE w.name_hash = v_hash AND w.slots >= v_slot AND w.lease_until > clock_timestamp()
+                  AND (v_place IS NULL OR w.id < v_place)) >= v_free;
+        INSERT INTO onedrop_lock (name_hash, slot, name, epoch) VALUES (v_hash, v_slot, p_name, 0) ON CONFLICT DO NOTHING;
+        -- Left out while a transaction that has asserted the lock is open, or another claims it.
+        PERFORM FROM onedrop_lock k WHERE k.name_hash = v_hash AND k.slot = v_slot FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        INSERT INTO onedrop_lock_lease (name_hash, slot, epoch)
+        SELECT k.name_hash, k.slot, k.epoch FROM onedrop_lock k WHERE k.name_hash = v_hash AND k.slot = v_slot
+        ON CONFLICT DO NOTHING;
+        UPDATE onedrop_lock_lease l SET epoch = l.epoch + 1, owner = p_owner, lease_ms = v_ms, renewed_at = clock_timestamp(),
+            lease_until = clock_timestamp() + v_ms * interval '1 millisecond'
+        WHERE l.name_hash = v_hash AND l.slot = v_slot AND (l.lease_until IS NULL OR l.lease_until <= clock_timestamp())
+        RETURNING l.epoch INTO p_epoch;
+        CONTINUE WHEN NOT FOUND;
+        UPDATE onedrop_lock k SET epoch = p_epoch, acquired_at = clock_timestamp(), host = v_host, pid = pg_backend_pid(),
+            command = v_command, note = 'SQL', slots = p_slots
+        WHERE k.name_hash = v_hash AND k.slot = v_slot;
+        DELETE FROM onedrop_lock_waiter w WHERE w.name_hash = v_hash AND w.owner = p_owner;
+        p_slot := v_slot;
+        RETURN;
+    END LOOP;
+    IF NOT p_waits THEN
+        DELETE FROM onedrop_lock_waiter w WHERE w.name_hash = v_hash AND w.owner = p_owner;
+        RETURN;
+    END IF;
+    UPDATE onedrop_lock_waiter w SET lease_until = clock_timestamp() + interval '3 seconds'
+    WHERE w.id = v_place AND w.lease_until < clock_timestamp() + interval '1.5 seconds';
+    IF v_place IS NULL THEN
+        DELETE FROM onedrop_lock_waiter w WHERE w.name_hash = v_hash AND w.lease_until <= clock_timestamp();
+        INSERT INTO onedrop_lock_waiter (name_hash, name, owner, host, pid, command, note, slots, others, since, lease_ms, lease_until)
+        VALUES (v_hash, p_name, p_owner, v_host, pg_backend_pid(), v_command, 'SQL', p_slots, 0, clock_timestamp(), 3000,
+                clock_timestamp() + interval '3 seconds');
+    END IF;
+END
+$$;
+
+-- Makes the lease of the claim that has this owner last so many seconds, at 0 gives it back, at null
+-- asks. Returns the seconds that are left; null: the lock was lost.
+CREATE FUNCTION onedrop_lock_keep(p_name text, p_owner text, p_ttl_secs double precision) RETURNS double precision
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF p_ttl_secs IS NULL THEN
+        RETURN (SELECT extract(epoch FROM l.lease_until - clock_timestamp())::float8 FROM onedrop_lock_lease l
+                WHERE l.name_hash = onedrop_lock_hash(p_name) AND l.owner = decode(p_owner, 'hex')
+                  AND l.lease_until > clock_timestamp());
+    END IF;
+    UPDATE onedrop_lock_lease l SET lease_ms = CASE WHEN p_ttl_secs > 0 THEN 1000 * p_ttl_secs ELSE l.lease_ms END,
+        renewed_at = clock_timestamp(),
+        lease_until = CASE WHEN p_ttl_secs > 0 THEN clock_timestamp() + p_ttl_secs * interval '1 second' END
+    WHERE l.name_hash = onedrop_lock_hash(p_name) AND l.owner = decode(p_owner, 'hex') AND l.lease_until IS NOT NULL;
+    RETURN CASE WHEN FOUND THEN p_ttl_secs END;
+END
+$$;
+
+CREATE FUNCTION onedrop_lock_seen(p_name text, OUT p_held bigint, OUT p_host text, OUT p_pid bigint, OUT p_left_secs double precision)
+LANGUAGE sql STABLE SECURITY DEFINER AS $$
+    SELECT count(*) OVER (), k.host, k.pid, extract(epoch FROM l.lease_until - clock_timestamp())::float8
+    FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
+    WHERE k.name_hash = onedrop_lock_hash(p_name) AND l.lease_until > clock_timestamp() ORDER BY k.slot LIMIT 1
+$$;
+
+-- Takes a slot and returns its owner, which names this claim from now on, the slot and the epoch;
+-- null where it was not had within the time to wait.
+CREATE PROCEDURE onedrop_lock(
+    p_name text, p_ttl_secs double precision, p_wait_secs double precision DEFAULT 0, p_slots integer DEFAULT 1,
+    INOUT p_owner text DEFAULT NULL, INOUT p_slot integer DEFAULT NULL, INOUT p_epoch bigint DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_owner text := replace(gen_random_uuid()::text, '-', '');
+    v_began timestamptz := clock_timestamp();
+    v_end timestamptz := v_began + least(coalesce(p_wait_secs, 0), 1e9) * interval '1 second';
+BEGIN
+    -- Refused within a transaction ("invalid transaction termination").
+    COMMIT;
+    LOOP
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+        PERFORM set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
+        SELECT s.p_slot, s.p_epoch INTO p_slot, p_epoch
+        FROM onedrop_lock_step(p_name, p_ttl_secs, p_slots, decode(v_owner, 'hex'), clock_timestamp() < v_end) s;
+        COMMIT;
+        EXIT WHEN p_slot IS NOT NULL OR clock_timestamp() >= v_end;
+        PERFORM pg_sleep(least(extract(epoch FROM v_end - clock_timestamp()) + 0.001,
+                               greatest(0.02, least(0.25, extract(epoch FROM clock_timestamp() - v_began) / 20)) * (1 - random() / 4)));
+        COMMIT;
+    END LOOP;
+    p_owner := CASE WHEN p_slot IS NOT NULL THEN v_owner END;
+END
+$$;
+
+-- Makes it last so many seconds from now on, or at null only asks. Returns the seconds that are left;
+-- null: it was lost.
+CREATE PROCEDURE onedrop_renew(p_name text, p_owner text, p_ttl_secs double precision, INOUT p_left_secs double precision DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_ttl_secs NOT BETWEEN 1 AND 604800 THEN
+        RAISE EXCEPTION 'a lock lasts 1 to 604800 seconds' USING ERRCODE = '22023';
+    END IF;
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    PERFORM set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
+    p_left_secs := onedrop_lock_keep(p_name, p_owner, p_ttl_secs);
+    COMMIT;
+END
+$$;
+
+-- Gives it back; false: it was lost.
+CREATE PROCEDURE onedrop_unlock(p_name text, p_owner text, INOUT p_held boolean DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    p_held := onedrop_lock_keep(p_name, p_owner, 0) IS NOT NULL;
+    COMMIT;
+END
+$$;
+
+-- How many hold it, and who has the first slot; takes nothing.
+CREATE PROCEDURE onedrop_lock_holder(
+    p_name text, INOUT p_held bigint DEFAULT NULL, INOUT p_host text DEFAULT NULL, INOUT p_pid bigint DEFAULT NULL,
+    INOUT p_left_secs double precision DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    COMMIT;
+    SELECT coalesce(s.p_held, 0), s.p_host, s.p_pid, s.p_left_secs INTO p_held, p_host, p_pid, p_left_secs
+    FROM onedrop_lock_seen(p_name) s;
+    COMMIT;
+END
+$$;
+
+DO $$
+DECLARE
+    v_one regprocedure;
+BEGIN
+    FOR v_one IN SELECT p.oid FROM pg_proc p
+        WHERE p.pronamespace = current_schema()::regnamespace
+          AND p.proname IN ('onedrop_lock', 'onedrop_renew', 'onedrop_unlock', 'onedrop_lock_holder', 'onedrop_lock_hash',
+                            'onedrop_lock_step', 'onedrop_lock_keep', 'onedrop_lock_seen') LOOP
+        -- Names mean what they mean here. One that commits may have no setting of its own.
+        IF (SELECT p.prosecdef FROM pg_proc p WHERE p.oid = v_one) THEN
+            EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', v_one, current_schema());
+        END IF;
+        EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', v_one);
+    END LOOP;
+END
+$$;
+
 -- Jobs (`onedrop jobs`): their state and their runs. That one process at a time runs a job is a
 -- named lock's affair. Every statement on these tables is one that MariaDB has, too.
 

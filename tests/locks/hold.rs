@@ -1,0 +1,74 @@
+//! `onedrop with-lock NAME --hold`: for programs that take a lock in their midst.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStdout, Stdio};
+
+use nix::sys::signal::Signal;
+
+use crate::place::{Held, Place, SOON, ended};
+use crate::support::wait_until;
+
+fn holding(place: &Place, args: &[&str]) -> (Held, BufReader<ChildStdout>) {
+    let mut command = place.with_lock(&[&["n", "--hold"], args].concat());
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("binary");
+    let out = BufReader::new(child.stdout.take().expect("stdout"));
+    (Held { child }, out)
+}
+
+fn line(out: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    line
+}
+
+#[test]
+fn a_lock_is_held_while_standard_input_is_open() {
+    let place = Place::new();
+    let (mut held, mut out) = holding(&place, &[]);
+    let said = line(&mut out);
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert!(words[0] == "held" && words[1] == "n#1:1" && words[2].len() == 32, "{said:?}");
+    assert_eq!(place.lock(&["assert", words[1]]).code, Some(0));
+    let list = place.lock(&["list"]).out;
+    assert!(list.contains(&format!(":{} --hold since ", held.child.id())), "{list}");
+    // One that waits says nothing before.
+    let (mut next, mut next_out) = holding(&place, &["--wait", "60s"]);
+    assert!(wait_until(SOON, || place.lock(&["list"]).out.contains(" waits for 1/1 ")));
+    drop(held.child.stdin.take());
+    assert_eq!((held.code(), line(&mut out)), (Some(0), String::new()));
+    assert!(line(&mut next_out).starts_with("held n#1:2 "));
+    // The program that holds the pipe is killed.
+    drop(next.child.stdin.take());
+    assert_eq!(next.code(), Some(0));
+    let end = ended(&mut place.with_lock(&["n", "--hold"]));
+    assert!(end.code == Some(0) && end.out.starts_with("held n#1:3 "), "{end:?}");
+}
+
+#[test]
+fn a_lock_that_is_lost_is_said_before_it_is_another_s() {
+    let place = Place::new();
+    let (mut held, mut out) = holding(&place, &["--ttl", "6s", "--grace", "0"]);
+    assert!(line(&mut out).starts_with("held n#1:1 "));
+    assert_eq!(place.lock(&["steal", "n", "--force"]).code, Some(0));
+    assert_eq!(line(&mut out), "lost\n");
+    assert_eq!(held.code(), Some(201));
+    // Also where the process that renews it is killed.
+    let (held, mut out) = holding(&place, &["--ttl", "6s", "--grace", "0"]);
+    assert!(line(&mut out).starts_with("held n#1:3 "));
+    held.signal(Signal::SIGKILL);
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).expect("the end");
+    assert_eq!(rest, "lost\n");
+}
+
+#[test]
+fn a_lock_that_is_not_had_is_told_by_the_status() {
+    let place = Place::new();
+    let (_held, mut out) = holding(&place, &[]);
+    line(&mut out);
+    let end = ended(&mut place.with_lock(&["n", "--hold"]));
+    assert_eq!((end.code, &*end.out), (Some(200), ""), "{end:?}");
+    let end = ended(&mut place.with_lock(&["n", "--hold", "--", "true"]));
+    assert_eq!(end.code, Some(125), "{end:?}");
+    assert_eq!(ended(&mut place.with_lock(&["n"])).code, Some(125));
+}

@@ -1,0 +1,342 @@
+//! Locks that programs take by SQL and by the pipe: the clients of docs/locks-programs.md as they
+//! stand, and all ways mixed on one name.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use crate::place::Place;
+use crate::support::mariadb::Mariadb;
+use crate::support::postgres::Postgres;
+use crate::support::{fixture_text, onedrop_path};
+
+/// Where the clients connect to.
+struct Server {
+    place: Place,
+    /// PDO's name of it, and its user.
+    pdo: String,
+    user: String,
+    /// Python that connects.
+    connects: String,
+}
+
+impl Server {
+    fn postgres(postgres: &Postgres) -> Server {
+        let (folder, port) = (postgres.socket_dir().display().to_string(), postgres.port());
+        let database = postgres.database();
+        Server::with(
+            Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket())),
+            format!("pgsql:host={folder};port={port};dbname={database}"),
+            "onedrop".to_owned(),
+            format!(
+                "import psycopg2\ndef connect():\n    db = psycopg2.connect(host='{folder}', \
+                 port={port}, dbname='{database}', user='onedrop')\n    db.autocommit = True\n    \
+                 return db\n"
+            ),
+        )
+    }
+
+    fn mariadb(mariadb: &Mariadb) -> Server {
+        let (socket, database) = (mariadb.socket().display().to_string(), mariadb.database());
+        Server::with(
+            Place::with(&mariadb.toml()),
+            format!("mysql:unix_socket={socket};dbname={database}"),
+            "root".to_owned(),
+            format!(
+                "import pymysql\ndef connect():\n    return pymysql.connect(unix_socket='{socket}',\
+                 database='{database}', user='root', autocommit=True)\n"
+            ),
+        )
+    }
+
+    fn with(place: Place, pdo: String, user: String, connects: String) -> Server {
+        clients_into(&place);
+        fs::write(place.path("connects.py"), &connects).expect("a file");
+        Server { place, pdo, user, connects }
+    }
+
+    fn php(&self, script: &str) -> Command {
+        let begin = format!(
+            "ini_set('display_errors', 'stderr'); error_reporting(E_ALL);
+             require 'SharedLock.php';
+             $connect = fn() => new PDO('{}', '{}');\n",
+            self.pdo, self.user
+        );
+        let mut command = Command::new("php");
+        command.args(["-r", &format!("{begin}{script}")]).current_dir(&*self.place.site.root);
+        command
+    }
+
+    fn python(&self, script: &str) -> Command {
+        python(&self.place, &format!("from connects import connect\n{script}"))
+    }
+}
+
+fn python(place: &Place, script: &str) -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    let begin = "import sys; sys.path.insert(0, '.')\n";
+    command.args(["-c", &format!("{begin}{script}")]).current_dir(&*place.site.root);
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folder = onedrop_path().parent().expect("a folder").display().to_string();
+    command.env("PATH", format!("{folder}:{path}")).env("ONEDROP_CONFIG", &place.config);
+    command.env_remove("MAIL_CONFIG");
+    command
+}
+
+/// The clients of the page, under the names that they say.
+fn clients_into(place: &Place) {
+    let page = fixture_text("docs/locks-programs.md");
+    for (kind, comment) in [("php", "<?php // "), ("python", "# ")] {
+        for block in page.split(&format!("```{kind}\n")).skip(1) {
+            let text = block.split("```").next().expect("its end");
+            let name = text.lines().next().and_then(|line| line.strip_prefix(comment));
+            let name = name.expect("the first line names the file");
+            assert!(text.lines().count() <= 31, "{name} is long: {}", text.lines().count());
+            fs::write(place.path(name), text).expect("a file");
+        }
+    }
+}
+
+#[track_caller]
+fn out(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().expect("a program");
+    let err = String::from_utf8_lossy(&stderr);
+    assert!(status.success() && err.is_empty(), "{status}: {err}");
+    String::from_utf8_lossy(&stdout).into_owned()
+}
+
+fn clients_hold(server: &Server) {
+    let script = "
+        $one = new OnedropLock($connect(), 'civi', 0.2); $two = new OnedropLock($connect(), 'civi');
+        $said = [$one->isFree(), $one->isAcquired(), $one->release(), $one->acquire(),
+            $one->acquire(), $one->isAcquired(), $two->isFree(), $two->acquire(0.2),
+            $two->isAcquired(), $one->release(), $two->acquire(), $one->isAcquired(),
+            $two->left(60) == 60, $two->left() > 59 && $two->left() < 60];
+        unset($two);
+        echo json_encode([...$said, $one->isFree()]), PHP_EOL;
+        SharedLock::setConnection($connect());
+        $lock = SharedLock::lock('shared', 5, 10);
+        $lock->assertTTL(5);
+        foreach ([fn() => $lock->assertTTL(11), fn() => SharedLock::lock('shared', 0, 10),
+                  fn() => $lock->release(), fn() => $lock->release()] as $step) {
+            try { $step(); echo 'done', PHP_EOL; } catch (RuntimeException $e) {
+                echo $e->getMessage(), PHP_EOL; }
+        }
+        $db = $connect();
+        $db->beginTransaction();
+        try { (new OnedropLock($db, 'within'))->acquire(); } catch (PDOException $e) {
+            echo str_contains($e->getMessage(), 'transaction') ? 'refused' : $e->getMessage(); }";
+    assert_eq!(
+        out(&mut server.php(script)),
+        "[true,false,false,true,true,true,false,false,false,true,true,false,true,true,true]\n\
+         shared does not last\nshared is held by another\ndone\nshared was lost\nrefused"
+    );
+    let script = "
+from onedrop_lock import *
+a, b = connect(), connect()
+with OnedropLock(a, 'import', ttl=60) as lock:
+    lock.check(59)
+    for step in [lambda: lock.check(61), lambda: OnedropLock(b, 'import', wait=0.1).__enter__()]:
+        try: step()
+        except (Busy, Lost) as why: print(type(why).__name__)
+    lock.check(59, renew=True)
+    print(lock.slot, lock.epoch, lock.call('lock_holder')[0])
+    with OnedropLock(b, 'import', slots=2) as other:
+        print(other.slot, other.epoch, lock.call('lock_holder')[0])
+try:
+    with OnedropLock(a, 'import') as lock: lock.call('unlock', lock.owner)
+except Lost as why: print('lost', why)
+";
+    assert_eq!(out(&mut server.python(script)), "Lost\nBusy\n1 1 1\n2 1 2\nlost import\n");
+    // with-lock sees them, and they see with-lock.
+    let script = "
+import subprocess
+from onedrop_lock import *
+run = lambda *args: subprocess.run(['onedrop', *args], capture_output=True, text=True)
+with OnedropLock(connect(), 'both') as lock:
+    print(run('with-lock', 'both', '--', 'true').returncode)
+    print(run('lock', 'assert', f'both#{lock.slot}:{lock.epoch}').returncode)
+    print(run('lock', 'steal', 'both', '--force').returncode)
+    try: lock.check()
+    except Lost: print('lost')
+    run('with-lock', 'both', '--', '/usr/bin/python3', '-c', '''
+import sys; sys.path.insert(0, '.')
+from connects import connect
+from onedrop_lock import *
+try: OnedropLock(connect(), 'both').__enter__()
+except Busy: open('seen', 'w').write('busy')''')
+    print(open('seen').read())
+    lock.owner = OnedropLock(connect(), 'both').__enter__().owner
+";
+    assert_eq!(out(&mut server.python(script)), "200\n0\n0\nlost\nbusy\n");
+}
+
+#[test]
+fn the_clients_of_the_page_hold_locks_on_postgres() {
+    clients_hold(&Server::postgres(&Postgres::shared()));
+}
+
+#[test]
+fn the_clients_of_the_page_hold_locks_on_mariadb() {
+    clients_hold(&Server::mariadb(&Mariadb::shared()));
+}
+
+/// Of its two examples the one in Python is a file, and the other is run as it stands.
+#[test]
+fn the_pipes_of_the_page_hold_locks() {
+    let place = Place::new();
+    clients_into(&place);
+    let script = "
+from held import Held
+with Held('import') as lock:
+    lock.check()
+    print(lock.token)
+    try: Held('import').__enter__()
+    except RuntimeError as why: print(why)
+";
+    let said = out(python(&place, script).stderr(Stdio::null()));
+    assert_eq!(said, "import#1:1\nnot held: exit status 200\n");
+    let page = fixture_text("docs/locks-programs.md");
+    let bash = page.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next());
+    let mut shell = python(&place, "");
+    let config = shell.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned)));
+    let config: Vec<_> = config.collect();
+    shell = Command::new("bash");
+    shell.args(["-c", bash.expect("a script")]);
+    for (name, value) in config {
+        if let Some(value) = value {
+            shell.env(name, value);
+        }
+    }
+    assert_eq!(out(&mut shell), "working as import#1:2\n");
+    assert_eq!(place.lock(&["list"]).out, "");
+}
+
+/// The statements of the page for SQLite.
+#[test]
+fn the_statements_of_the_page_hold_locks_on_sqlite() {
+    let place = Place::new();
+    let page = fixture_text("docs/locks-programs.md");
+    let sql = page.rsplit("```sql\n").next().and_then(|rest| rest.split("```").next());
+    fs::write(place.path("statements.sql"), sql.expect("statements")).expect("a file");
+    let script = "
+import hashlib, os, sqlite3, subprocess, time
+db = sqlite3.connect('ledger.db', isolation_level=None)
+text = open('statements.sql').read()
+parts = dict(zip(('take', 'renew', 'back'), (part.split('\\n', 1)[1] for part in text.split('-- ')[1:])))
+values = {'hash': hashlib.sha256(b'onedrop/1/name\\0n').digest(), 'name': 'n', 'ttl': 60,
+          'boot_id': open('/proc/sys/kernel/random/boot_id').read().strip()}
+def does(what, owner, **more):
+    changed = []
+    for one in parts[what].split(';')[:-1]:
+        values.update(boot=time.clock_gettime(time.CLOCK_BOOTTIME), owner=owner, **more)
+        changed.append(db.execute(one, values).rowcount)
+    return changed[3 if what == 'take' else 0] == 1
+run = lambda *args: subprocess.run(['onedrop', *args], capture_output=True, text=True)
+a, b = os.urandom(16), os.urandom(16)
+print(does('take', a), does('take', b), does('renew', a), does('renew', b))
+print(run('with-lock', 'n', '--', 'true').returncode, run('lock', 'assert', 'n#1:1').returncode)
+print(does('back', a), does('take', b), run('lock', 'assert', 'n#1:2').returncode)
+print(run('lock', 'steal', 'n', '--force').returncode, does('renew', b), does('back', b))
+print(run('with-lock', 'n', '--', 'true').returncode, does('take', a), run('lock', 'assert', 'n#1:5').returncode)
+";
+    assert_eq!(
+        out(&mut python(&place, script)),
+        "True False True False\n200 0\nTrue True 0\n0 False False\n0 True 0\n"
+    );
+}
+
+/// Works in the slot that it was given, which must be free, and under an epoch that grows.
+const WORK: &str = "
+import fcntl, time
+def work(slot, epoch):
+    own = open(f'slot.{slot}', 'a+')
+    try: fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError: open('faults', 'a').write(f'two in slot {slot}\\n'); return
+    own.seek(0)
+    last = int((own.read().split() or ['0'])[-1])
+    if last >= epoch: open('faults', 'a').write(f'epoch {epoch} after {last}\\n')
+    own.write(f'{epoch}\\n'); own.flush()
+    time.sleep(0.01)
+    own.close()
+if __name__ == '__main__':
+    import sys
+    work(int(sys.argv[1]), int(sys.argv[2]))
+";
+
+fn mixed(server: &Server, slots: u32) {
+    let place = &server.place;
+    fs::write(place.path("work.py"), WORK).expect("a file");
+    let each = if std::env::var_os("ONEDROP_FULL").is_some() { 125 } else { 3 };
+    let python_sql = format!(
+        "
+from onedrop_lock import *
+from work import work
+db = connect()
+for _ in range({each}):
+    with OnedropLock(db, 'mixed', ttl=60, wait=300, slots={slots}) as lock:
+        work(lock.slot, lock.epoch)
+"
+    );
+    let python_pipe = format!(
+        "
+from held import Held
+from work import work
+for _ in range({each}):
+    with Held('mixed', '--wait', '300s', '--slots', '{slots}') as lock:
+        slot, epoch = lock.token.rsplit('#', 1)[1].split(':')
+        work(int(slot), int(epoch))
+"
+    );
+    let php_sql = format!(
+        "
+$db = $connect();
+for ($n = 0; $n < {each}; $n++) {{
+    $call = $db->prepare('CALL onedrop_lock(?, 60, 300, {slots})');
+    $call->execute(['mixed']);
+    [$owner, $slot, $epoch] = $call->fetch(PDO::FETCH_NUM);
+    $call->closeCursor();
+    passthru(\"/usr/bin/python3 work.py $slot $epoch\");
+    $call = $db->prepare('CALL onedrop_unlock(?, ?)');
+    $call->execute(['mixed', $owner]);
+    if (!$call->fetch(PDO::FETCH_NUM)[0]) echo 'lost';
+    $call->closeCursor();
+}}"
+    );
+    let shell = format!(
+        "for n in $(seq {each}); do onedrop with-lock mixed --wait 300s --slots {slots} -- sh -c \
+         '/usr/bin/python3 work.py $ONEDROP_LOCK_SLOT $ONEDROP_LOCK_EPOCH' || exit 1; done"
+    );
+    let with_lock =
+        format!("import subprocess\nsubprocess.run(['sh', '-c', r'''{shell}'''], check=True)");
+    let mut commands = Vec::new();
+    for _ in 0..2 {
+        commands.push(server.python(&python_sql));
+        commands.push(server.php(&php_sql));
+        commands.push(python(place, &python_pipe));
+        commands.push(python(place, &with_lock));
+    }
+    let count = commands.len() * each;
+    std::thread::scope(|scope| {
+        for mut command in commands {
+            scope.spawn(move || assert_eq!(out(&mut command), ""));
+        }
+    });
+    assert_eq!(place.text("faults"), "");
+    let epochs = |slot: u32| place.text(&format!("slot.{slot}")).lines().count();
+    assert_eq!((1..=slots).map(epochs).sum::<usize>(), count, "{}", server.connects);
+    assert_eq!(place.lock(&["list"]).out, "");
+}
+
+#[test]
+fn of_all_ways_to_a_lock_on_postgres_no_more_hold_it_than_it_has_slots() {
+    for slots in [1, 3] {
+        mixed(&Server::postgres(&Postgres::shared()), slots);
+    }
+}
+
+#[test]
+fn of_all_ways_to_a_lock_on_mariadb_no_more_hold_it_than_it_has_slots() {
+    for slots in [1, 3] {
+        mixed(&Server::mariadb(&Mariadb::shared()), slots);
+    }
+}
