@@ -336,7 +336,7 @@ impl Rig<'_> {
                     ends(&wrapper.output().expect("onedrop"), code)
                 };
                 within(0, &["lock", "assert", "--min", "1s"])?;
-                within(200, &["with-lock", "--wait", "1s", "m", "--", "true"])?;
+                within(75, &["with-lock", "--codes", "mail", "--wait", "1s", "m", "--", "true"])?;
                 within(201, &["lock", "steal", "m", "--slot", "1", "--force"])?;
                 let epoch = "SELECT max(epoch) FROM onedrop_lock_lease";
                 let epoch: i64 = self.engine.sql(epoch).trim().parse().expect("an epoch");

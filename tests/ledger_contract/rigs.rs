@@ -198,7 +198,7 @@ impl Rig for SqliteRig {
 
 pub const NO_FUNCTIONS: &str = "DO $$ DECLARE f regprocedure; BEGIN
     FOR f IN SELECT oid FROM pg_proc WHERE proname LIKE 'onedrop%'
-    LOOP EXECUTE 'DROP FUNCTION ' || f || ' CASCADE'; END LOOP; END $$;";
+    LOOP EXECUTE 'DROP ROUTINE ' || f || ' CASCADE'; END LOOP; END $$;";
 
 /// Directly, or through a pooler that hands each transaction to another server connection.
 pub struct PostgresRig {
@@ -448,8 +448,8 @@ impl Rig for MariadbRig {
 
     fn forget_schema(&self) -> bool {
         self.sql(
-            "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_waiter, onedrop_lock_lease, onedrop_lock,
-                 onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
+            "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_waiter, onedrop_lock_lease,
+                 onedrop_lock, onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
                  onedrop_unsettled, onedrop_copy, onedrop_raw, onedrop_message,
                  onedrop_ledger, onedrop_schema;
              DROP TABLE onedrop_host;

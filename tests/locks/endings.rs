@@ -59,7 +59,8 @@ fn a_lock_that_is_held_by_nobody_to_be_named_is_busy_all_the_same() {
         ::postgres::Client::connect(&postgres.url_socket(), ::postgres::NoTls).expect("a session");
     let mut transaction = other.transaction().expect("a transaction");
     transaction.execute("SELECT FROM onedrop_lock FOR SHARE", &[]).expect("as an assertion does");
-    let says = "n is busy: another is claiming it, or a transaction has asserted it";
+    let says = "n is busy: others wait for it, another is claiming it, or a transaction has \
+                asserted it";
     ends(&place, &["n", "--", "touch", "ran"], 200, says);
     assert!(!place.path("ran").exists());
 }

@@ -93,7 +93,8 @@ fn a_waiter_says_that_the_ledger_is_gone_and_goes_on() {
     assert_eq!(end.err.lines().count(), 1, "said once: {end:?}");
 }
 
-/// The server lets nobody else in: that is said once, and asked for less and less often.
+/// The server lets no other in: that is said once, and asked for less and less often; of a host's
+/// waiters the first alone asks.
 #[test]
 fn a_waiter_beyond_the_ledgers_connections_says_so_and_backs_off() {
     const WAITERS: usize = 4;
@@ -104,6 +105,8 @@ fn a_waiter_beyond_the_ledgers_connections_says_so_and_backs_off() {
     let mut held =
         Held { child: place.with_lock(&["n", "--", "sh", "-c", script]).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.path("began").exists()));
+    let other = ::postgres::Client::connect(&postgres.url_socket(), ::postgres::NoTls);
+    let other = other.expect("the other connection");
     let refused = || {
         postgres.whole_log().matches("too many clients").count()
             + postgres.whole_log().matches("remaining connection slots").count()
@@ -111,10 +114,11 @@ fn a_waiter_beyond_the_ledgers_connections_says_so_and_backs_off() {
     let waiters: Vec<_> = (0..WAITERS)
         .map(|_| place.with_lock(&["n", "--wait", "90s", "--", "true"]).spawn().expect("binary"))
         .collect();
-    // One waits with a connection. Without a pause the others would be refused thousands of times.
+    // Without a pause it would be refused thousands of times.
     std::thread::sleep(Duration::from_secs(8));
     let count = refused();
-    assert!((WAITERS - 1..=10 * WAITERS).contains(&count), "refused {count} times");
+    assert!((1..=20).contains(&count), "refused {count} times");
+    drop(other);
     std::fs::write(place.path("go"), "").expect("a file");
     assert_eq!(held.code(), Some(0));
     let mut told = 0;
@@ -124,5 +128,5 @@ fn a_waiter_beyond_the_ledgers_connections_says_so_and_backs_off() {
         assert!(end.err.lines().count() <= 1, "said once: {end:?}");
         told += usize::from(end.err.starts_with("onedrop: waiting for n: ledger: "));
     }
-    assert!(told >= WAITERS - 1, "{told} of {WAITERS} have said why they wait");
+    assert!(told >= 1, "none has said why it waits");
 }

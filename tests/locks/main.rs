@@ -6,6 +6,7 @@ mod asking;
 mod endings;
 mod hold;
 mod ledger_gone;
+mod namespaces;
 mod passing;
 mod postfix;
 mod programs;

@@ -7,7 +7,7 @@
 //!
 //! A claim that waits has a place in a line: a free slot goes to no claim that came after it, also
 //! where that one does not wait. A place is a lease, too, and short ([`PLACE_LASTS`]): one that
-//! waits asks again before it ends, and a dead one keeps nobody waiting for longer. The order is
+//! waits asks again before it ends, and a dead one keeps no other waiting for longer. The order is
 //! fairness alone: exclusion does not depend on it.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -25,7 +25,7 @@ pub struct LockRequest<'a> {
     pub owner: RandomValue,
     pub lease: Duration,
     pub holder: &'a LockHolder,
-    /// The claim waits for its turn; so many of its host wait for this one's.
+    /// The claim waits for its turn; how many of its host wait for this one's.
     pub waiting: Option<u32>,
 }
 

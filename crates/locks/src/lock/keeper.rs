@@ -74,7 +74,7 @@ pub(super) enum LockNews {
     Lost,
     /// Not in time; these have it.
     Busy(Vec<LockRow>),
-    /// Not in time; so many of this host wait for it still, and came before.
+    /// Not in time; how many of this host wait for it still, and came before.
     InLine(u32),
     /// The ledger cannot be asked, and is asked again.
     Waits(LedgerError),

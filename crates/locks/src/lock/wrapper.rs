@@ -82,12 +82,26 @@ fn block_signals() -> io::Result<(SignalFd, SigSet)> {
     // status could be known (wait(2)).
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     let status = fs::read_to_string("/proc/self/status")?;
+    if !shows_our_processes(&status) {
+        return Err(io::Error::other(FOREIGN_PROC));
+    }
     let ignored = ignored_signals(&status).ok_or_else(|| io::Error::other("no SigIgn in /proc"))?;
     let heeded = |signal: &Signal| ignored >> (*signal as u32 - 1) & 1 == 0;
     let all: SigSet = PASSED_ON.into_iter().filter(heeded).collect();
     let callers_mask = all.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     Ok((SignalFd::with_flags(&all, flags)?, callers_mask))
+}
+
+const FOREIGN_PROC: &str = "/proc is that of another PID namespace, by whose numbers no process \
+    of the command could be ended: mount one of this namespace's own (unshare --mount-proc)";
+
+/// Whether /proc has the numbers that processes have here: it shows one for each namespace between
+/// its own and this one, both included.
+fn shows_our_processes(status: &str) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    // A kernel without namespaces has no such line.
+    line.is_none_or(|numbers| numbers.split_whitespace().count() == 1)
 }
 
 /// A bit for each signal (proc_pid_status(5)).
@@ -477,6 +491,8 @@ mod tests {
     fn what_is_ignored_is_read_from_proc() {
         let status = "Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001003\n";
         assert_eq!(ignored_signals(status), Some(0x1003));
+        assert!(shows_our_processes("NSpid:\t7\n") && shows_our_processes("Name:\tx\n"));
+        assert!(!shows_our_processes("NSpid:\t21333\t1\n"));
         assert_eq!(ignored_signals("Name:\tx\n"), None);
         assert_eq!(ignored_signals("SigIgn:\tsoon\n"), None);
     }

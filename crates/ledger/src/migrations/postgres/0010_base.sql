@@ -623,13 +623,13 @@ REVOKE ALL ON FUNCTION onedrop_assert_lock(text, integer, bigint, text) FROM PUB
 -- they keep no row locked while they wait. What they do in one transaction each is a function that
 -- runs with its owner's rights.
 
-CREATE FUNCTION onedrop_lock_hash(p_name text) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION onedrop_lock_hash(p_name text) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
     SELECT sha256('onedrop/1/name'::bytea || '\x00'::bytea || convert_to(p_name, 'UTF8'))
 $$;
 
 -- Claims a slot that is free and that no other waits for; else has its place in the line, until
 -- then, where it waits.
-CREATE FUNCTION onedrop_lock_step(
+CREATE OR REPLACE FUNCTION onedrop_lock_step(
     p_name text, p_ttl_secs double precision, p_slots integer, p_owner bytea, p_waits boolean, OUT p_slot integer, OUT p_epoch bigint)
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -694,7 +694,7 @@ $$;
 
 -- Makes the lease of the claim that has this owner last so many seconds, at 0 gives it back, at null
 -- asks. Returns the seconds that are left; null: the lock was lost.
-CREATE FUNCTION onedrop_lock_keep(p_name text, p_owner text, p_ttl_secs double precision) RETURNS double precision
+CREATE OR REPLACE FUNCTION onedrop_lock_keep(p_name text, p_owner text, p_ttl_secs double precision) RETURNS double precision
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     IF p_ttl_secs IS NULL THEN
@@ -710,7 +710,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION onedrop_lock_seen(p_name text, OUT p_held bigint, OUT p_host text, OUT p_pid bigint, OUT p_left_secs double precision)
+CREATE OR REPLACE FUNCTION onedrop_lock_seen(p_name text, OUT p_held bigint, OUT p_host text, OUT p_pid bigint, OUT p_left_secs double precision)
 LANGUAGE sql STABLE SECURITY DEFINER AS $$
     SELECT count(*) OVER (), k.host, k.pid, extract(epoch FROM l.lease_until - clock_timestamp())::float8
     FROM onedrop_lock k JOIN onedrop_lock_lease l ON l.name_hash = k.name_hash AND l.slot = k.slot
@@ -719,7 +719,7 @@ $$;
 
 -- Takes a slot and returns its owner, which names this claim from now on, the slot and the epoch;
 -- null where it was not had within the time to wait.
-CREATE PROCEDURE onedrop_lock(
+CREATE OR REPLACE PROCEDURE onedrop_lock(
     p_name text, p_ttl_secs double precision, p_wait_secs double precision DEFAULT 0, p_slots integer DEFAULT 1,
     INOUT p_owner text DEFAULT NULL, INOUT p_slot integer DEFAULT NULL, INOUT p_epoch bigint DEFAULT NULL)
 LANGUAGE plpgsql AS $$
@@ -747,7 +747,7 @@ $$;
 
 -- Makes it last so many seconds from now on, or at null only asks. Returns the seconds that are left;
 -- null: it was lost.
-CREATE PROCEDURE onedrop_renew(p_name text, p_owner text, p_ttl_secs double precision, INOUT p_left_secs double precision DEFAULT NULL)
+CREATE OR REPLACE PROCEDURE onedrop_renew(p_name text, p_owner text, p_ttl_secs double precision, INOUT p_left_secs double precision DEFAULT NULL)
 LANGUAGE plpgsql AS $$
 BEGIN
     IF p_ttl_secs NOT BETWEEN 1 AND 604800 THEN
@@ -762,7 +762,7 @@ END
 $$;
 
 -- Gives it back; false: it was lost.
-CREATE PROCEDURE onedrop_unlock(p_name text, p_owner text, INOUT p_held boolean DEFAULT NULL)
+CREATE OR REPLACE PROCEDURE onedrop_unlock(p_name text, p_owner text, INOUT p_held boolean DEFAULT NULL)
 LANGUAGE plpgsql AS $$
 BEGIN
     COMMIT;
@@ -773,7 +773,7 @@ END
 $$;
 
 -- How many hold it, and who has the first slot; takes nothing.
-CREATE PROCEDURE onedrop_lock_holder(
+CREATE OR REPLACE PROCEDURE onedrop_lock_holder(
     p_name text, INOUT p_held bigint DEFAULT NULL, INOUT p_host text DEFAULT NULL, INOUT p_pid bigint DEFAULT NULL,
     INOUT p_left_secs double precision DEFAULT NULL)
 LANGUAGE plpgsql AS $$
@@ -790,7 +790,7 @@ DECLARE
     v_one regprocedure;
 BEGIN
     FOR v_one IN SELECT p.oid FROM pg_proc p
-        WHERE p.pronamespace = current_schema()::regnamespace
+        WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema())
           AND p.proname IN ('onedrop_lock', 'onedrop_renew', 'onedrop_unlock', 'onedrop_lock_holder', 'onedrop_lock_hash',
                             'onedrop_lock_step', 'onedrop_lock_keep', 'onedrop_lock_seen') LOOP
         -- Names mean what they mean here. One that commits may have no setting of its own.
