@@ -1,12 +1,14 @@
 //! A real Postfix hands mail to the real binary, which records it in a real Postgres and places it
 //! in a real Dovecot.
 
+use std::fs;
 use std::time::Duration;
 
-use crate::support::letters::from_lisa;
+use crate::support::dovecot::{Dovecot, MAIL_USER};
+use crate::support::letters::{from_ann, from_lisa};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use crate::support::site::{STORY, Site, deliver, delivered, run};
-use crate::support::{onedrop_path, wait_until};
+use crate::support::{TempRoot, onedrop_path, wait_until};
 
 /// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
 /// ("skipped, still being delivered").
@@ -358,3 +360,40 @@ fn a_message_with_nul_bytes_costs_the_ledger_64_kib_at_most() {
 }
 
 const DATE: &str = "Sat, 21 Nov 2026 10:15:00 +0000";
+
+/// With a large mailbox open an APPEND into it takes twice as long.
+#[test]
+fn a_session_that_looked_leaves_the_mailbox_before_it_appends() {
+    let root = TempRoot::new();
+    let heard = root.dir_for("heard", MAIL_USER, 0o777);
+    let dovecot = Dovecot::start_high_performance_with(&format!(
+        "protocol imap {{\n  rawlog_dir = {}\n}}\n",
+        heard.display()
+    ));
+    let site = Site::with(dovecot);
+    let config = site.config("etc", "");
+    let to_doug = ["-f", "ann@elsewhere.example", "-d", "doug@mail.axial.net"];
+    let letter = from_ann("looked");
+    delivered(&config, &to_doug, letter.as_bytes());
+    site.dovecot.doveadm(&["expunge", "-u", "doug", "mailbox", "INBOX", "all"]);
+    site.forget_receipts("account = 'doug'");
+    delivered(&config, &to_doug, letter.as_bytes());
+
+    const COMMANDS: [&str; 5] = ["EXAMINE", "SELECT", "UNSELECT", "CLOSE", "APPEND"];
+    let sessions = fs::read_dir(&heard).expect("what it heard").filter_map(|file| {
+        let path = file.expect("a file").path();
+        path.extension().is_some_and(|end| end == "in").then(|| fs::read(path).expect("a file"))
+    });
+    let commands = sessions.map(|heard| {
+        let text = String::from_utf8_lossy(&heard).into_owned();
+        let named = text.lines().filter_map(|line| {
+            COMMANDS.into_iter().find(|name| {
+                line.contains(&format!(" {name} \"INBOX\"")) || line.ends_with(&format!(" {name}"))
+            })
+        });
+        named.collect::<Vec<_>>()
+    });
+    let looked: Vec<_> = commands.filter(|commands| commands.contains(&"EXAMINE")).collect();
+    assert_eq!(looked, [["EXAMINE", "UNSELECT", "APPEND"]]);
+    assert_eq!(site.dovecot.count("doug", "INBOX"), 1);
+}
