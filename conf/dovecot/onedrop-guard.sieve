@@ -7,17 +7,19 @@
 # next one. A delivery in the middle of which Dovecot died is not remembered, and passes. Mail
 # without the field passes.
 #
-# Seven days are longer than Postfix tries (five). sieve_duplicate_max_period must be longer.
+# Six days: one more than Postfix tries (maximal_queue_lifetime). Each delivery writes all that
+# Dovecot remembers of the account, so a site whose Postfix tries for less may set less, in both
+# places. sieve_duplicate_max_period must be longer. Run sievec and onedrop check after a change.
 require ["duplicate", "index"];
 
 if exists "X-Onedrop-Copy" {
-    if duplicate :handle "onedrop" :header "X-Onedrop-Copy" :seconds 604800 {
+    if duplicate :handle "onedrop" :header "X-Onedrop-Copy" :seconds 518400 {
         discard;
         stop;
     }
     # Of an account that has no home folder Dovecot remembers nothing: what stands there already
     # ("again", says Onedrop) is then taken for all of it.
-    if not duplicate :handle "onedrop-account" :uniqueid "remembers" :seconds 604800 :last {
+    if not duplicate :handle "onedrop-account" :uniqueid "remembers" :seconds 518400 :last {
         if header :index 1 :matches "X-Onedrop-Try" "* again" {
             discard;
             stop;

@@ -148,6 +148,25 @@ fn verify_does_not_end_what_may_be_half_done() {
     assert_eq!(all.counts("doug", ["Copies", "INBOX"]), [1, 0]);
 }
 
+/// What was handed over before the guard is known to be there was perhaps noted by none.
+#[test]
+fn what_came_before_the_guard_was_seen_ends_where_it_is_found() {
+    let all = Filtering::new(Guard::On);
+    let port = all.site.dovecot.lmtp_port();
+    let config = all.config(port);
+    all.site.dovecot.make_home("scuba");
+    Filtering::deliver(&config, "scuba", &letter("earlier")).is(0, "");
+    all.filters.script("scuba", THREE);
+    all.break_off(&config, "scuba", &letter("broken"));
+    let mut check = onedrop();
+    check.args(["check", "--account", "scuba", "--config"]).arg(&config);
+    let told = check.arg("--dovecot").arg(all.site.dovecot.config_file()).output();
+    let told = String::from_utf8_lossy(&told.expect("onedrop").stdout).into_owned();
+    assert!(told.contains("the guard is in force and remembers 518400 seconds"), "{told}");
+    Filtering::deliver(&config, "scuba", &letter("broken")).is(0, "");
+    assert_eq!(all.counts("scuba", ["Copies", "INBOX"]), [1, 1]);
+}
+
 /// A guard that nobody has seen may not be there: what is found is the end.
 #[test]
 fn without_a_proof_what_is_found_is_the_end() {
@@ -199,19 +218,34 @@ fn check_puts_on_record_whether_the_guard_is_in_force() {
         let told = check.arg("--dovecot").arg(all.site.dovecot.config_file()).output();
         let told = told.expect("onedrop");
         let on_record = all.site.postgres.psql(&format!(
-            "SELECT count(*) FROM onedrop_proof WHERE way = 'guard, 604800 s' AND server LIKE \
-             'lmtp://127.0.0.1:{port} at %'"
+            "SELECT string_agg(split_part(way, ' since ', 1), '; ' ORDER BY way DESC) FROM \
+             onedrop_proof WHERE way LIKE 'guard, %' AND server LIKE 'lmtp://127.0.0.1:{port} at \
+             %'"
         ));
         (on_record, String::from_utf8_lossy(&told.stdout).into_owned())
     };
     let shipped = fixture_text("conf/dovecot/onedrop-guard.sieve");
     let earlier = "require \"duplicate\";\nif allof (exists \"X-Onedrop-Copy\", duplicate :handle \
-                   \"onedrop\" :header \"X-Onedrop-Copy\" :seconds 604800) { discard; }\n";
-    let shorter = shipped.replacen("604800", "86400", 1);
-    for (guard, expected) in
-        [(&*shipped, "1"), (earlier, "0"), (&*shipped, "1"), (&*shorter, "0"), ("keep;\n", "0")]
-    {
+                   \"onedrop\" :header \"X-Onedrop-Copy\" :seconds 518400) { discard; }\n";
+    let shorter = shipped.replace("518400", "259200");
+    let of_the_copy_alone = shipped.replacen("518400", "604800", 1);
+    for (guard, expected) in [
+        (&*shipped, "guard, 518400 s"),
+        (earlier, ""),
+        (&*shipped, "guard, 518400 s"),
+        // What was handed over before is remembered for no longer than that.
+        (&*shorter, "guard, 259200 s"),
+        (&*shipped, "guard, 518400 s; guard, 259200 s"),
+        (&*of_the_copy_alone, ""),
+        (&*shipped, "guard, 518400 s"),
+        ("keep;\n", ""),
+    ] {
         all.filters.guard(guard);
+        // What is on record is known for long.
+        all.site.postgres.psql(
+            "UPDATE onedrop_proof SET way = split_part(way, ' since ', 1) || ' since 1000' WHERE \
+             way LIKE 'guard, %'",
+        );
         let (on_record, told) = check();
         assert_eq!(on_record, expected, "{guard}\n{told}");
     }

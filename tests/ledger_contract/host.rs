@@ -277,6 +277,13 @@ impl Host {
         self.0.is_proven(way, soon()).expect("an answer")
     }
 
+    /// In the order of the alphabet.
+    pub fn proven_forms(&self, server: &str, login_user: &str) -> Vec<String> {
+        let mut forms = self.0.proven_forms(server, login_user, soon()).expect("an answer");
+        forms.sort();
+        forms
+    }
+
     pub fn note_proof(&self, way: &Way, holds: bool, host: &str) {
         self.0.note_proof(way, holds, host, soon()).expect("a record");
     }

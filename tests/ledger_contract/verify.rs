@@ -67,8 +67,14 @@ pub fn a_way_that_was_proven_is_on_record_until_it_was_seen_to_be_wrong(rig: &dy
         other.note_proof(other_way, false, "a");
     }
     assert!(host.is_proven(&ours));
+    for way in &others {
+        host.note_proof(way, true, "a");
+    }
+    let server = ours.server.as_str();
+    assert_eq!(other.proven_forms(server, "mda"), ["sasl", "{account}*{user}"]);
     other.note_proof(&ours, false, "c");
     assert!(!host.is_proven(&ours));
+    assert_eq!(host.proven_forms(server, "mda"), ["{account}*{user}"]);
 }
 
 fn accounts_differ(two: &[CopyOnRecord]) -> bool {

@@ -373,7 +373,7 @@ fn the_pages_set_up_imap_and_then_filters() {
     machine.run("doveadm service status master");
     follow(&machine, "docs/set-up-filters.md", None);
     let guard = machine.run("sieve-dump /etc/dovecot/onedrop-guard.svbin");
-    assert!(guard.contains("seconds: NUM 604800"), "{guard}");
+    assert!(guard.contains("seconds: NUM 518400"), "{guard}");
     let log = machine.run("cat /var/log/mail.log");
     assert!(log.contains("(handed over account=scuba lmtp="), "{log}");
     let filtered = machine.run("cat /srv/mail/scuba/Maildir/.Filtered/new/*");

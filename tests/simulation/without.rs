@@ -77,9 +77,18 @@ impl OpenTurn for Unrecorded<'_> {
 
 impl Proofs for DeliverysLedger {
     fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError> {
+        self.ledger.is_proven(way, until)
+    }
+
+    fn proven_forms(
+        &self,
+        server: &str,
+        login_user: &str,
+        until: Instant,
+    ) -> Result<Vec<String>, LedgerError> {
         match self.without {
-            Some(Without::Guard) => Ok(false),
-            _ => self.ledger.is_proven(way, until),
+            Some(Without::Guard) => Ok(Vec::new()),
+            _ => self.ledger.proven_forms(server, login_user, until),
         }
     }
 

@@ -15,6 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dovecot::SeenGuard;
 use onedrop_core::ledger::{AnyLedger, LedgerError};
 use onedrop_core::text;
 use onedrop_site::command_line::CheckArgs;
@@ -100,6 +101,7 @@ pub fn run(
             None
         }
     };
+    let mut guard_remembers = None;
     if let Some(loaded) = &loaded {
         let check = CheckContext { site: Site::new(Arc::clone(loaded), adapters), time };
         let files: Vec<_> = loaded.files.iter().map(|file| file.to_string_lossy()).collect();
@@ -121,12 +123,21 @@ pub fn run(
         match bounded(time + SLACK, seen) {
             Ok((found, guard)) => {
                 findings.extend(found);
-                findings.extend(guard.and_then(|holds| store::of_the_guard(&check, holds)));
+                findings.extend(match guard {
+                    SeenGuard::InForce(time) => {
+                        guard_remembers = Some(time);
+                        store::of_the_guard(&check, Some(time))
+                    }
+                    SeenGuard::NotInForce => store::of_the_guard(&check, None),
+                    SeenGuard::Unseen => None,
+                });
             }
             Err(why) => findings.push(Finding::new(Severity::Error, "dovecot", why)),
         }
     }
-    let expected = postfix::ExpectedPostfix::new(loaded.as_deref(), &config::named_file(config));
+    let mut expected =
+        postfix::ExpectedPostfix::new(loaded.as_deref(), &config::named_file(config));
+    expected.guard_remembers = guard_remembers;
     let folder = args.postfix.clone();
     findings.extend(step("postfix", time, move || {
         postfix::findings(folder.as_deref(), &expected, time)

@@ -233,13 +233,13 @@ impl Servers {
         }
     }
 
-    /// Puts on record that the guard is in force at this LMTP server, which is on this host, as
-    /// `onedrop check` does.
+    /// Puts on record that the guard has been in force at this LMTP server, which is on this host,
+    /// for long, as `onedrop check` does.
     pub fn note_the_guard(&self, server: &str) {
         let host = nix::unistd::gethostname().expect("a name").into_string().expect("text");
         self.postgres.psql(&format!(
             "INSERT INTO onedrop_proof (server, login_user, way, host) VALUES ('{server} at \
-             {host}', '', 'guard, 604800 s', 'test') ON CONFLICT DO NOTHING"
+             {host}', '', 'guard, 518400 s since 0', 'test') ON CONFLICT DO NOTHING"
         ));
     }
 

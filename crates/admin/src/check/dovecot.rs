@@ -21,6 +21,7 @@ mod guard;
 mod handed;
 
 use conf::Conf;
+pub(super) use guard::SeenGuard;
 
 /// Dovecot's default for `mail_max_userip_connections`.
 const SESSIONS: u64 = 10;
@@ -34,18 +35,21 @@ struct ExpectedDovecot<'a> {
     client: Option<IpAddr>,
 }
 
-/// Findings about the Dovecot of this host, or the one with the configuration `file`, and whether
-/// the guard of `store.lmtp` is in force there, if that can be seen. doveconf runs no longer than
+/// Findings about the Dovecot of this host, or the one with the configuration `file`, and what the
+/// guard of `store.lmtp` is there, where copies are handed over. doveconf runs no longer than
 /// `time`.
 pub(super) fn findings(
     file: Option<&Path>,
     config: &Config,
     time: Duration,
-) -> (Vec<Finding>, Option<bool>) {
+) -> (Vec<Finding>, SeenGuard) {
     let is_named = file.is_some();
     let found = match settings(file, config, time) {
         Ok((conf, client)) => {
-            let guard = config.store.lmtp.as_ref().and_then(|_| guard::is_in_force(&conf));
+            let guard = match config.store.lmtp {
+                Some(_) => guard::seen(&conf),
+                None => SeenGuard::Unseen,
+            };
             return (judged(&conf, &ExpectedDovecot { config, client }), guard);
         }
         Err(found) => found,
@@ -61,7 +65,7 @@ pub(super) fn findings(
         )],
         _ => found,
     };
-    (found, None)
+    (found, SeenGuard::Unseen)
 }
 
 /// Its settings, and our address as it sees it.

@@ -58,6 +58,8 @@ pub(super) struct ExpectedPostfix {
     config_file: PathBuf,
     /// `ONEDROP...` variables that are set for this check.
     variables: Vec<String>,
+    /// How long the guard of `store.lmtp` remembers, if it was seen.
+    pub(super) guard_remembers: Option<Duration>,
 }
 
 impl ExpectedPostfix {
@@ -67,6 +69,7 @@ impl ExpectedPostfix {
             config: loaded.map(|loaded| loaded.config.clone()),
             config_file: access::canonical(config_file),
             variables: names.filter(|name| name.starts_with("ONEDROP__")).collect(),
+            guard_remembers: None,
         }
     }
 
@@ -231,6 +234,7 @@ pub fn of_output(main: &str, master: &str) -> Vec<Finding> {
         config: Some(Config::default()),
         config_file: PathBuf::from("/etc/onedrop/onedrop.toml"),
         variables: Vec::new(),
+        guard_remembers: None,
     };
     judged(&setup, &ours)
 }

@@ -1,5 +1,7 @@
 //! The store's part of `onedrop check`: a login for one account, without writing a message.
 
+use std::time::Duration;
+
 use super::finding::{Finding, Severity};
 use super::{CheckContext, filing, ledger};
 use onedrop_core::deliver::{Failure, guard};
@@ -87,21 +89,23 @@ fn cause(error: &str) -> String {
 }
 
 /// Puts on record for deliveries whether the guard is in force at the server to which copies are
-/// handed over.
-pub(super) fn of_the_guard(check: &CheckContext, holds: bool) -> Option<Finding> {
+/// handed over, and for how long it remembers.
+pub(super) fn of_the_guard(check: &CheckContext, remembers: Option<Duration>) -> Option<Finding> {
     let noted = check.ask(move |check, until| -> Result<Option<String>, Failure> {
         let store = check.site.store()?;
         let Some(server) = store.hands_over_to() else { return Ok(None) };
         let ledger = check.site.ledger()?;
-        ledger.note_proof(&guard::way(server.clone()), holds, &host_name(), until)?;
+        guard::note(&*ledger, &server, remembers, &host_name(), until)?;
         Ok(Some(server))
     });
     let cause = match noted {
         Ok(Ok(None)) => return None,
         Ok(Ok(Some(server))) => {
-            let (severity, is) = match holds {
-                true => (Severity::Ok, "is in force"),
-                false => (Severity::Warning, "is not in force"),
+            let (severity, is) = match remembers {
+                Some(time) => {
+                    (Severity::Ok, format!("is in force and remembers {} seconds", time.as_secs()))
+                }
+                None => (Severity::Warning, "is not in force".to_owned()),
             };
             let text = format!("{server}: the guard {is}, which is on record for deliveries");
             return Some(Finding::new(severity, "store", text));

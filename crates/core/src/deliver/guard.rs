@@ -5,28 +5,103 @@
 //! over again is dropped if it had ended, and carried out if it had not.
 //!
 //! So it is handed over again only where the guard would know it: an earlier try of this very row
-//! wrote what was found, it is on record that the guard is in force, and the row is younger than
-//! what the guard remembers. Otherwise what was found is the end.
+//! wrote what was found; it is on record that the guard is in force, and was when the row came on
+//! record; and the row is younger than what the guard remembers. Otherwise what was found is the
+//! end.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::cmp::Reverse;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, Proofs};
 use crate::login::Way;
 use crate::store::Store;
 
-/// For how long the guard has the mail server remember what it has delivered, as it is shipped:
-/// longer than Postfix tries.
-pub const REMEMBERED: Duration = Duration::from_secs(7 * DAY.as_secs());
 /// Clocks differ, and a delivery takes its time.
-const MARGIN: Duration = DAY;
-const DAY: Duration = Duration::from_secs(24 * 3600);
+const MARGIN: Duration = Duration::from_secs(24 * 3600);
+/// The same, for what happened at one time.
+const CLOCKS: Duration = Duration::from_secs(60);
 
-/// The record that the guard is in force at the server to which copies are handed over
-/// ([`Store::hands_over_to`]): it was read there, how long it remembers, and that it knows the
-/// accounts for which it notes nothing.
-pub fn way(server: String) -> Way {
-    let form = format!("guard, {} s", REMEMBERED.as_secs());
-    Way { server, login_user: String::new(), form }
+/// What is on record of the guard at a server, among the ways into the store: what was read there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuardOnRecord {
+    /// For how long it has the mail server remember a delivery.
+    pub remembers: Duration,
+    /// Since when it is known to. What was handed over earlier was perhaps noted for a shorter
+    /// time, or not at all.
+    pub since: SystemTime,
+}
+
+impl GuardOnRecord {
+    /// The record about the server to which copies are handed over ([`Store::hands_over_to`]).
+    pub fn way(self, server: String) -> Way {
+        let since = self.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let form = format!("guard, {} s since {since}", self.remembers.as_secs());
+        Way { server, login_user: String::new(), form }
+    }
+
+    fn parse(form: &str) -> Option<GuardOnRecord> {
+        let (remembers, since) = form.strip_prefix("guard, ")?.split_once(" s since ")?;
+        let secs = |text: &str| text.parse().ok().map(Duration::from_secs);
+        let since = UNIX_EPOCH.checked_add(secs(since)?)?;
+        Some(GuardOnRecord { remembers: secs(remembers)?, since })
+    }
+
+    /// Whether it has noted the deliveries of a row that came on record then, and knows them still.
+    fn knows(self, recorded_at: SystemTime, now: SystemTime) -> bool {
+        // Each of its tries came later.
+        let age = now.duration_since(recorded_at).unwrap_or_default();
+        let is_later = recorded_at.duration_since(self.since).is_ok_and(|after| after >= CLOCKS);
+        is_later && age + MARGIN < self.remembers
+    }
+}
+
+/// Puts on record that the guard at `server` is in force and how long it remembers, or (`None`)
+/// that it is not in force.
+///
+/// # Errors
+/// Those of the ledger.
+pub fn note(
+    ledger: &(impl Ledger + ?Sized),
+    server: &str,
+    remembers: Option<Duration>,
+    host: &str,
+    until: Instant,
+) -> Result<(), LedgerError> {
+    let known = on_record(ledger, server, until)?;
+    let seen = remembers.map(|remembers| GuardOnRecord { remembers, since: ledger.time() });
+    let now = seen.map(|seen| with(&known, seen)).unwrap_or_default();
+    let note = |one: &GuardOnRecord, holds| {
+        ledger.note_proof(&one.way(server.to_owned()), holds, host, until)
+    };
+    // Before others are taken off: a delivery may read them meanwhile.
+    now.iter().try_for_each(|one| note(one, true))?;
+    known.iter().filter(|one| !now.contains(one)).try_for_each(|one| note(one, false))
+}
+
+/// What holds once a guard is `seen` whose memory is perhaps another than that of those that are
+/// `known`: since each of them, at least the shorter of the two.
+fn with(known: &[GuardOnRecord], seen: GuardOnRecord) -> Vec<GuardOnRecord> {
+    let at_least = |one: &GuardOnRecord| one.remembers.min(seen.remembers);
+    let earlier = known.iter().map(|one| GuardOnRecord { remembers: at_least(one), ..*one });
+    let mut all: Vec<GuardOnRecord> = earlier.chain([seen]).collect();
+    // The longest memory first, and of the same the one that is known for longer.
+    all.sort_by_key(|one| (Reverse(one.remembers), one.since));
+    let mut kept: Vec<GuardOnRecord> = Vec::new();
+    for one in all {
+        if kept.iter().all(|longer| one.since < longer.since) {
+            kept.push(one);
+        }
+    }
+    kept
+}
+
+fn on_record(
+    ledger: &(impl Proofs + ?Sized),
+    server: &str,
+    until: Instant,
+) -> Result<Vec<GuardOnRecord>, LedgerError> {
+    let forms = ledger.proven_forms(server, "", until)?;
+    Ok(forms.iter().filter_map(|form| GuardOnRecord::parse(form)).collect())
 }
 
 /// Whether what a look found, which the try `found` wrote (`None`: none of this row's), may be the
@@ -41,12 +116,68 @@ pub fn may_be_half_done(
     until: Instant,
 ) -> Result<bool, LedgerError> {
     let is_ours = found.is_some_and(|found| (1..=epoch).contains(&found));
-    // Each of its tries came later.
-    let age = ledger.time().duration_since(recorded_at).unwrap_or_default();
     match store.hands_over_to() {
-        Some(server) if is_ours && age < REMEMBERED - MARGIN => {
-            ledger.is_proven(&way(server), until)
+        Some(server) if is_ours => {
+            let known = on_record(ledger, &server, until)?;
+            Ok(known.into_iter().any(|guard| guard.knows(recorded_at, ledger.time())))
         }
         _ => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn a_guard_knows_what_came_after_it_and_is_younger_than_its_memory() {
+        let since = UNIX_EPOCH + 20_000 * DAY;
+        let guard = GuardOnRecord { remembers: 6 * DAY, since };
+        let knows =
+            |after: Duration, age: Duration| guard.knows(since + after, since + after + age);
+        assert!(knows(CLOCKS, Duration::ZERO) && knows(DAY, 5 * DAY - Duration::from_secs(1)));
+        assert!(!knows(DAY, 5 * DAY), "it may have forgotten that");
+        assert!(!knows(CLOCKS - Duration::from_secs(1), Duration::ZERO), "that was before it");
+        assert!(!guard.knows(since - DAY, since), "that was before it");
+        let short = GuardOnRecord { remembers: DAY, since };
+        assert!(!short.knows(since + DAY, since + DAY), "shorter than what clocks may differ by");
+    }
+
+    #[test]
+    fn a_memory_that_changes_is_no_longer_for_what_came_before() {
+        let at = |days: u32, remembers: u32| GuardOnRecord {
+            remembers: remembers * DAY,
+            since: UNIX_EPOCH + days * DAY,
+        };
+        assert_eq!(with(&[], at(5, 7)), [at(5, 7)]);
+        assert_eq!(with(&[at(1, 7)], at(5, 7)), [at(1, 7)], "it has not changed");
+        assert_eq!(
+            with(&[at(1, 7)], at(5, 3)),
+            [at(1, 3)],
+            "what came before was noted for longer"
+        );
+        let grown = with(&[at(1, 3)], at(5, 7));
+        assert_eq!(grown, [at(5, 7), at(1, 3)], "what came before was noted for three days");
+        assert_eq!(with(&grown, at(6, 7)), grown);
+        assert_eq!(with(&grown, at(6, 2)), [at(1, 2)]);
+        // Of what came on record on the third day three days are known to be remembered, not seven.
+        let known = |on: u32, age: u32| {
+            let (recorded_at, now) = (UNIX_EPOCH + on * DAY, UNIX_EPOCH + (on + age) * DAY);
+            grown.iter().any(|guard| guard.knows(recorded_at, now))
+        };
+        assert!(known(3, 1) && !known(3, 3) && known(6, 5) && !known(6, 6) && !known(0, 1));
+    }
+
+    #[test]
+    fn what_is_on_record_is_read_as_it_was_written() {
+        let guard = GuardOnRecord { remembers: 6 * DAY, since: UNIX_EPOCH + 20_000 * DAY };
+        let way = guard.way("lmtp://mail:24".to_owned());
+        assert_eq!(way.form, "guard, 518400 s since 1728000000");
+        assert_eq!(GuardOnRecord::parse(&way.form), Some(guard));
+        for other in ["sasl", "guard, 604800 s", "guard,  s since 1", "guard, 1 s since x"] {
+            assert_eq!(GuardOnRecord::parse(other), None, "{other}");
+        }
     }
 }

@@ -420,6 +420,19 @@ impl Proofs for MemoryLedger {
         self.call("is_proven", || Ok(self.rows().proven.contains(way)))
     }
 
+    fn proven_forms(
+        &self,
+        server: &str,
+        login_user: &str,
+        _until: Instant,
+    ) -> Result<Vec<String>, LedgerError> {
+        self.call("proven_forms", || {
+            let rows = self.rows();
+            let is_its = |way: &&Way| way.server == server && way.login_user == login_user;
+            Ok(rows.proven.iter().filter(is_its).map(|way| way.form.clone()).collect())
+        })
+    }
+
     fn note_proof(
         &self,
         way: &Way,

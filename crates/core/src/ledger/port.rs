@@ -215,6 +215,14 @@ pub trait Proofs: Send + Sync {
     /// Whether it is on record that a login through `way` acts for the account that it names.
     fn is_proven(&self, way: &Way, until: Instant) -> Result<bool, LedgerError>;
 
+    /// The forms of all ways to this server for this user that are on record.
+    fn proven_forms(
+        &self,
+        server: &str,
+        login_user: &str,
+        until: Instant,
+    ) -> Result<Vec<String>, LedgerError>;
+
     /// Puts that on record, seen just now by `host`; or takes it off the record where `holds` is
     /// not so.
     fn note_proof(

@@ -42,6 +42,10 @@ impl Proofs for PooledLedger<FakeSession> {
         unreachable!("{UNUSED}")
     }
 
+    fn proven_forms(&self, _: &str, _: &str, _: Instant) -> Result<Vec<String>, LedgerError> {
+        unreachable!("{UNUSED}")
+    }
+
     fn note_proof(&self, _: &Way, _: bool, _: &str, _: Instant) -> Result<(), LedgerError> {
         unreachable!("{UNUSED}")
     }

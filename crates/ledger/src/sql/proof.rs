@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{SqlSession, sql};
 use crate::PooledLedger;
-use crate::rows::{self, INDEXED};
+use crate::rows::{self, INDEXED, SqlRow};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{LedgerError, Proofs};
 use onedrop_core::login::Way;
@@ -21,6 +21,20 @@ impl<S: SqlSession + 'static> Proofs for PooledLedger<S> {
             form,
         );
         self.call(until, |session| Ok(!session.rows(&query)?.is_empty()))
+    }
+
+    fn proven_forms(
+        &self,
+        server: &str,
+        login_user: &str,
+        until: Instant,
+    ) -> Result<Vec<String>, LedgerError> {
+        let query = sql!(
+            "SELECT way FROM onedrop_proof WHERE server = ?1 AND login_user = ?2",
+            server,
+            login_user,
+        );
+        self.call(until, |session| session.rows(&query)?.iter().map(|row| row.cell(0)).collect())
     }
 
     fn note_proof(

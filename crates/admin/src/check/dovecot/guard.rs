@@ -7,16 +7,17 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::compiled;
 use super::conf::{self, Conf};
 use crate::check::finding::{Remarks, Severity};
-use onedrop_core::deliver::guard::REMEMBERED;
 
-/// What the guard asks Dovecot to remember.
-const REMEMBERED_SECS: u64 = REMEMBERED.as_secs();
-/// A guard with this text knows accounts of which Dovecot remembers nothing.
-const BY_ACCOUNT: &str = "\"onedrop-account\"";
+/// What stands before the time in the guard's text for which it asks Dovecot to remember a copy.
+const OF_COPY: &str = "\"x-onedrop-copy\" :seconds ";
+/// The same of an account: a guard with this text knows those of which Dovecot remembers nothing.
+const OF_ACCOUNT: &str = ":handle \"onedrop-account\" :uniqueid \"remembers\" :seconds ";
+const DAY: u64 = 86_400;
 /// No guard is longer, and no other script is read further.
 const LONGEST: u64 = 65_536;
 
@@ -24,20 +25,33 @@ const LONGEST: u64 = 65_536;
 const OTHERWISE: &str = "a copy that is handed over a second time, because the answer to the first \
                          was lost, may be filtered, forwarded and answered twice";
 
-/// Whether the guard is in force, as deliveries may rely on it: nothing is wrong with it. `None`:
-/// not all can be seen from here.
-pub(super) fn is_in_force(conf: &Conf) -> Option<bool> {
-    if let Guard::First(script) = find(conf)
-        && compiled::remembered_secs(&script).is_err()
-    {
-        return None;
-    }
+/// The guard, as deliveries may rely on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::check) enum SeenGuard {
+    /// Nothing is wrong with it, and this is how long it remembers.
+    InForce(Duration),
+    NotInForce,
+    /// Not all can be seen from here.
+    Unseen,
+}
+
+pub(super) fn seen(conf: &Conf) -> SeenGuard {
+    let remembers = match find(conf) {
+        Guard::First(script) => match compiled::remembered_secs(&script) {
+            Ok(Some((secs, _))) => Some(secs),
+            Ok(None) => asked(&script, OF_COPY),
+            Err(_) => return SeenGuard::Unseen,
+        },
+        _ => None,
+    };
     let mut remarks = Remarks::default();
     judge(conf, &mut remarks);
-    match remarks.has(Severity::Warning) {
-        true => Some(false),
-        false if remarks.has(Severity::Untested) => None,
-        false => Some(true),
+    match remembers {
+        _ if remarks.has(Severity::Warning) => SeenGuard::NotInForce,
+        Some(secs) if !remarks.has(Severity::Untested) => {
+            SeenGuard::InForce(Duration::from_secs(secs))
+        }
+        _ => SeenGuard::Unseen,
     }
 }
 
@@ -52,14 +66,14 @@ pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
         return;
     }
     match find(conf) {
-        Guard::First(script) => compiled(&script, remarks),
+        Guard::First(script) => memory(&script, conf, remarks),
         Guard::After(other, script) => {
             remarks.warning(format!(
                 "the guard of store.lmtp runs after {}: what that script does is done twice for a \
                  copy that is handed over a second time; make the guard the first script of all",
                 other.display()
             ));
-            compiled(&script, remarks);
+            memory(&script, conf, remarks);
         }
         Guard::Unread(path, why) => remarks.untested(format!(
             "whether {} is the guard of store.lmtp could not be read: {why}; run onedrop check as \
@@ -74,64 +88,68 @@ pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
             return;
         }
     }
-    memory(conf, remarks);
     one_at_a_time(conf, remarks);
 }
 
-/// `sievec` cuts the guard's memory where Dovecot does not know its new settings yet.
-fn compiled(script: &Path, remarks: &mut Remarks) {
-    if code_of(script).is_ok_and(|code| !code.contains(BY_ACCOUNT)) {
+/// How long it remembers: by its text, by its compiled form, which `sievec` cuts where Dovecot does
+/// not know its new settings yet, and by Dovecot's own limit.
+fn memory(script: &Path, conf: &Conf, remarks: &mut Remarks) {
+    const NAME: &str = "sieve_duplicate_max_period";
+    let shown = script.display();
+    let Some(secs) = asked(script, OF_COPY) else {
         remarks.warning(format!(
-            "the guard of store.lmtp ({}) is not the one that is shipped now, which tells accounts \
-             of which Dovecot remembers nothing: a filter in the middle of which Dovecot dies does \
-             not come to its end; install conf/dovecot/onedrop-guard.sieve and run sievec",
-            script.display()
+            "the guard of store.lmtp ({shown}) does not say for how many :seconds it remembers a \
+             copy: {OTHERWISE} once that time has passed; install conf/dovecot/onedrop-guard.sieve \
+             and run sievec"
         ));
+        return;
+    };
+    match asked(script, OF_ACCOUNT) {
+        Some(of_account) if of_account >= secs => {}
+        Some(of_account) => remarks.warning(format!(
+            "the guard of store.lmtp ({shown}) remembers a copy for {secs} seconds and its account \
+             for {of_account}: give both the same number, and run sievec"
+        )),
+        None => remarks.warning(format!(
+            "the guard of store.lmtp ({shown}) is not the one that is shipped now, which tells \
+             accounts of which Dovecot remembers nothing: a filter in the middle of which Dovecot \
+             dies does not come to its end; install conf/dovecot/onedrop-guard.sieve and run sievec"
+        )),
     }
     match compiled::remembered_secs(script) {
-        Ok(Some((secs, file))) if secs < REMEMBERED_SECS => remarks.warning(format!(
-            "the guard of store.lmtp was compiled to remember {secs} seconds ({}), and not the \
-             {REMEMBERED_SECS} that it was shipped with: {OTHERWISE} once that time has passed; \
-             compile it again: sievec -c /etc/dovecot/dovecot.conf {}",
+        Ok(Some((compiled, file))) if compiled < secs => remarks.warning(format!(
+            "the guard of store.lmtp was compiled to remember {compiled} seconds ({}), and not the \
+             {secs} of its text: {OTHERWISE} once that time has passed; compile it again: sievec \
+             -c /etc/dovecot/dovecot.conf {shown}",
             file.display(),
-            script.display()
         )),
-        Ok(Some(_)) => {}
-        // Dovecot compiles it for each delivery.
-        Ok(None) if is_period_as_shipped(script) => {}
-        Ok(None) => remarks.warning(format!(
-            "the guard of store.lmtp ({}) does not have the {REMEMBERED_SECS} seconds that it was \
-             shipped with: {OTHERWISE} once its time has passed",
-            script.display()
-        )),
+        // Without a compiled form Dovecot compiles it for each delivery.
+        Ok(_) => {}
         Err(why) => remarks.warning(format!(
             "how long the guard of store.lmtp remembers could not be read from its compiled form \
              ({}): {why}; run onedrop check as root",
             script.with_extension("svbin").display()
         )),
     }
-}
-
-fn is_period_as_shipped(script: &Path) -> bool {
-    let period = format!("\"x-onedrop-copy\" :seconds {REMEMBERED_SECS} ");
-    code_of(script).is_ok_and(|code| code.contains(&period))
-}
-
-fn memory(conf: &Conf, remarks: &mut Remarks) {
-    const NAME: &str = "sieve_duplicate_max_period";
-    let value = conf.sieve(NAME);
+    let (value, days) = (conf.sieve(NAME), secs.div_ceil(DAY) + 1);
     match value.map(conf::seconds) {
-        Some(Some(secs)) if secs > REMEMBERED_SECS => {}
+        Some(Some(most)) if most > secs => {}
         Some(Some(_)) | None => remarks.warning(format!(
-            "{NAME} is {}: the guard of store.lmtp asks for 7 days, longer than Postfix tries; set \
-             it to 8d",
+            "{NAME} is {}: the guard of store.lmtp asks for {secs} seconds; set it to {days}d",
             value.unwrap_or("not set (12 hours)")
         )),
         Some(None) => remarks.warning(format!(
-            "{NAME} = {} is not understood; set it to 8d",
+            "{NAME} = {} is not understood; set it to {days}d",
             value.unwrap_or_default()
         )),
     }
+}
+
+/// The number that follows `before` in the script.
+fn asked(script: &Path, before: &str) -> Option<u64> {
+    let code = code_of(script).ok()?;
+    let (_, after) = code.split_once(before)?;
+    after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 fn one_at_a_time(conf: &Conf, remarks: &mut Remarks) {

@@ -135,6 +135,16 @@ fn memory(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
         Err(_) => seconds(lifetime),
     };
     let (Some(secs), Some(config)) = (secs, &ours.config) else { return };
+    if let Some(remembers) = ours.guard_remembers
+        && remembers.as_secs() < secs.saturating_add(DAY)
+    {
+        remarks.warning(format!(
+            "maximal_queue_lifetime = {lifetime}, and the guard of store.lmtp remembers {} \
+             seconds: a copy that comes again later may be forwarded and answered twice, and a \
+             filter that Dovecot did not finish stays so; let the guard remember a day longer",
+            remembers.as_secs()
+        ));
+    }
     let days = config.retention.days;
     let least = secs.saturating_mul(2).div_ceil(DAY).saturating_add(1);
     if days < least {
@@ -236,4 +246,36 @@ fn by_server(
 
 fn needs_shell(text: &str) -> bool {
     !text.chars().all(|c| c.is_ascii_alphanumeric() || NO_SHELL.contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use onedrop_site::config::Config;
+
+    #[test]
+    fn a_guard_that_forgets_before_postfix_gives_up_is_told() {
+        let told = |lifetime: &str, days: u64| {
+            let mut setup = Setup::default();
+            setup.main.insert("maximal_queue_lifetime".to_owned(), lifetime.to_owned());
+            let ours = ExpectedPostfix {
+                config: Some(Config::default()),
+                config_file: Default::default(),
+                variables: Vec::new(),
+                guard_remembers: Some(Duration::from_secs(days * 86_400)),
+            };
+            let mut remarks = Remarks::default();
+            memory(&setup, &ours, &mut remarks);
+            let texts = remarks.findings("postfix", "").map(|finding| finding.text);
+            texts.filter(|text| text.contains("the guard of store.lmtp")).collect::<Vec<_>>()
+        };
+        for (lifetime, enough) in [("5d", 6), ("5", 6), ("36h", 3), ("1w", 8)] {
+            assert_eq!(told(lifetime, enough), Vec::<String>::new(), "{lifetime}");
+            let short = told(lifetime, enough - 1);
+            let said = format!("maximal_queue_lifetime = {lifetime}, and the guard of store.lmtp ");
+            assert!(short.iter().any(|text| text.starts_with(&said)), "{lifetime}: {short:?}");
+        }
+    }
 }
