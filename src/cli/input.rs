@@ -3,8 +3,8 @@
 //! the retry would deliver the whole message as another one. Two guards: the size that Postfix
 //! states, and that the writing process is still alive.
 
-use std::fs;
-use std::io::IsTerminal as _;
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _};
 
 use nix::unistd::{Pid, getppid};
 
@@ -66,7 +66,10 @@ struct Stat {
 
 impl Stat {
     fn of(pid: Pid) -> Option<Stat> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The kernel gives a file of proc(5) that fits in one piece, and no size to read it by.
+        let mut text = [0; 1024];
+        let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut text).ok()?;
+        let text = String::from_utf8_lossy(&text[..length]);
         let (name, rest) = text.split_once('(')?.1.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let (state, parent, flags) = (fields.first()?, fields.get(1)?, fields.get(6)?);

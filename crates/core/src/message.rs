@@ -34,6 +34,9 @@ pub use received::taken_at;
 pub use variant::{SoughtVariant, filter_variant, nul_variant};
 pub use wrapped::{handed, inner, is_damaged, may_be_wrapper, wrapper};
 
+/// Read at once.
+const BLOCK: usize = 16 * 1024;
+
 /// Fields that Postfix prepends for one recipient; a shared copy leaves the leading ones out.
 const PER_RECIPIENT: [&[u8]; 3] = [b"return-path", b"x-original-to", b"delivered-to"];
 
@@ -63,7 +66,8 @@ impl Message {
     /// Reads `input` to its end. If `limit` is not 0, a longer message is refused; it is read to
     /// its end all the same, so that the writer does not get a broken pipe.
     pub fn read(mut input: impl Read, limit: u64, by: DedupBy) -> Result<Message, ReadError> {
-        let mut bytes = Vec::new();
+        // Into an empty vector the first reads would be small.
+        let mut bytes = Vec::with_capacity(BLOCK);
         if limit == 0 {
             input.read_to_end(&mut bytes)?;
         } else {

@@ -48,6 +48,8 @@ struct PoolState<T> {
     idle: Vec<Idle<T>>,
     used: usize,
     by_key: HashMap<String, usize>,
+    /// Those that wait for one to come free.
+    waiting: usize,
     /// Nothing is kept any more.
     retired: bool,
 }
@@ -65,7 +67,8 @@ pub struct Exhausted;
 
 impl<T> Pool<T> {
     pub fn new(limits: Limits) -> Pool<T> {
-        let state = PoolState { idle: Vec::new(), used: 0, by_key: HashMap::new(), retired: false };
+        let (idle, by_key) = (Vec::new(), HashMap::new());
+        let state = PoolState { idle, used: 0, by_key, waiting: 0, retired: false };
         Pool { limits, state: Mutex::new(state), freed: Condvar::new() }
     }
 
@@ -82,7 +85,9 @@ impl<T> Pool<T> {
             if left.is_zero() {
                 return Err(Exhausted);
             }
+            state.waiting += 1;
             state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
         }
         state.used += 1;
         *state.by_key.entry(key.to_owned()).or_insert(0) += 1;
@@ -145,9 +150,13 @@ impl<T> Pool<T> {
             }
             item => surplus = item,
         }
+        let is_waited_for = state.waiting > 0;
         drop(state);
-        // Waiters may want different keys: each looks for itself.
-        self.freed.notify_all();
+        // They may want different keys: each looks for itself. Where none waits, to wake all would
+        // be a system call in vain.
+        if is_waited_for {
+            self.freed.notify_all();
+        }
         drop(surplus);
     }
 

@@ -78,7 +78,7 @@ impl<S: Session + 'static> PooledLedger<S> {
             .map_err(|_| LedgerError::Busy(format!("all {} sessions (pool.ledger)", self.most)))?;
         let was_kept = right.is_at_hand();
         let mut session = right.or_make(|| (self.open)(until))?;
-        if let Err(error) = session.renew(until) {
+        if was_kept && let Err(error) = session.renew(until) {
             session.throw_away();
             return Err(error);
         }

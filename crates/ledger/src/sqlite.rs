@@ -152,20 +152,20 @@ impl SqliteSession {
         program: Arc<Program>,
     ) -> Result<SqliteSession, LedgerError> {
         let makes = program.makes;
-        let mut ledger = SqliteSession::open_as_is(path, until, clocks, program)?;
-        if makes && ledger.is_empty()? {
+        let (mut ledger, is_empty) = SqliteSession::open_as_is(path, until, clocks, program)?;
+        if makes && is_empty {
             ledger.migrate()?;
         }
         Ok(ledger)
     }
 
-    /// Opens the file and its WAL, and makes their names durable.
+    /// Opens the file and its WAL, and makes their names durable; says whether nothing is in it.
     fn open_as_is(
         path: &Path,
         until: Instant,
         clocks: Arc<dyn Clocks>,
         program: Arc<Program>,
-    ) -> Result<SqliteSession, LedgerError> {
+    ) -> Result<(SqliteSession, bool), LedgerError> {
         let at = |error: std::io::Error, path: &Path| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
@@ -180,8 +180,8 @@ impl SqliteSession {
             std::fs::create_dir_all(folder).map_err(|error| at(error, folder))?;
         }
         let lock_path = beside(path, "-locks");
-        if (!lock_path.exists() || !path.exists())
-            && let Some(why) = owner::keeps_root_out(path)
+        if let Some(why) = owner::keeps_root_out(path)
+            && (!lock_path.exists() || !path.exists())
         {
             let text = format!("{} is not there: {why}", path.display());
             return Err(LedgerError::Unavailable(text));
@@ -220,9 +220,9 @@ impl SqliteSession {
             ends: None,
         };
         // Opens the WAL; while it is open, no process deletes it.
-        ledger.is_empty()?;
+        let is_empty = ledger.is_empty()?;
         ledger.make_names_durable().map_err(|error| at(error, path))?;
-        Ok(ledger)
+        Ok((ledger, is_empty))
     }
 
     fn is_empty(&self) -> Result<bool, LedgerError> {
@@ -323,7 +323,7 @@ impl Session for SqliteSession {
         let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
         *self = match self.ends {
             Some(_) => SqliteSession::open_to_read(&path, until, clocks, program)?,
-            None => SqliteSession::open_as_is(&path, until, clocks, program)?,
+            None => SqliteSession::open_as_is(&path, until, clocks, program)?.0,
         };
         Ok(())
     }

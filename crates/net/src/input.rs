@@ -62,6 +62,11 @@ impl Input {
         Some(line)
     }
 
+    /// Whether nothing was ever read: there is no block yet.
+    pub fn is_unused(&self) -> bool {
+        self.block.is_empty()
+    }
+
     /// Whether a line has begun and not ended.
     pub fn has_begun(&self) -> bool {
         self.is_too_long || self.from < self.end

@@ -32,17 +32,23 @@ use onedrop_core::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 pub struct Socket {
     fd: OwnedFd,
     is_unix: bool,
+    /// A read that blocks ends after [`NAP`].
+    naps: bool,
 }
+
+/// A read that has more time than this waits for this time in recv(2) itself, in one system call;
+/// else in poll(2), between two calls of recv.
+const NAP: Duration = Duration::from_secs(1);
 
 impl From<TcpStream> for Socket {
     fn from(stream: TcpStream) -> Socket {
-        Socket { fd: stream.into(), is_unix: false }
+        Socket::of(stream.into(), false)
     }
 }
 
 impl From<UnixStream> for Socket {
     fn from(stream: UnixStream) -> Socket {
-        Socket { fd: stream.into(), is_unix: true }
+        Socket::of(stream.into(), true)
     }
 }
 
@@ -53,6 +59,12 @@ impl AsFd for Socket {
 }
 
 impl Socket {
+    fn of(fd: OwnedFd, is_unix: bool) -> Socket {
+        let nap = TimeVal::seconds(NAP.as_secs() as i64);
+        let naps = setsockopt(&fd, sockopt::ReceiveTimeout, &nap).is_ok();
+        Socket { fd, is_unix, naps }
+    }
+
     /// Connects by TCP to the first address of `host` (a name, or an address with or without
     /// brackets) that answers. A peer that is gone is noticed from then on.
     pub fn connect_tcp(host: &str, port: u16, until: Instant) -> io::Result<Socket> {
@@ -82,7 +94,7 @@ impl Socket {
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).max(1);
         setsockopt(&fd, sockopt::SendTimeout, &TimeVal::microseconds(micros))?;
         connect(fd.as_raw_fd(), &address)?;
-        Ok(Socket { fd, is_unix: true })
+        Ok(Socket::of(fd, true))
     }
 
     /// The user at the other end of a Unix socket (SO_PEERCRED in unix(7)); `None` by TCP, which
@@ -95,6 +107,13 @@ impl Socket {
     /// Reads what is there, also when `until` has passed; waits for it until then. 0: the peer has
     /// said all.
     pub fn read(&self, into: &mut [u8], until: Instant) -> io::Result<usize> {
+        if self.naps && until.saturating_duration_since(Instant::now()) > NAP {
+            match again(|| recv(self.fd.as_raw_fd(), into, MsgFlags::empty())) {
+                // After the nap, or at once from a socket that never blocks.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
         self.when_ready(PollFlags::POLLIN, until, || self.read_now(into))
     }
 

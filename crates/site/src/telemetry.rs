@@ -11,17 +11,15 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::mpsc::channel;
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use jiff::Zoned;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::{Registry, registry};
 
@@ -98,21 +96,14 @@ fn log_to(layer: impl Layer<Registry> + Send + Sync) {
 }
 
 /// The log of a server, to be dropped at its end: the last lines get a moment to be written.
-pub struct Log(Option<WorkerGuard>);
+pub struct Log(Option<(Arc<LineQueue>, Receiver<()>)>);
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let Some(guard) = self.0.take() else { return };
-        // The guard waits for the last lines and complains on standard output, which may be as full
-        // as what they go to.
-        let (done, ended) = channel();
-        let flush = move || {
-            drop(guard);
-            let _ = done.send(());
-        };
-        if thread::Builder::new().name("last lines".to_owned()).spawn(flush).is_ok() {
-            let _ = ended.recv_timeout(LAST_LINES);
-        }
+        let Some((queue, written)) = self.0.take() else { return };
+        queue.end();
+        // What they go to may be full.
+        let _ = written.recv_timeout(LAST_LINES);
     }
 }
 
@@ -121,28 +112,28 @@ pub const WAITING_LINES: usize = 1000;
 /// How long the last ones may take.
 pub const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// A line per record, written to `out` by tracing-appender's thread: no other thread waits for a
-/// reader that is slow. `None` if no thread can be started.
+/// A line per record, written to `out` by a thread: no other thread waits for a reader that is
+/// slow. `None` if no thread can be started.
 pub fn lines(
     out: impl Write + Send + 'static,
 ) -> Option<(impl Layer<Registry> + Send + Sync, Log)> {
-    let counter = Arc::new(OnceLock::new());
-    let out = CountedLines { out, counter: Arc::clone(&counter), known: 0 };
-    let queue =
-        NonBlockingBuilder::default().thread_name("log").buffered_lines_limit(WAITING_LINES);
-    // It panics without a thread.
-    let (queue, guard) = catch_unwind(AssertUnwindSafe(|| queue.finish(out))).ok()?;
-    let _ = counter.set(queue.error_counter());
+    let queue = Arc::<LineQueue>::default();
+    let (ours, (done, written)) = (Arc::clone(&queue), channel());
+    let write = move || {
+        ours.write_to(out);
+        let _ = done.send(());
+    };
+    thread::Builder::new().name("log".to_owned()).spawn(write).ok()?;
+    let log = Log(Some((Arc::clone(&queue), written)));
     let write = move |record: &LogRecord| {
         let mut text = format!("MESSAGE={}", unmistakable(&record.message()));
         for (name, value) in record.fields.lines().filter_map(|field| field.split_once('=')) {
             let name = name.strip_prefix("ONEDROP_").unwrap_or(name);
             text += &format!(" {name}={}", text::quoted(value));
         }
-        // What finds no room is counted there.
-        let _ = queue.clone().write_all(line(record.priority, &text).as_bytes());
+        queue.add(&line(record.priority, &text));
     };
-    Some((LogLayer(write), Log(Some(guard))))
+    Some((LogLayer(write), log))
 }
 
 /// journald, wherever the socket at `path` leads at the moment: after a restart that may be another
@@ -180,39 +171,79 @@ impl<F: Fn(&LogRecord) + 'static> Layer<Registry> for LogLayer<F> {
     }
 }
 
-/// Says between the lines how many did not find room.
-struct CountedLines<W> {
-    out: W,
-    counter: Arc<OnceLock<ErrorCounter>>,
-    known: usize,
+/// Lines on their way to the thread that writes them. By hand: the queue of tracing-appender
+/// yields the processor four times for each line, and wakes its thread for each.
+#[derive(Default)]
+struct LineQueue {
+    state: Mutex<WaitingLines>,
+    changed: Condvar,
 }
 
-impl<W: Write> CountedLines<W> {
-    fn tell_losses(&mut self) -> std::io::Result<()> {
-        let lost = self.counter.get().map_or(0, ErrorCounter::dropped_lines);
-        if lost == self.known {
-            return Ok(());
+#[derive(Default)]
+struct WaitingLines {
+    text: String,
+    /// Lines in `text`, and those that are being written.
+    count: usize,
+    /// Lines that found no room since the last that did.
+    lost: usize,
+    /// The thread sleeps, and is to be woken.
+    sleeps: bool,
+    has_ended: bool,
+}
+
+impl LineQueue {
+    /// Adds a line, if there is room.
+    fn add(&self, line: &str) {
+        let mut state = self.state();
+        if state.count < WAITING_LINES {
+            state.count += 1;
+            state.text += line;
+        } else {
+            state.lost += 1;
         }
-        let text = format!("MESSAGE={} lines of this log are lost", lost - self.known);
-        self.known = lost;
-        self.out.write_all(line(Priority::Warning, &text).as_bytes())
-    }
-}
-
-impl<W: Write> Write for CountedLines<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.out.write(bytes)
+        self.wake(state);
     }
 
-    fn write_all(&mut self, line: &[u8]) -> std::io::Result<()> {
-        // An error cannot be reported any more.
-        let _ = self.tell_losses();
-        self.out.write_all(line)
+    fn end(&self) {
+        let mut state = self.state();
+        state.has_ended = true;
+        self.wake(state);
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.tell_losses()?;
-        self.out.flush()
+    fn wake(&self, mut state: MutexGuard<'_, WaitingLines>) {
+        if std::mem::take(&mut state.sleeps) {
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Writes what comes, and after it how many lines found no room, until the end.
+    fn write_to(&self, mut out: impl Write) {
+        loop {
+            let mut state = self.state();
+            while state.text.is_empty() && state.lost == 0 {
+                if state.has_ended {
+                    return;
+                }
+                state.sleeps = true;
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let (mut text, count) = (std::mem::take(&mut state.text), state.count);
+            let lost = std::mem::take(&mut state.lost);
+            drop(state);
+            if lost > 0 {
+                let told = format!("MESSAGE={lost} lines of this log are lost");
+                text += &line(Priority::Warning, &told);
+            }
+            // An error cannot be reported any more.
+            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            self.state().count -= count;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, WaitingLines> {
+        // Nothing that can panic is done under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -249,7 +249,9 @@ impl<P: Peer> ClientConnection<P> {
     /// Waits for more, and reads it; 0 when the client has said all.
     fn fill(&mut self, until: Instant) -> io::Result<usize> {
         // A client that has said nothing yet costs no block.
-        self.peer.wait(until, false)?;
+        if self.input.is_unused() {
+            self.peer.wait(until, false)?;
+        }
         let peer = &mut self.peer;
         self.input.fill(BLOCK, |into| peer.read(into, until))
     }

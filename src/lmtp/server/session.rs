@@ -32,7 +32,9 @@ pub fn serve(socket: Arc<Socket>, caller: ClientIdentity, server: &Arc<ServerSta
     let service = server.service();
     let settings = settings(&service, caller);
     let known = HashMap::new();
-    let client = SocketClient { socket, caller, server, service, known, cannot_ask: None };
+    let is_believed = socket.peer_user().is_some_and(|user| server.believed.contains(&user));
+    let cannot_ask = None;
+    let client = SocketClient { socket, caller, is_believed, server, service, known, cannot_ask };
     if let Err(error) = ClientConnection::new(client, settings).run() {
         tracing::debug!(%error, "connection ended");
     }
@@ -56,6 +58,8 @@ fn settings(service: &Service, caller: ClientIdentity) -> ConnectionSettings {
 struct SocketClient<'a> {
     socket: Arc<Socket>,
     caller: ClientIdentity,
+    /// What it says of a user who has logged in counts.
+    is_believed: bool,
     server: &'a Arc<ServerState>,
     service: Arc<Service>,
     /// The accounts of the message's recipients, and the mailboxes that are meant.
@@ -246,8 +250,6 @@ impl SocketClient<'_> {
             .clone()
             .unwrap_or_else(|| format!("{}.{}", std::process::id(), self.server.delivery_number()));
         // Any client could name a user who logged in, and so write into every account's Sent.
-        let is_believed =
-            self.socket.peer_user().is_some_and(|user| self.server.believed.contains(&user));
         // Nor is what such a message says of itself, as Authentication-Results.
         let own_copies_alone = self.caller != ClientIdentity::Believed;
         Ok(MessageDelivery {
@@ -256,7 +258,7 @@ impl SocketClient<'_> {
                 recipients: transaction.recipients,
                 queue_id: forwarded.or_else(|| queue_id::of(&message)).unwrap_or_default(),
                 sasl_username: Some(transaction.sasl_username)
-                    .filter(|_| is_believed)
+                    .filter(|_| self.is_believed)
                     .unwrap_or_default(),
             },
             clauses: ReceivedClauses { from, by: service.host.clone(), protocol, id },

@@ -88,13 +88,23 @@ impl Connection {
         Ok(())
     }
 
-    /// [`Session::renew`](crate::session::Session::renew).
+    /// [`Session::renew`](crate::session::Session::renew). Whether a connection that has just
+    /// answered is still there shows in the call itself, which the pool makes once more if not: to
+    /// look takes four system calls.
     pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.target.may_begin(until)?;
         self.until = until;
+        match self.link.as_ref().is_some_and(|link| link.answered_at.elapsed() < JUST) {
+            true => Ok(()),
+            false => self.revive(),
+        }
+    }
+
+    /// Opens the session again if it is seen to have died.
+    pub fn revive(&mut self) -> Result<(), LedgerError> {
         match self.link.as_ref().is_some_and(Link::is_alive) {
             true => Ok(()),
-            false => self.reopen(until),
+            false => self.reopen(self.until),
         }
     }
 
@@ -339,7 +349,12 @@ impl Connection {
                 self.lose();
                 Err(LedgerError::Unavailable(STOPPED_WAITING.to_owned()))
             }
-            Ok(Ok(value)) => Ok(value),
+            Ok(Ok(value)) => {
+                if let Some(link) = &mut self.link {
+                    link.answered_at = Instant::now();
+                }
+                Ok(value)
+            }
             Ok(Err(error)) => Err(self.explain(&error)),
             Err(_) => {
                 let waited = began.elapsed();
@@ -466,6 +481,9 @@ async fn in_one_go<'a>(
     .await;
     answers.into_iter().flatten().collect()
 }
+
+/// A connection that answered within this time is not looked at before it is used.
+const JUST: Duration = Duration::from_secs(1);
 
 /// With less time than this nothing is asked: half of it is what a request to cancel needs on a
 /// busy host, and PgBouncer 1.18 ends with a fatal error if its sender goes before it is heard.

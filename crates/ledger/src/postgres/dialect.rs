@@ -140,8 +140,7 @@ impl SqlSession for Connection {
     }
 
     fn revive(&mut self) -> Result<(), LedgerError> {
-        // `renew` has looked.
-        Ok(())
+        Connection::revive(self)
     }
 
     fn is_duplicate(error: &LedgerError) -> bool {

@@ -34,6 +34,8 @@ pub(super) struct Link {
     stopped_waiting: Arc<AtomicBool>,
     /// Which of the target's hosts this is.
     host: usize,
+    /// When the server answered last.
+    pub answered_at: Instant,
     pub runtime: PrivateRuntime,
 }
 
@@ -62,6 +64,7 @@ impl Link {
                         connection,
                         stopped_waiting,
                         host: at,
+                        answered_at: Instant::now(),
                         runtime,
                     });
                 }

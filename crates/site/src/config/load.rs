@@ -28,6 +28,8 @@ pub const DEFAULT_FILE: &str = "/etc/onedrop/onedrop.toml";
 
 /// Largest configuration file, in bytes: every delivery reads it.
 const LARGEST: u64 = 1 << 20;
+/// Read at once.
+const BLOCK: usize = 8 * 1024;
 
 /// A configuration that has passed every check, with its passwords.
 #[derive(Debug, Clone)]
@@ -228,7 +230,8 @@ fn read_all(
 fn read(path: &Path) -> Result<String, (usize, String)> {
     let whole = |why| (0, why);
     let file = open_regular(path).map_err(whole)?;
-    let mut bytes = Vec::new();
+    // Into an empty vector the first reads would be small.
+    let mut bytes = Vec::with_capacity(BLOCK);
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| whole(shown_io(&error)))?;
     if bytes.len() as u64 > LARGEST {
         let why = "larger than 1 MiB, and every delivery reads it (many accounts: directory.query)";
