@@ -16,7 +16,7 @@ use onedrop_core::ledger::{LockHolder, Locks, RandomValue};
 use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::lock::{
-    self, CommandPlan, Company, Line, LockTerms, LockWish, NoRecord, Wrapping,
+    self, CommandPlace, CommandPlan, Company, Line, LockTerms, LockWish, NoRecord, Wrapping,
 };
 use onedrop_site::command_line::{Codes, OnBusy, WithLockArgs};
 use onedrop_site::config::Opens;
@@ -111,6 +111,7 @@ fn run_under_lock(
             false => Company::OwnGroup,
         },
         umask,
+        place: CommandPlace::default(),
         name: args.name.clone(),
         slots: args.slots,
         owner,

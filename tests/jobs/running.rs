@@ -1,6 +1,7 @@
 //! One run: what the command gets, how each ending is told and put on record.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -180,6 +181,86 @@ fn a_signal_ends_the_command_and_all_that_it_started() {
     held.signal(Signal::SIGTERM);
     assert_eq!(held.code(), Some(0));
     assert_eq!(site.outcomes("deaf").last(), Some(&Some(JobOutcome::Ok)));
+}
+
+/// As cron and systemd have it for each of theirs.
+#[test]
+fn the_command_runs_where_and_as_its_keys_say() {
+    let script = "env >env; pwd >place; id -u >user; id -G >groups; umask >mask; nice >nice; \
+                  echo $PPID >parent; touch began; sleep 600";
+    let keys = "user = \"nobody\"\numask = \"0137\"\nnice = 7\ngrace = \"1s\"\nttl = \"30s\"\n\
+                env = [\"LANG=xx\", \"EMPTY=\", \"HOME=/tmp/=\", \"ONEDROP_JOB_NAME=other\"]\n";
+    let site = JobSite::new("");
+    let folder = site.path("in");
+    fs::create_dir(&folder).expect("a folder");
+    let anyone = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(&folder, anyone.clone()).expect("a mode");
+    fs::set_permissions(&*site.place.site.root, anyone).expect("a mode");
+    let cwd = format!("{keys}cwd = \"{}\"", folder.display());
+    let missing = "every = \"1h\"\ncwd = \"/no/such/folder\"\ncommand = [\"true\"]";
+    let unknown = "every = \"1h\"\nuser = \"no-such-user\"\ncommand = [\"true\"]";
+    site.set_jobs(&format!(
+        "{}[jobs.missing]\n{missing}\n[jobs.unknown]\n{unknown}\n",
+        job("other", script, &cwd)
+    ));
+    let mut run = site.started(&["run", "other"]);
+    assert!(exists(&folder.join("began")));
+    let text = |name: &str| fs::read_to_string(folder.join(name)).expect("a file");
+    let said = ["place", "mask", "nice"].map(|name| text(name).trim().to_owned());
+    let place = folder.canonicalize().expect("a folder").display().to_string();
+    assert_eq!(said, [&*place, "0137", "7"]);
+    let nobody = nix::unistd::User::from_name("nobody").expect("users").expect("nobody");
+    let ids = ["user", "groups"].map(|name| text(name).trim().to_owned());
+    assert_eq!(ids, [nobody.uid.to_string(), nobody.gid.to_string()]);
+    let env = text("env");
+    for line in ["LANG=xx", "EMPTY=", "HOME=/tmp/=", "USER=nobody", "ONEDROP_LOCK_TTL_SECS=30"] {
+        assert!(env.lines().any(|one| one == line), "{line}: {env}");
+    }
+    assert!(env.contains("ONEDROP_JOB_NAME=other\n"), "{env}");
+    // The change of the user has not taken from the kernel that the command ends with its guardian.
+    let guardian = run.guardian();
+    let command = crate::place::children(guardian).remove(0);
+    nix::sys::signal::kill(guardian, Signal::SIGKILL).expect("a process of ours");
+    assert_eq!(run.code(), Some(137));
+    assert!(nix::sys::signal::kill(command, None).is_err(), "it is gone");
+    for (name, code, says) in [
+        ("missing", 126, "/no/such/folder: no such folder"),
+        ("unknown", 125, "user no-such-user: there is none on this host"),
+    ] {
+        let end = site.run(&[name]);
+        assert_eq!(end.code, Some(code), "{end:?}");
+        assert!(end.err.contains(says), "{end:?}");
+    }
+}
+
+#[test]
+fn the_last_try_and_a_final_status_are_followed_by_none() {
+    let keys = "retry = \"1s\"\ntries = 2\nfinal_status = \"64-66, 9\"\nkeep = 2";
+    let jobs = [job("j", "exit $(cat status)", keys), job("k", "exit 65", keys)];
+    let site = JobSite::new(&jobs.concat());
+    fs::write(site.path("status"), "3").expect("a file");
+    assert_eq!(site.run(&["j"]).code, Some(3));
+    let row = site.row("j");
+    assert_eq!((row.next_try, row.retry_at.is_some()), (2, true), "{row:?}");
+    site.wait_is_over("j");
+    let end = site.run(&["j"]);
+    assert!(end.code == Some(3) && !end.err.contains("tried again"), "{end:?}");
+    assert_eq!(site.run(&["k"]).code, Some(65));
+    for (name, errors) in [("j", 2), ("k", 1)] {
+        let row = site.row(name);
+        assert_eq!((row.next_try, row.retry_at, row.errors), (1, None, errors), "{row:?}");
+        assert!(row.next_due > row.last_start, "{row:?}");
+    }
+    // Of its runs the newest two are kept.
+    for _ in 0..3 {
+        assert_eq!(site.run(&["j", "--force"]).code, Some(3));
+    }
+    let before = site.runs("j");
+    site.change("j", |row| row.next_due = row.first_seen.into());
+    assert_eq!(site.tick().code, Some(1));
+    let after = site.runs("j");
+    assert_eq!((after.len(), &after[0]), (2, &before[4]));
+    assert_eq!(site.runs("k").len(), 1);
 }
 
 /// An installation that is not in PATH works with the jobs that we ship.

@@ -274,6 +274,21 @@ pub fn the_last_try_of_a_due_time_is_known(rig: &dyn Rig) {
     assert_eq!(host.0.last_try("unknown", first.due, soon()).expect("a number"), 0);
 }
 
+pub fn of_a_job_the_latest_runs_are_kept(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let (row, open) = host.begun("verify");
+    let (_, other) = host.begun("another");
+    let skips: Vec<JobRun> =
+        (10..15).map(|n| skip("verify", at(n), JobOutcome::SkippedLate)).collect();
+    assert!(host.changes(&JobChange { added: &skips, ..touch(&row) }));
+    let prune = |kept, most| host.0.prune_runs_of("verify", kept, most, soon()).expect("a number");
+    assert_eq!(prune(5, 100), 0);
+    assert_eq!((prune(2, 1), prune(2, 100), prune(2, 100)), (1, 2, 0));
+    let left = [skips[4].clone(), skips[3].clone(), open];
+    assert_eq!(host.runs("verify"), left, "an open run stays");
+    assert_eq!(host.runs("another"), [other]);
+}
+
 pub fn a_run_ends_once(rig: &dyn Rig) {
     let (a, b) = (Host::of(rig), Host::of(rig));
     let (row, begun) = a.begun("verify");

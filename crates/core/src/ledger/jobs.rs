@@ -263,6 +263,16 @@ pub trait Jobs: Send + Sync {
         most: u32,
         until: Instant,
     ) -> Result<u64, LedgerError>;
+
+    /// Takes a job's runs and skips off the record, of those that have ended all but the `kept`
+    /// latest, at most `most`; returns how many there were.
+    fn prune_runs_of(
+        &self,
+        job: &str,
+        kept: u32,
+        most: u32,
+        until: Instant,
+    ) -> Result<u64, LedgerError>;
 }
 
 /// Milliseconds since 1970, as a ledger keeps a time.

@@ -74,6 +74,10 @@ const TO_PRUNE: &str = "
 SELECT id FROM onedrop_job_run WHERE ended_at < {before(?1)}
 ORDER BY ended_at LIMIT ?2 {locked_or_left(onedrop_job_run)}";
 
+const SURPLUS: &str = "
+SELECT id FROM onedrop_job_run WHERE job = ?1 AND ended_at IS NOT NULL
+ORDER BY id DESC LIMIT ?2 OFFSET ?3";
+
 /// An age before which nothing is: what every engine can take off its clock.
 const LONGEST_AGE: Duration = Duration::from_secs(1000 * 365 * 86_400);
 
@@ -151,16 +155,29 @@ impl<S: SqlSession + 'static> Jobs for PooledLedger<S> {
         until: Instant,
     ) -> Result<u64, LedgerError> {
         let secs = older_than.min(LONGEST_AGE).as_secs_f64();
-        undeterred(self, until, |session| {
-            let answers = checked(session, S::begin, [sql!(TO_PRUNE, secs, most)])?;
-            let old = rows_at(&answers, 0).iter().map(|row| row.cell::<i64>(0));
-            let mut values = Vec::new();
-            let places = Sql::list(&mut values, old.collect::<Result<Vec<_>, _>>()?);
-            let text = format!("DELETE FROM onedrop_job_run WHERE id IN ({places})");
-            let answers = SqlSession::commit(session, &[Sql { text: text.into(), values }])?;
-            Ok(answers.first().map_or(0, |answer| answer.count))
-        })
+        undeterred(self, until, |session| take_out(session, sql!(TO_PRUNE, secs, most)))
     }
+
+    fn prune_runs_of(
+        &self,
+        job: &str,
+        kept: u32,
+        most: u32,
+        until: Instant,
+    ) -> Result<u64, LedgerError> {
+        undeterred(self, until, |session| take_out(session, sql!(SURPLUS, job, most, kept)))
+    }
+}
+
+/// Takes out the runs that `query` finds.
+fn take_out<S: SqlSession>(session: &mut S, query: Sql<'_>) -> Result<u64, LedgerError> {
+    let answers = checked(session, S::begin, [query])?;
+    let old = rows_at(&answers, 0).iter().map(|row| row.cell::<i64>(0));
+    let mut values = Vec::new();
+    let places = Sql::list(&mut values, old.collect::<Result<Vec<_>, _>>()?);
+    let text = format!("DELETE FROM onedrop_job_run WHERE id IN ({places})");
+    let answers = SqlSession::commit(session, &[Sql { text: text.into(), values }])?;
+    Ok(answers.first().map_or(0, |answer| answer.count))
 }
 
 /// How often a transaction is made again that the server has ended for the sake of another.

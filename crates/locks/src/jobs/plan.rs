@@ -484,10 +484,14 @@ fn ended(
         row.errors = row.errors.saturating_add(1);
         row.last_error.clone_from(&run.reason);
     }
+    let is_last_try = job.tries > 0 && run.try_no >= job.tries;
+    let has_final_status =
+        |status: i32| job.final_status.iter().any(|range| range.contains(&status));
+    let is_final = is_last_try || how.exit.is_some_and(has_final_status);
     let keeps_order = job.backfill == Backfill::All && !job.schedule.goes_by_starts();
     match is_pending {
         false => {}
-        true if has_succeeded || job.retry.is_zero() && !keeps_order => {
+        true if has_succeeded || is_final || job.retry.is_zero() && !keeps_order => {
             set_done(job, &mut row, run.due);
         }
         true => {

@@ -6,19 +6,21 @@
 //! next settles it as crashed. What a command of an administrator changes in the row meanwhile
 //! stays. The end is on this host's disk before it goes to the ledger, and until the ledger has it.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::stat::Mode;
+use nix::unistd::{User, geteuid, getgrouplist};
 
 use super::ends::{self, KeptEnds, Told};
 use super::plan::{self, JobStep, LockSight, RunEnd};
 use super::{lock_name, refused, rfc_3339};
 use crate::jobs::JobSettings;
 use crate::lock::{
-    self, Begun, CommandEnd, CommandPlan, Company, EndRecord, LockTerms, LockWish, RunRecord,
-    Variables, Wrapping,
+    self, Begun, CommandEnd, CommandPlace, CommandPlan, CommandUser, Company, EndRecord, LockTerms,
+    LockWish, RunRecord, Variables, Wrapping,
 };
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::exit::{self, LockEnding};
@@ -27,10 +29,6 @@ use onedrop_core::ledger::{
     LockHolder, Locks, RandomValue, kept_time,
 };
 
-/// How long a job's lock outlives a host that is gone.
-const TTL: Duration = Duration::from_secs(60);
-/// What a command gets to end after SIGTERM, before SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
 /// How often a row is read again because another has changed it meanwhile.
 const READS: usize = 20;
 
@@ -66,7 +64,11 @@ pub enum RunWhy {
 /// # Errors
 /// What keeps it from being tried.
 pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding, String> {
-    let terms = LockTerms::new(TTL, GRACE)?;
+    let job = &request.job;
+    let terms = LockTerms::new(job.ttl, job.grace)?;
+    let (user, mut variables) = user_of(job)?;
+    variables.extend(job.env.iter().map(|(name, value)| (name.into(), value.into())));
+    variables.extend(request.variables.iter().cloned());
     let name = lock_name(&request.job.name)?;
     let mut words = request.job.command.iter().map(OsString::from);
     let program = words.next().unwrap_or_default();
@@ -81,9 +83,10 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
     let plan = CommandPlan {
         program: own_path_of(program),
         args: words.chain(request.args.iter().cloned()).collect(),
-        variables: request.variables.clone(),
+        variables,
         company: Company::Alone,
-        umask: request.umask,
+        umask: job.umask.map_or(request.umask, Mode::from_bits_truncate),
+        place: CommandPlace { cwd: job.cwd.clone(), user, nice: job.nice },
         name: name.clone(),
         slots: 1,
         owner,
@@ -95,6 +98,31 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
     let locks: Arc<dyn Locks> = Arc::clone(&ledger) as Arc<dyn Locks>;
     let record = JobRecord { request, ledger, pending: None, begun: None };
     Ok(lock::run(&wrapping, locks, Box::new(record)))
+}
+
+/// The user that the job runs as, where that is another one than this process has, and what that
+/// one's environment says.
+fn user_of(job: &JobSettings) -> Result<(Option<CommandUser>, Variables), String> {
+    let Some(name) = &job.user else { return Ok((None, Variables::new())) };
+    let failed = |why: &dyn Display| format!("{}: user {name}: {why}", job.name);
+    let user = User::from_name(name).map_err(|error| failed(&error))?;
+    let user = user.ok_or_else(|| failed(&"there is none on this host"))?;
+    if user.uid == geteuid() {
+        return Ok((None, Variables::new()));
+    }
+    if !geteuid().is_root() {
+        return Err(failed(&"only root can run a job as another user"));
+    }
+    let c_name = CString::new(name.as_str()).map_err(|error| failed(&error))?;
+    let groups = getgrouplist(&c_name, user.gid).map_err(|error| failed(&error))?;
+    let variables = [
+        ("HOME", user.dir.into_os_string()),
+        ("SHELL", user.shell.into_os_string()),
+        ("USER", name.into()),
+        ("LOGNAME", name.into()),
+    ];
+    let variables = variables.map(|(name, value)| (name.into(), value)).to_vec();
+    Ok((Some(CommandUser { uid: user.uid, gid: user.gid, groups }), variables))
 }
 
 /// A job's `onedrop` is this program, wherever it lies.

@@ -1,6 +1,7 @@
 //! What the configuration says of jobs. Values only; defaults, checks and rules between them are
 //! the configuration's.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -50,6 +51,10 @@ pub struct JobSettings {
     pub retry: Duration,
     /// The longest such wait.
     pub retry_most: Duration,
+    /// How often it is tried for a due time; 0: until it succeeds.
+    pub tries: u32,
+    /// Exit statuses after which it is not tried again.
+    pub final_status: Vec<RangeInclusive<i32>>,
     /// What is made up for of the times that were missed.
     pub backfill: Backfill,
     /// It does not start longer after its time than this; `None`: however late.
@@ -60,6 +65,22 @@ pub struct JobSettings {
     pub splay: Duration,
     /// Jobs that must have succeeded first.
     pub depends_on: Vec<String>,
+    /// How long its lock outlives a host that is gone.
+    pub ttl: Duration,
+    /// What the command gets to end after SIGTERM, before SIGKILL.
+    pub grace: Duration,
+    /// For the command's environment.
+    pub env: Vec<(String, String)>,
+    /// The command's working folder; `None`: that of what ticks.
+    pub cwd: Option<PathBuf>,
+    /// The user that the command runs as; `None`: the one that ticks.
+    pub user: Option<String>,
+    /// `None`: that of what ticks.
+    pub umask: Option<u32>,
+    /// By how much the command is nicer than what ticks.
+    pub nice: u8,
+    /// How many runs and skips stay on record; 0: those of `keep_runs_days`.
+    pub keep: u32,
     pub enabled: bool,
 }
 

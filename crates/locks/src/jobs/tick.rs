@@ -363,12 +363,22 @@ impl Tick<'_> {
             DAY.saturating_mul(u32::try_from(self.settings.keep_runs_days).unwrap_or(u32::MAX));
         self.ends.forget_old(kept);
         let until = Instant::now() + CALLS;
-        for _ in 0..PRUNINGS {
-            match self.ledger.prune_job_runs(kept, PRUNED, until) {
-                Ok(count) if count >= u64::from(PRUNED) => {}
-                Ok(_) => return,
-                Err(error) => return tracing::warn!(%error, "old runs stay on record"),
+        let prune = |step: &dyn Fn() -> Result<u64, LedgerError>| {
+            for _ in 0..PRUNINGS {
+                if step()? < u64::from(PRUNED) {
+                    break;
+                }
             }
+            Ok(())
+        };
+        let mut pruned = prune(&|| self.ledger.prune_job_runs(kept, PRUNED, until));
+        for job in self.settings.jobs.iter().filter(|job| job.keep > 0) {
+            let surplus = || self.ledger.prune_runs_of(&job.name, job.keep, PRUNED, until);
+            pruned = pruned.and_then(|()| prune(&surplus));
+        }
+        if let Err(error) = pruned {
+            let error: LedgerError = error;
+            tracing::warn!(%error, "old runs stay on record");
         }
     }
 

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -21,7 +22,10 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, kill, killpg, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setpgid, setsid};
+use nix::unistd::{
+    Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setgid, setgroups,
+    setpgid, setsid, setuid,
+};
 
 use super::boot_timer::BootTimer;
 use super::descendants::signal_all;
@@ -44,10 +48,29 @@ pub struct CommandPlan {
     pub variables: Variables,
     pub company: Company,
     pub umask: Mode,
+    pub place: CommandPlace,
     pub name: LockName,
     pub slots: u32,
     pub owner: RandomValue,
     pub terms: LockTerms,
+}
+
+/// Where and as whom the command runs, if not as the wrapper does.
+#[derive(Debug, Clone, Default)]
+pub struct CommandPlace {
+    pub cwd: Option<PathBuf>,
+    pub user: Option<CommandUser>,
+    /// By how much it is nicer (nice(2)).
+    pub nice: u8,
+}
+
+/// What the kernel knows of a user.
+#[derive(Debug, Clone)]
+pub struct CommandUser {
+    pub uid: Uid,
+    pub gid: Gid,
+    /// All groups.
+    pub groups: Vec<Gid>,
 }
 
 /// With whom the command runs.
@@ -97,6 +120,9 @@ pub(super) fn guard(
     }
     let mut command = Command::new(&plan.program);
     command.envs(variables);
+    if let Some(cwd) = &plan.place.cwd {
+        command.current_dir(cwd);
+    }
     if plan.company == Company::Alone {
         command.stdin(Stdio::null());
     }
@@ -141,7 +167,16 @@ fn start(
     };
     let is_alone = plan.company == Company::Alone;
     let (guardian, file_mask, signal_mask) = (getpid(), plan.umask, caller.mask);
+    let CommandPlace { user, nice, .. } = plan.place.clone();
     let prepare = move || {
+        // SAFETY: it takes a number. A higher one is never refused.
+        unsafe { nix::libc::nice(nice.into()) };
+        // Before the next line: a change of the user takes the signal back (PR_SET_PDEATHSIG).
+        if let Some(CommandUser { uid, gid, groups }) = &user {
+            setgroups(groups)?;
+            setgid(*gid)?;
+            setuid(*uid)?;
+        }
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         // The guardian may have been killed before the line above.
         if getppid() != guardian {
@@ -155,10 +190,11 @@ fn start(
         unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;
         Ok(signal_mask.thread_set_mask()?)
     };
-    // SAFETY: `prepare` runs in the child between fork and exec. It calls prctl(2), getppid(2),
-    // umask(2), setsid(2), sigaction(2) and pthread_sigmask(3) and allocates nothing (an Errno
-    // becomes an io::Error without allocation), so it needs no lock that another thread could have
-    // held at the fork; and the guardian has this one thread.
+    // SAFETY: `prepare` runs in the child between fork and exec. It calls nice(2), setgroups(2),
+    // setgid(2), setuid(2), prctl(2), getppid(2), umask(2), setsid(2), sigaction(2) and
+    // pthread_sigmask(3) and allocates nothing (an Errno becomes an io::Error without allocation),
+    // so it needs no lock that another thread could have held at the fork; and the guardian has
+    // this one thread.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
 }

@@ -391,6 +391,9 @@ impl<'a> Wrapper<'a> {
     fn not_started(&self, number: i32) -> LockEnding {
         let program = self.wrapping.plan.program.to_string_lossy();
         let errno = Errno::from_raw(number);
+        if let Some(cwd) = self.wrapping.plan.place.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+            return LockEnding::NotExecutable(format!("{}: no such folder", cwd.display()));
+        }
         match errno {
             Errno::ENOENT => LockEnding::NotFound(format!("{program}: {}", errno.desc())),
             Errno::EAGAIN | Errno::ENOMEM | Errno::ENFILE | Errno::EMFILE => {

@@ -5,15 +5,17 @@
 //! reported where the last of the keys in question was set.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ::config::ValueKind;
 
-use super::jobs::{find, full};
+use super::jobs::{find, full, octal, status_ranges};
 use super::layer::Reading;
 use super::suggest::closest;
 use super::{Backfill, JobSettings};
 use onedrop_core::duration;
+use onedrop_locks::lock::LockTerms;
 use onedrop_locks::schedule::Schedule;
 
 /// The jobs, each after those that it depends on, else by name. What is wrong between keys and
@@ -69,6 +71,13 @@ impl Values<'_> {
         duration::parse(&self.text(key)?).ok()
     }
 
+    fn count(&self, key: &str) -> Option<u32> {
+        match self.get(key) {
+            ValueKind::U64(count) => u32::try_from(count).ok(),
+            _ => None,
+        }
+    }
+
     fn is_set(&self, key: &str) -> bool {
         !matches!(self.get(key), ValueKind::Nil) && self.set.contains_key(key)
     }
@@ -87,6 +96,9 @@ fn job(
     if command.is_empty() {
         let text = format!("{whole}: needs a command, such as command = [\"onedrop\", \"verify\"]");
         reading.broken(&[&whole, &values.full("command")], text);
+    } else if command[0].is_empty() {
+        let key = values.full("command");
+        reading.broken(&[&key], format!("{key}: begins with an empty word in place of a program"));
     } else if command[0].contains('/') && !command[0].starts_with('/') {
         let key = values.full("command");
         let text = format!("{key}: the program's path is relative to the working folder");
@@ -99,6 +111,16 @@ fn job(
         let text = format!("{} ({one}) must not be more than {} ({most})", keys[0], keys[1]);
         reading.broken(&[&keys[0], &keys[1]], text);
     }
+    let (ttl, grace) = (values.time("ttl")?, values.time("grace")?);
+    if LockTerms::new(ttl, grace).is_err() {
+        let keys = [values.full("ttl"), values.full("grace")];
+        let (ttl, grace) = (duration::shown(ttl), duration::shown(grace));
+        let text = format!(
+            "{} ({ttl}) is too short: a third of it must be 2s longer than {} ({grace})",
+            keys[0], keys[1]
+        );
+        reading.broken(&[&keys[0], &keys[1]], text);
+    }
     Some(JobSettings {
         name: name.to_owned(),
         schedule: schedule?,
@@ -106,18 +128,31 @@ fn job(
         timeout: values.time("timeout"),
         retry,
         retry_most,
+        tries: values.count("tries")?,
+        final_status: match values.text("final_status") {
+            Some(text) => status_ranges(&text)?,
+            None => Vec::new(),
+        },
         backfill: match values.text("backfill")?.as_str() {
             "none" => Backfill::None,
             "all" => Backfill::All,
             _ => Backfill::Latest,
         },
         late: values.time("late"),
-        backfill_most: match values.get("backfill_most") {
-            ValueKind::U64(most) => u32::try_from(most).ok()?,
-            _ => return None,
-        },
+        backfill_most: values.count("backfill_most")?,
         splay: values.time("splay")?,
         depends_on: values.list("depends_on"),
+        ttl,
+        grace,
+        env: {
+            let pair = |text: &String| text.split_once('=').map(|(a, b)| (a.into(), b.into()));
+            values.list("env").iter().filter_map(pair).collect()
+        },
+        cwd: values.text("cwd").map(PathBuf::from),
+        user: values.text("user"),
+        umask: values.text("umask").and_then(|text| octal(&text)),
+        nice: u8::try_from(values.count("nice")?).ok()?,
+        keep: values.count("keep")?,
         enabled: values.get("enabled") == ValueKind::Boolean(true),
     })
 }

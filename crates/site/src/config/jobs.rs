@@ -3,6 +3,7 @@
 //! and between jobs are in `config/job_rules.rs`.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ::config::ValueKind;
@@ -28,12 +29,22 @@ const KEYS: &[Key] = &[
     key("jobs.NAME.timeout", "", OptionalText(positive_time)),
     key("jobs.NAME.retry", "5m", Text(time)),
     key("jobs.NAME.retry_most", "1h", Text(positive_time)),
+    key("jobs.NAME.tries", "0", Count(0..=1000)),
+    key("jobs.NAME.final_status", "", OptionalText(statuses)),
     key("jobs.NAME.backfill", "latest", Choice(&["none", "latest", "all"])),
     key("jobs.NAME.late", "", OptionalText(positive_time)),
     key("jobs.NAME.backfill_most", "100", Count(1..=10_000)),
     key("jobs.NAME.splay", "0", Text(time)),
     key("jobs.NAME.depends_on", "", List(dependency)),
     key("jobs.NAME.timezone", "", OptionalText(time_zone)),
+    key("jobs.NAME.env", "", List(variable)),
+    key("jobs.NAME.cwd", "", OptionalText(folder)),
+    key("jobs.NAME.user", "", OptionalText(no_control_characters)),
+    key("jobs.NAME.umask", "", OptionalText(umask)),
+    key("jobs.NAME.nice", "0", Count(0..=19)),
+    key("jobs.NAME.ttl", "1m", Text(positive_time)),
+    key("jobs.NAME.grace", "5s", Text(time)),
+    key("jobs.NAME.keep", "0", Count(0..=1_000_000)),
     key("jobs.NAME.enabled", "true", Flag),
 ];
 
@@ -109,6 +120,41 @@ fn time(text: &str) -> Result<(), String> {
 fn positive_time(text: &str) -> Result<(), String> {
     ensure(!duration::parse(text)?.is_zero(), "must be more than 0")?;
     time(text)
+}
+
+/// `64-78, 1`
+pub(super) fn status_ranges(text: &str) -> Option<Vec<RangeInclusive<i32>>> {
+    let number = |text: &str| text.trim().parse().ok().filter(|status| (1..=255).contains(status));
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(number(first)?..=number(last)?).filter(|range| !range.is_empty())
+    };
+    text.split(',').map(range).collect()
+}
+
+fn statuses(text: &str) -> Result<(), String> {
+    let why = "expected exit statuses from 1 to 255, as in \"64-78, 1\"";
+    status_ranges(text).map(drop).ok_or_else(|| why.to_owned())
+}
+
+fn variable(text: &str) -> Result<String, String> {
+    let is_named = text.split_once('=').is_some_and(|(name, _)| !name.is_empty());
+    ensure(is_named, "expected variables, as in \"LANG=C.UTF-8\"")?;
+    word(text)
+}
+
+fn folder(text: &str) -> Result<(), String> {
+    ensure(text.starts_with('/'), "expected an absolute path")?;
+    no_control_characters(text)
+}
+
+fn umask(text: &str) -> Result<(), String> {
+    octal(text).map(drop).ok_or_else(|| "expected octal digits, as in \"0027\"".to_owned())
+}
+
+pub(super) fn octal(text: &str) -> Option<u32> {
+    let is_octal = text.bytes().all(|byte| byte.is_ascii_digit());
+    u32::from_str_radix(text, 8).ok().filter(|mask| is_octal && *mask <= 0o777)
 }
 
 fn word(text: &str) -> Result<String, String> {

@@ -69,12 +69,23 @@ impl Rows {
             (0..self.job_runs.len()).filter(|at| is_old(&self.job_runs[*at])).collect();
         old.sort_by_key(|at| self.job_runs[*at].run.ended_at);
         old.truncate(most as usize);
+        self.take_runs_out(&old)
+    }
+
+    fn prune_runs_of(&mut self, job: &str, kept: u32, most: u32) -> u64 {
+        let has_ended = |row: &RunRow| row.run.job == job && row.run.ended_at.is_some();
+        let ended = (0..self.job_runs.len()).rev().filter(|at| has_ended(&self.job_runs[*at]));
+        let surplus: Vec<usize> = ended.skip(kept as usize).take(most as usize).collect();
+        self.take_runs_out(&surplus)
+    }
+
+    fn take_runs_out(&mut self, places: &[usize]) -> u64 {
         let mut at = 0;
         self.job_runs.retain(|_| {
             at += 1;
-            !old.contains(&(at - 1))
+            !places.contains(&(at - 1))
         });
-        old.len() as u64
+        places.len() as u64
     }
 }
 
@@ -129,5 +140,15 @@ impl Jobs for MemoryLedger {
         _: Instant,
     ) -> Result<u64, LedgerError> {
         self.call("prune_job_runs", || Ok(self.rows().prune_job_runs(older_than, most)))
+    }
+
+    fn prune_runs_of(
+        &self,
+        job: &str,
+        kept: u32,
+        most: u32,
+        _: Instant,
+    ) -> Result<u64, LedgerError> {
+        self.call("prune_runs_of", || Ok(self.rows().prune_runs_of(job, kept, most)))
     }
 }
