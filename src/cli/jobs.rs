@@ -27,6 +27,7 @@ mod import;
 mod list;
 mod run;
 mod show;
+mod stop;
 mod tick;
 
 pub(super) use check::refuse;
@@ -60,8 +61,11 @@ pub(super) fn run(
         JobsCommand::Show { name, json } => {
             asking(&|jobs, ledger, until| show::run(&name, jobs, ledger, json, until, screen))
         }
-        JobsCommand::Pause { name, note } => {
-            asking(&|jobs, ledger, until| change::pause(&name, &note, jobs, ledger, until))
+        JobsCommand::Pause { name, note, until: end } => asking(&|jobs, ledger, until| {
+            change::pause(&name, &note, end.as_deref(), jobs, ledger, until)
+        }),
+        JobsCommand::Stop { name, note } => {
+            asking(&|jobs, ledger, until| stop::run(&name, &note, jobs, ledger, until))
         }
         JobsCommand::Resume { name } => {
             asking(&|jobs, ledger, until| change::resume(&name, jobs, ledger, until))

@@ -286,3 +286,30 @@ fn the_shipped_verify_job_runs_on_a_host_without_mail() {
     assert_eq!(end.code, Some(0), "{end:?}");
     assert_eq!(site.outcomes("verify"), [Some(JobOutcome::Ok)]);
 }
+
+/// A mark in the ledger, which the run reads, wherever it is: it says how it ended, and is not tried
+/// again.
+#[test]
+fn a_run_that_is_stopped_says_so_and_is_not_tried_again() {
+    let keys = "ttl = \"6s\"\ngrace = \"0s\"\nretry = \"1s\"";
+    let script = "trap 'echo term; exit 3' TERM; touch began; while :; do sleep 0.05; done";
+    let site = JobSite::new(&job("j", script, keys));
+    let end = ended(&mut site.jobs(&["stop", "j"]));
+    assert_eq!((end.code, &*end.err), (Some(1), "j does not run\n"), "{end:?}");
+    let mut run = site.started(&["tick"]);
+    assert!(exists(&site.path("began")));
+    let end = ended(&mut site.jobs(&["stop", "j", "--note", "disk full"]));
+    assert_eq!((end.code, &*end.out), (Some(0), "j is stopped\n"), "{end:?}");
+    assert_eq!(run.code(), Some(0), "no failure of the tick");
+    let stopped = site.only_run("j");
+    assert_eq!(stopped.outcome, Some(JobOutcome::Stopped), "{stopped:#?}");
+    assert!(stopped.reason.starts_with("the command was stopped by "), "{stopped:#?}");
+    assert!(stopped.reason.ends_with(": disk full"), "{stopped:#?}");
+    let row = site.row("j");
+    assert_eq!((row.errors, row.next_try, row.retry_at, row.stop_epoch), (0, 1, None, 0));
+    assert!(row.next_due > row.last_start, "{row:?}");
+    assert!(!site.is_locked("j"));
+    // The mark is for that run alone.
+    site.set_jobs(&job("j", "true", keys));
+    assert_eq!(site.run(&["j", "--force"]).code, Some(0));
+}

@@ -83,7 +83,11 @@ pub fn a_job_comes_back_as_it_was_put_on_record(rig: &dyn Rig) {
         name: "verify".to_owned(),
         revision: 1,
         schedule: "every 15m".to_owned(),
-        paused: Some(JobPause { at: at(11), note: "until \"Monday\"\nä'; --".to_owned() }),
+        paused: Some(JobPause {
+            at: at(11),
+            note: "until \"Monday\"\nä'; --".to_owned(),
+            until: Some(at(24)),
+        }),
         last_paused_at: Some(at(12)),
         resumed_at: Some(at(13)),
         epoch: i64::MAX,
@@ -103,6 +107,8 @@ pub fn a_job_comes_back_as_it_was_put_on_record(rig: &dyn Rig) {
         runs: i64::MAX as u64,
         open_host: "mx2".to_owned(),
         unheld_at: Some(at(23)),
+        stop_epoch: i64::MAX,
+        stop_by: "root on mx3".to_owned(),
     };
     assert!(b.changes(&touch(&full)));
     assert_eq!(a.job("verify"), JobRow { revision: 2, ..full });

@@ -226,6 +226,7 @@ macro_rules! ledger_contract {
                     a_job_has_one_run_of_a_due_time_and_try,
                     the_last_try_of_a_due_time_is_known,
                     a_run_ends_once,
+                    of_a_job_the_latest_runs_are_kept,
                     a_skip_has_ended_as_it_is_added,
                     a_change_made_again_finds_its_own,
                     a_job_is_removed_with_its_runs,

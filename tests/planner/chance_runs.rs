@@ -168,7 +168,7 @@ impl Life {
                 self.truth.pauses.push((pause.at, now));
                 plan::resume(world.row("a"), now)
             }
-            None => plan::pause(&world.job("a"), Some(world.row("a")), "by chance", now),
+            None => plan::pause(&world.job("a"), Some(world.row("a")), "by chance", None, now),
         };
         world.write(row, Vec::new(), None);
     }

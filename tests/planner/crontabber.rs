@@ -319,7 +319,7 @@ fn ages_are_whole() {
     let text = "[a]\nschedule = \"0 10 * * *\"\nlate = \"24h\"";
     let mut world = World::new(text, "2026-05-01 12:00");
     world.at("2026-05-03 09:00");
-    let row = plan::pause(&world.job("a"), Some(world.row("a")), "", world.now);
+    let row = plan::pause(&world.job("a"), Some(world.row("a")), "", None, world.now);
     world.write(row, Vec::new(), None);
     let row = plan::resume(world.row("a"), world.now);
     world.write(row, Vec::new(), None);

@@ -182,7 +182,7 @@ fn thousands_of_missed_times_are_planned_at_once() {
     let mut world = World::new(text, "2025-05-01 11:30:30");
     world.at("2025-05-01 11:31").tick();
     world.at("2025-12-01 12:00").succeed("a");
-    let row = plan::pause(&world.job("a"), Some(world.row("a")), "", utc("2026-02-01 00:00"));
+    let row = plan::pause(&world.job("a"), Some(world.row("a")), "", None, utc("2026-02-01 00:00"));
     world.write(row, Vec::new(), None);
     let row = plan::resume(world.row("a"), utc("2026-03-01 00:00"));
     world.write(row, Vec::new(), None);

@@ -277,7 +277,8 @@ fn a_paused_job_starts_nothing_and_makes_up_by_backfill() {
     ] {
         let mut world =
             World::new(&format!("{DAILY}\nbackfill = \"{backfill}\""), "2026-05-01 12:00");
-        let row = plan::pause(&world.job("a"), Some(world.row("a")), "the store moves", world.now);
+        let row =
+            plan::pause(&world.job("a"), Some(world.row("a")), "the store moves", None, world.now);
         world.write(row, Vec::new(), None);
         world.at("2026-05-05 12:00");
         assert!(world.tick().is_empty());
@@ -367,7 +368,7 @@ fn a_dependency_has_succeeded_for_the_same_time() {
     // The newest time of k up to 15:00 is that of 03:00.
     assert_eq!(world.at("2026-05-02 15:00").tick(), ["j"]);
     world.succeed("j");
-    let row = plan::pause(&world.job("k"), Some(world.row("k")), "", world.now);
+    let row = plan::pause(&world.job("k"), Some(world.row("k")), "", None, world.now);
     world.write(row, Vec::new(), None);
     world.at("2026-05-03 03:00");
     let paused = JobStep::WaitsFor(vec!["k (paused)".to_owned()]);
@@ -475,7 +476,7 @@ fn a_forced_run_takes_what_is_due_or_is_an_extra_one() {
     world.at("2026-05-02 03:00").tick();
     world.fail("a");
     // It is due again at 03:05, and now; so is a paused one.
-    let row = plan::pause(&world.job("a"), Some(world.row("a")), "", world.now);
+    let row = plan::pause(&world.job("a"), Some(world.row("a")), "", None, world.now);
     world.write(row, Vec::new(), None);
     world.at("2026-05-02 03:01");
     let plan = force(&world, None).unwrap();
@@ -588,10 +589,27 @@ fn a_reset_job_forgets_failures_and_what_was_due() {
 fn an_end_keeps_what_changed_meanwhile() {
     let mut world = World::new(DAILY, "2026-05-01 12:00");
     world.at("2026-05-02 03:00").tick();
-    let row = plan::pause(&world.job("a"), Some(world.row("a")), "why", world.now);
+    let row = plan::pause(&world.job("a"), Some(world.row("a")), "why", None, world.now);
     world.write(row, Vec::new(), None);
     world.at("2026-05-02 03:10").end("a", JobOutcome::Timeout);
     assert_eq!(world.row("a").paused.as_ref().map(|pause| pause.note.as_str()), Some("why"));
     assert_eq!(world.row("a").errors, 1);
     assert!(world.at("2026-05-02 09:00").tick().is_empty());
+}
+
+/// `jobs pause --until`: times that come while it is paused are skipped as such, and the first tick
+/// after its end resumes it.
+#[test]
+fn a_pause_with_an_end_is_over_then() {
+    let mut world = World::new("[a]\nschedule = \"0 * * * *\"", "2026-05-01 00:30");
+    let until = Some(utc("2026-05-01 03:30"));
+    world.rows[0] = plan::pause(&world.job("a"), Some(world.row("a")), "disks", until, world.now);
+    assert_eq!(world.at("2026-05-01 03:29").plan("a", LockSight::NotOurs).step, JobStep::Paused);
+    let plan = world.at("2026-05-01 04:00").plan("a", LockSight::NotOurs);
+    assert_eq!((plan.row.paused, plan.row.resumed_at), (None, until));
+    let due = utc("2026-05-01 04:00");
+    assert!(matches!(plan.step, JobStep::Run { due: at, .. } if at == due), "{:?}", plan.step);
+    let skipped: Vec<_> =
+        plan.skipped.iter().map(|skip| (skip.outcome, skip.occurrences)).collect();
+    assert_eq!(skipped, [(Some(JobOutcome::SkippedPaused), 3)]);
 }

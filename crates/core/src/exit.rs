@@ -172,6 +172,8 @@ pub enum LockEnding {
     Killed(i32),
     /// 124: the command ran longer than it may.
     TimedOut(String),
+    /// 143, as by SIGTERM: an administrator has ended the command.
+    Stopped(String),
     /// 125: something failed before the command ran.
     Failed(String),
     /// 126: the command is there and cannot be run.
@@ -195,6 +197,7 @@ impl Display for LockEnding {
                 Err(_) => write!(f, "ended by signal {signal}"),
             },
             LockEnding::TimedOut(text)
+            | LockEnding::Stopped(text)
             | LockEnding::Failed(text)
             | LockEnding::NotExecutable(text)
             | LockEnding::NotFound(text)
@@ -234,6 +237,7 @@ pub fn end_with_lock(ending: &LockEnding, codes: LockCodes) -> ! {
             (BY_SIGNAL + signal, Some(format!("ended by {name}")).filter(|_| codes.mail))
         }
         LockEnding::TimedOut(text) => (TIMED_OUT, Some(text.clone())),
+        LockEnding::Stopped(text) => (BY_SIGNAL + Signal::SIGTERM as i32, Some(text.clone())),
         LockEnding::Failed(text) => (FAILED_BEFORE, Some(text.clone())),
         LockEnding::NotExecutable(text) => (NOT_EXECUTABLE, Some(text.clone())),
         LockEnding::NotFound(text) => (NOT_FOUND, Some(text.clone())),
@@ -288,6 +292,10 @@ pub fn end_run_of_tick(ending: &LockEnding) -> ! {
         LockEnding::Exited(status) if *status != 0 => TheEnd::of_all().with(1),
         LockEnding::NothingToDo(text) => {
             tracing::info!("{text}");
+            TheEnd::of_all().with(0)
+        }
+        LockEnding::Stopped(text) => {
+            tell(text);
             TheEnd::of_all().with(0)
         }
         ending => end_with_lock(ending, codes),

@@ -5,11 +5,13 @@
 use std::time::{Instant, SystemTime};
 
 use jiff::tz::TimeZone;
+use nix::unistd::{User, geteuid};
 
 use super::{CommandOutcome, configured, ended, local, told};
 use onedrop_core::ledger::{
     JobChange, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, RandomValue,
 };
+use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::jobs::plan;
 use onedrop_site::config::JobSettings;
@@ -18,17 +20,24 @@ use onedrop_site::telemetry;
 /// How often a row is planned again that others change all the time.
 const TRIES: usize = 20;
 /// Bytes of a note.
-const NOTE: usize = 500;
+pub(super) const NOTE: usize = 500;
+
+/// Who asks: a user and a host.
+pub(super) fn asker() -> String {
+    let uid = geteuid();
+    let user = User::from_uid(uid).ok().flatten().map_or(uid.to_string(), |user| user.name);
+    format!("{user} on {}", host_name())
+}
 
 /// What a command makes of what is on record.
-enum RowChange {
+pub(super) enum RowChange {
     To(Box<(JobRow, Vec<JobRun>)>, String),
     /// There is nothing to change; a sentence says why.
     Nothing(String),
 }
 
 impl RowChange {
-    fn to(row: JobRow, said: String) -> Result<RowChange, String> {
+    pub(super) fn to(row: JobRow, said: String) -> Result<RowChange, String> {
         Ok(RowChange::To(Box::new((row, Vec::new())), said))
     }
 }
@@ -36,21 +45,32 @@ impl RowChange {
 pub(super) fn pause(
     name: &str,
     note: &str,
+    end: Option<&str>,
     jobs: &[JobSettings],
     ledger: &dyn Jobs,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
     let job = configured(name, jobs)?;
     let note = text::within(note.trim(), NOTE);
+    let end = end
+        .map(|text| job.schedule.named_time(text).map_err(|why| format!("--until: {why}")))
+        .transpose()?;
     change(name, ledger, until, |rows, now| {
+        if let Some(end) = end.filter(|end| *end <= now) {
+            return Err(format!("--until: {} has passed", local(end, &TimeZone::UTC)));
+        }
         let row = row_of(name, rows);
         let is_paused = row.is_some_and(|row| row.paused.is_some());
-        let said = match (is_paused, row.and_then(|row| row.open)) {
-            (true, _) => "was paused already; its note is this one now",
-            (false, Some(_)) => "is paused; the run that has begun goes on",
-            (false, None) => "is paused",
+        let said = match end {
+            Some(end) => format!("is paused until {}", local(end, &TimeZone::UTC)),
+            None => "is paused".to_owned(),
         };
-        RowChange::to(plan::pause(job, row, &note, now), said.to_owned())
+        let said = match (is_paused, row.and_then(|row| row.open)) {
+            (true, _) => "was paused already; note and end are these now".to_owned(),
+            (false, Some(_)) => format!("{said}; the run that has begun goes on"),
+            (false, None) => said,
+        };
+        RowChange::to(plan::pause(job, row, &note, end, now), said)
     })
 }
 
@@ -98,7 +118,12 @@ pub(super) fn mark_done(
         .map(|text| job.schedule.named_time(text).map_err(|why| format!("--due: {why}")))
         .transpose()?;
     change(name, ledger, until, |rows, now| {
-        let (row, runs) = plan::mark_done(job, rows, until_due, now)?;
+        let (row, mut runs) = plan::mark_done(job, rows, until_due, now)?;
+        if let Some(run) = runs.last_mut() {
+            run.host = host_name();
+            run.pid = std::process::id();
+            run.reason = format!("{} said that it is done", asker());
+        }
         let Some(run) = runs.last() else { return Ok(RowChange::Nothing("is done".to_owned())) };
         let last = local(run.last_due, &TimeZone::UTC);
         let times = match run.occurrences {
@@ -110,7 +135,7 @@ pub(super) fn mark_done(
     })
 }
 
-fn row_of<'a>(name: &str, rows: &'a [JobRow]) -> Option<&'a JobRow> {
+pub(super) fn row_of<'a>(name: &str, rows: &'a [JobRow]) -> Option<&'a JobRow> {
     rows.iter().find(|row| row.name == name)
 }
 
@@ -123,7 +148,7 @@ fn due(row: &JobRow, now: SystemTime) -> String {
 }
 
 /// Reads, plans and writes, again where the row has changed between.
-fn change(
+pub(super) fn change(
     name: &str,
     ledger: &dyn Jobs,
     until: Instant,

@@ -2,9 +2,10 @@
 
 use std::time::{Instant, SystemTime};
 
+use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::{CommandOutcome, ended, paint, rfc_3339, told};
+use super::{CommandOutcome, ended, local, paint, rfc_3339, told};
 use crate::cli::terminal::Screen;
 use onedrop_core::duration::brief;
 use onedrop_core::ledger::{JobLedger, JobRow, LockRow};
@@ -91,7 +92,9 @@ pub(super) fn next(standing: &JobStanding<'_>, now: SystemTime) -> String {
                 note if note.is_empty() => String::new(),
                 note => format!(": {note}"),
             };
-            format!("paused {} ago{note}", brief(since(pause.at, now)))
+            let until = pause.until.map(|until| format!(" until {}", local(until, &TimeZone::UTC)));
+            let ago = brief(since(pause.at, now));
+            format!("paused {ago} ago{}{note}", until.unwrap_or_default())
         }
         (None, _) if !standing.waits_for.is_empty() => {
             format!("waits for {}", standing.waits_for.join(", "))
@@ -148,6 +151,7 @@ fn record_as_json(name: &str, row: Option<&JobRow>, holder: Option<&LockRow>) ->
         "on_record": true,
         "schedule": row.schedule,
         "paused_at": time(row.paused.as_ref().map(|pause| pause.at)),
+        "paused_until": time(row.paused.as_ref().and_then(|pause| pause.until)),
         "pause_note": row.paused.as_ref().map(|pause| &pause.note),
         "epoch": row.epoch,
         "open_due": time(row.open.map(|(due, _)| due)),

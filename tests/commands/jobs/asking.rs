@@ -34,7 +34,7 @@ fn what_is_not_on_record_and_what_is_not_configured_are_in_the_list() {
     assert_eq!(lines[0], ["purge", "new", "-", "at its first tick", "0", "-"]);
     office.all_well();
     let now = office.now();
-    let pause = onedrop::ledger::JobPause { at: now, note: "new\ndisks".to_owned() };
+    let pause = onedrop::ledger::JobPause { at: now, note: "new\ndisks".to_owned(), until: None };
     office.change("purge", |row| row.paused = Some(pause));
     let config = office.site.config("fewer", "[jobs.purge]\nevery = \"15m\"\ncommand = [\"x\"]");
     let office = Office { config, ..office };

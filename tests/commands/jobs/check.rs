@@ -92,7 +92,7 @@ fn a_job_that_nothing_is_expected_of_is_no_trouble() {
     office.all_well();
     let long_ago = office.now() - 100 * DAY;
     office.change("purge", |row| (row.errors, row.next_due) = (9, Some(long_ago)));
-    let pause = onedrop::ledger::JobPause { at: long_ago, note: "a | b".to_owned() };
+    let pause = onedrop::ledger::JobPause { at: long_ago, note: "a | b".to_owned(), until: None };
     office.change("verify", |row| (row.errors, row.paused) = (2, Some(pause)));
     let line = "JOBS OK: purge disabled, report ok, verify paused | failed=0 overdue=0";
     says(&office, &[], 0, line);
@@ -164,7 +164,7 @@ fn one_that_waits_for_others_is_told_only_when_they_are_not() {
     let list = office.jobs(&["list"]).out;
     let line = list.lines().find(|line| line.starts_with("mail "));
     assert!(line.is_some_and(|line| line.contains("  waits for verify  ")), "{list}");
-    let pause = onedrop::ledger::JobPause { at: now, note: String::new() };
+    let pause = onedrop::ledger::JobPause { at: now, note: String::new(), until: None };
     office.change("verify", |row| row.paused = Some(pause));
     let figures = "| failed=0 overdue=1";
     let line = format!("JOBS WARNING: mail overdue by 3h, {rest}, verify paused {figures}");

@@ -48,6 +48,10 @@ pub struct JobRow {
     pub open_host: String,
     /// When a tick first found that run without its lock.
     pub unheld_at: Option<SystemTime>,
+    /// The run of this epoch is to end; 0: none is.
+    pub stop_epoch: i64,
+    /// Who wants that, and why.
+    pub stop_by: String,
     pub next_due: Option<SystemTime>,
     /// 0: the job is disabled.
     pub next_try: u32,
@@ -70,11 +74,13 @@ pub struct JobRow {
     pub runs: u64,
 }
 
-/// Nothing starts until somebody resumes the job.
+/// Nothing starts until an administrator resumes the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPause {
     pub at: SystemTime,
     pub note: String,
+    /// It is resumed by itself then.
+    pub until: Option<SystemTime>,
 }
 
 /// A run of a job for one of its due times, or due times that were skipped.
@@ -120,6 +126,8 @@ pub enum JobOutcome {
     Ok,
     Failed,
     Timeout,
+    /// An administrator has ended it.
+    Stopped,
     /// Its lock was lost.
     Lost,
     /// Its process went without a word.
@@ -155,10 +163,11 @@ impl fmt::Display for JobTrigger {
 }
 
 impl JobOutcome {
-    pub const ALL: [JobOutcome; 12] = [
+    pub const ALL: [JobOutcome; 13] = [
         JobOutcome::Ok,
         JobOutcome::Failed,
         JobOutcome::Timeout,
+        JobOutcome::Stopped,
         JobOutcome::Lost,
         JobOutcome::Crashed,
         JobOutcome::Marked,
@@ -175,6 +184,7 @@ impl JobOutcome {
             JobOutcome::Ok => "ok",
             JobOutcome::Failed => "failed",
             JobOutcome::Timeout => "timeout",
+            JobOutcome::Stopped => "stopped",
             JobOutcome::Lost => "lost",
             JobOutcome::Crashed => "crashed",
             JobOutcome::Marked => "marked",
@@ -193,6 +203,7 @@ impl JobOutcome {
             JobOutcome::Ok
             | JobOutcome::Failed
             | JobOutcome::Timeout
+            | JobOutcome::Stopped
             | JobOutcome::Lost
             | JobOutcome::Crashed
             | JobOutcome::Marked => false,
@@ -324,6 +335,8 @@ impl JobRow {
             open: None,
             open_host: String::new(),
             unheld_at: None,
+            stop_epoch: 0,
+            stop_by: String::new(),
             next_due: Some(next_due),
             next_try: 1,
             retry_at: None,
@@ -347,16 +360,19 @@ impl JobRow {
             name: self.name.clone(),
             revision: self.revision,
             schedule: kept_text(&self.schedule),
-            paused: self
-                .paused
-                .as_ref()
-                .map(|pause| JobPause { at: kept_time(pause.at), note: kept_text(&pause.note) }),
+            paused: self.paused.as_ref().map(|pause| JobPause {
+                at: kept_time(pause.at),
+                note: kept_text(&pause.note),
+                until: time(pause.until),
+            }),
             last_paused_at: time(self.last_paused_at),
             resumed_at: time(self.resumed_at),
             epoch: self.epoch,
             open: self.open.map(|(due, try_no)| (kept_time(due), try_no)),
             open_host: kept_text(&self.open_host),
             unheld_at: time(self.unheld_at),
+            stop_epoch: self.stop_epoch,
+            stop_by: kept_text(&self.stop_by),
             next_due: time(self.next_due),
             next_try: self.next_try,
             retry_at: time(self.retry_at),

@@ -16,10 +16,10 @@ use onedrop_core::text;
 
 /// What [`job_row`] reads.
 const JOB_COLUMNS: &str = "name, revision, schedule, {millis(paused_at)}, pause_note,
-    {millis(last_paused_at)}, {millis(resumed_at)}, epoch, {millis(open_due)}, open_try,
+    {millis(paused_until)}, {millis(last_paused_at)}, {millis(resumed_at)}, epoch, {millis(open_due)}, open_try,
     {millis(next_due)}, next_try, {millis(retry_at)}, {millis(first_seen)}, {millis(seen_at)},
     {millis(last_start)}, {millis(last_end)}, {millis(last_success)}, {millis(last_success_due)},
-    last_exit, last_error, errors, runs, open_host, {millis(unheld_at)}";
+    last_exit, last_error, errors, runs, open_host, {millis(unheld_at)}, stop_epoch, stop_by";
 /// What [`job_run`] reads.
 const RUN_COLUMNS: &str = "job, {millis(due_at)}, try, triggered_by, epoch, host, pid,
     {millis(started_at)}, {millis(ended_at)}, outcome, exit_status, exit_signal, output, reason,
@@ -46,16 +46,17 @@ const INSERT: &str = "
 INSERT INTO onedrop_job (name, revision, value, schedule, paused_at, pause_note, last_paused_at,
     resumed_at, epoch, open_due, open_try, next_due, next_try, retry_at, first_seen, seen_at,
     last_start, last_end, last_success, last_success_due, last_exit, last_error, errors, runs,
-    open_host, unheld_at)
+    open_host, unheld_at, paused_until, stop_epoch, stop_by)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-    ?21, ?22, ?23, ?24, ?25, ?26)";
+    ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)";
 
 const UPDATE: &str = "
 UPDATE onedrop_job SET revision = ?2, value = ?3, schedule = ?4, paused_at = ?5, pause_note = ?6,
     last_paused_at = ?7, resumed_at = ?8, epoch = ?9, open_due = ?10, open_try = ?11,
     next_due = ?12, next_try = ?13, retry_at = ?14, first_seen = ?15, seen_at = ?16,
     last_start = ?17, last_end = ?18, last_success = ?19, last_success_due = ?20, last_exit = ?21,
-    last_error = ?22, errors = ?23, runs = ?24, open_host = ?25, unheld_at = ?26
+    last_error = ?22, errors = ?23, runs = ?24, open_host = ?25, unheld_at = ?26,
+    paused_until = ?27, stop_epoch = ?28, stop_by = ?29
 WHERE name = ?1";
 
 const END: &str = "
@@ -256,6 +257,9 @@ fn new_row<'a>(row: &'a JobRow, seen: Option<i64>, value: &'a [u8]) -> Sql<'a> {
         signed(row.runs),
         &row.open_host,
         row.unheld_at,
+        row.paused.as_ref().and_then(|pause| pause.until),
+        row.stop_epoch,
+        &row.stop_by,
     )
 }
 
@@ -308,9 +312,9 @@ fn job_row(row: &impl SqlRow) -> Result<JobRow, LedgerError> {
         name: cells.text()?,
         revision: cells.number()?,
         schedule: cells.text()?,
-        paused: match (cells.time_if_any()?, cells.text()?) {
-            (Some(at), note) => Some(JobPause { at, note }),
-            (None, _) => None,
+        paused: match (cells.time_if_any()?, cells.text()?, cells.time_if_any()?) {
+            (Some(at), note, until) => Some(JobPause { at, note, until }),
+            (None, ..) => None,
         },
         last_paused_at: cells.time_if_any()?,
         resumed_at: cells.time_if_any()?,
@@ -334,6 +338,8 @@ fn job_row(row: &impl SqlRow) -> Result<JobRow, LedgerError> {
         runs: cells.number()?,
         open_host: cells.text()?,
         unheld_at: cells.time_if_any()?,
+        stop_epoch: cells.number()?,
+        stop_by: cells.text()?,
     })
 }
 

@@ -24,7 +24,7 @@ use onedrop_core::ledger::{JobOutcome, JobRow, JobRun, JobTrigger, kept_time};
 
 use others::{Others, has_succeeded};
 
-pub use commands::{force, mark_done, pause, reset, resume};
+pub use commands::{force, mark_done, pause, reset, resume, stop};
 pub use skips::MOST_COUNTED;
 
 /// How long after its time a run is on time: hosts look every minute.
@@ -127,6 +127,8 @@ pub fn begin(
         row.open = Some((due, try_no));
         row.open_host = host.to_owned();
         row.unheld_at = None;
+        row.stop_epoch = 0;
+        row.stop_by = String::new();
         row.epoch = epoch;
         row.last_start = Some(now);
         row.runs += 1;
@@ -240,7 +242,7 @@ pub fn pass_over(job: &JobSettings, plan: JobPlan, on_record: &[JobRun]) -> JobP
     if let JobStep::Run { due, try_no, trigger } = step {
         let tries = || on_record.iter().filter(|run| run.due == due && run.try_no >= try_no);
         let is_done = |run: &JobRun| match run.outcome {
-            Some(JobOutcome::Ok | JobOutcome::Marked) => true,
+            Some(JobOutcome::Ok | JobOutcome::Stopped | JobOutcome::Marked) => true,
             outcome => outcome.is_some_and(JobOutcome::is_skip),
         };
         let is_manual = trigger == JobTrigger::Manual;
@@ -300,6 +302,10 @@ impl<'a> Planner<'a> {
         let now = kept_time(now);
         let before = rows.iter().find(|row| row.name == job.name);
         let row = before.cloned().unwrap_or_else(|| first_sight(job, now));
+        let row = match row.paused.as_ref().and_then(|pause| pause.until) {
+            Some(until) if until <= now => resume(&row, until),
+            _ => row,
+        };
         let (skipped, crashed, replaced, delay) = (Vec::new(), None, None, delay(job));
         let mut planner = Planner { job, now, delay, before, row, skipped, crashed, replaced };
         if let Some((due, try_no)) = planner.row.open {
@@ -473,6 +479,8 @@ fn ended(
     row.open = None;
     row.open_host = String::new();
     row.unheld_at = None;
+    row.stop_epoch = 0;
+    row.stop_by = String::new();
     row.last_end = Some(now);
     row.last_exit = how.exit.or(how.signal.map(|signal| 128 + signal));
     let has_succeeded = how.outcome == JobOutcome::Ok;
@@ -480,14 +488,15 @@ fn ended(
     let is_pending = row.next_due == Some(run.due);
     if has_succeeded {
         set_success(&mut row, run.due, now);
-    } else if is_pending {
+    } else if is_pending && how.outcome != JobOutcome::Stopped {
         row.errors = row.errors.saturating_add(1);
         row.last_error.clone_from(&run.reason);
     }
     let is_last_try = job.tries > 0 && run.try_no >= job.tries;
     let has_final_status =
         |status: i32| job.final_status.iter().any(|range| range.contains(&status));
-    let is_final = is_last_try || how.exit.is_some_and(has_final_status);
+    let is_stopped = how.outcome == JobOutcome::Stopped;
+    let is_final = is_last_try || is_stopped || how.exit.is_some_and(has_final_status);
     let keeps_order = job.backfill == Backfill::All && !job.schedule.goes_by_starts();
     match is_pending {
         false => {}

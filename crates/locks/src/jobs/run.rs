@@ -215,6 +215,12 @@ impl RunRecord for JobRecord {
         Err(LedgerError::Contended)
     }
 
+    fn stop_wanted(&self, claim: &LockClaim, until: Instant) -> Option<String> {
+        let rows = self.ledger.jobs(until).ok()?.jobs;
+        let row = rows.into_iter().find(|row| row.name == self.request.job.name)?;
+        (row.stop_epoch == claim.epoch && row.open.is_some()).then_some(row.stop_by)
+    }
+
     fn end(
         &mut self,
         claim: &LockClaim,
@@ -451,6 +457,7 @@ fn run_end(end: &CommandEnd, host: &str) -> RunEnd {
         LockEnding::TimedOut(_) => (JobOutcome::Timeout, None, None),
         LockEnding::NotExecutable(_) => (JobOutcome::Failed, Some(exit::NOT_EXECUTABLE), None),
         LockEnding::NotFound(_) => (JobOutcome::Failed, Some(exit::NOT_FOUND), None),
+        LockEnding::Stopped(_) => (JobOutcome::Stopped, None, None),
         LockEnding::Lost(_) => (JobOutcome::Lost, None, None),
         LockEnding::Failed(_) | LockEnding::Busy(_) | LockEnding::NothingToDo(_) => {
             (JobOutcome::Failed, None, None)

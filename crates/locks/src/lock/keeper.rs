@@ -70,6 +70,8 @@ pub(super) enum LockNews {
     Renewed {
         trust: Duration,
     },
+    /// An administrator wants the command to end.
+    Stop(String),
     /// Claimed by another, or stolen.
     Lost,
     /// Not in time; these have it.
@@ -313,6 +315,7 @@ impl Work {
         let ttl = self.wish.terms.ttl;
         let call = (ttl / 6).min(CALL);
         let (mut due, mut is_lost) = (trust.saturating_sub(ttl - ttl / 3), false);
+        let mut is_stopped = false;
         loop {
             if let Some(stop) = self.sleep_until(Some(due).filter(|_| !is_lost)) {
                 return (stop, is_lost);
@@ -326,6 +329,11 @@ impl Work {
                     *trust = asked_since_boot + ttl;
                     self.tell(LockNews::Renewed { trust: *trust });
                     due = asked_since_boot + ttl / 3;
+                    let wanted = || self.record.stop_wanted(claim, asked + call);
+                    if let Some(by) = Some(()).filter(|()| !is_stopped).and_then(|()| wanted()) {
+                        self.tell(LockNews::Stop(by));
+                        is_stopped = true;
+                    }
                 }
                 Ok(false) => {
                     self.tell(LockNews::Lost);

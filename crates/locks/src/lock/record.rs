@@ -16,6 +16,11 @@ pub trait RunRecord: Send {
     /// It does not run.
     fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError>;
 
+    /// Who wants the command to end, and why; asked after each renewal.
+    fn stop_wanted(&self, _: &LockClaim, _: Instant) -> Option<String> {
+        None
+    }
+
     /// Nothing of the command is left, or it did not start; `begin` had said that it runs.
     ///
     /// # Errors

@@ -147,6 +147,7 @@ struct State {
     is_lost: bool,
     /// Why the command was ordered to end.
     timed_out: Option<String>,
+    stopped: Option<String>,
     /// Nothing of it is left, and how it ended.
     ended: Option<CommandStatus>,
 }
@@ -307,6 +308,10 @@ impl<'a> Wrapper<'a> {
                     self.trust = Some(trust);
                     self.order(Order::Trust(trust));
                 }
+                LockNews::Stop(by) => {
+                    self.state.stopped = Some(format!("the command was stopped by {by}"));
+                    self.order_the_end(since_boot()?);
+                }
                 LockNews::Lost => {
                     self.state.is_lost = true;
                     self.order_the_end(since_boot()?);
@@ -414,6 +419,9 @@ impl<'a> Wrapper<'a> {
         match status {
             _ if self.state.timed_out.is_some() => {
                 LockEnding::TimedOut(self.state.timed_out.clone().unwrap_or_default())
+            }
+            _ if self.state.stopped.is_some() => {
+                LockEnding::Stopped(self.state.stopped.clone().unwrap_or_default())
             }
             CommandStatus::Exited(code) => LockEnding::Exited(code),
             CommandStatus::Killed(signal) => LockEnding::Killed(signal),

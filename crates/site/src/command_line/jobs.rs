@@ -32,9 +32,20 @@ pub enum JobsCommand {
         /// Why, for `onedrop jobs list`
         #[arg(long, value_name = "TEXT", default_value = "")]
         note: String,
+        /// It is resumed by itself then: 2026-11-01T03:17:00Z, or 2026-11-01 03:17 in the job's
+        /// time zone
+        #[arg(long, value_name = "TIME")]
+        until: Option<String>,
     },
     /// Let a paused job run again; `backfill` says what becomes of the times it has missed
     Resume { name: String },
+    /// End the run of a job, on whatever host, and wait for that; it is not tried again
+    Stop {
+        name: String,
+        /// Why, for the record
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        note: String,
+    },
     /// Forget a job's failures and what it has missed, and begin with its next time (with `every`
     /// at once); its runs stay on record
     Reset { name: String },

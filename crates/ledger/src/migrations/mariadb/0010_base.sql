@@ -489,7 +489,11 @@ CREATE TABLE IF NOT EXISTS onedrop_job (
     runs             BIGINT NOT NULL,
     open_host        TEXT NOT NULL DEFAULT ''
         COMMENT 'host of the run that has begun and not ended',
-    unheld_at        DATETIME(3) COMMENT 'when a tick first found the open run without its lock'
+    unheld_at        DATETIME(3) COMMENT 'when a tick first found the open run without its lock',
+    paused_until     DATETIME(3) COMMENT 'when it is resumed by itself; null: not',
+    stop_epoch       BIGINT NOT NULL DEFAULT 0
+        COMMENT 'epoch of the run that is to end; 0: none is',
+    stop_by          TEXT NOT NULL DEFAULT '' COMMENT 'who wants that, and why'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'jobs (onedrop jobs): their state';
 
@@ -504,7 +508,7 @@ CREATE TABLE IF NOT EXISTS onedrop_job_run (
     pid          BIGINT NOT NULL,
     started_at   DATETIME(3) NOT NULL,
     ended_at     DATETIME(3),
-    outcome      VARCHAR(32) COMMENT 'ok, failed, timeout, lost, crashed, marked, skipped_late,
+    outcome      VARCHAR(32) COMMENT 'ok, failed, timeout, stopped, lost, crashed, marked, skipped_late,
  _missed, _busy, _paused, _dependency or _most; null: not ended',
     exit_status  BIGINT,
     exit_signal  BIGINT,

@@ -831,7 +831,10 @@ CREATE TABLE onedrop_job (
     errors           bigint NOT NULL DEFAULT 0,
     runs             bigint NOT NULL DEFAULT 0,
     open_host        text NOT NULL DEFAULT '',
-    unheld_at        timestamptz
+    unheld_at        timestamptz,
+    paused_until     timestamptz,
+    stop_epoch       bigint NOT NULL DEFAULT 0,
+    stop_by          text NOT NULL DEFAULT ''
 );
 
 COMMENT ON TABLE onedrop_job IS 'a job that a configuration has or had';
@@ -851,6 +854,9 @@ COMMENT ON COLUMN onedrop_job.last_exit IS 'exit status; 128 + n: ended by signa
 COMMENT ON COLUMN onedrop_job.errors IS 'failures since the last success';
 COMMENT ON COLUMN onedrop_job.open_host IS 'host of the run that has begun and not ended';
 COMMENT ON COLUMN onedrop_job.unheld_at IS 'when a tick first found the open run without its lock';
+COMMENT ON COLUMN onedrop_job.paused_until IS 'when it is resumed by itself; null: not';
+COMMENT ON COLUMN onedrop_job.stop_epoch IS 'epoch of the run that is to end; 0: none is';
+COMMENT ON COLUMN onedrop_job.stop_by IS 'who wants that, and why';
 
 CREATE TABLE onedrop_job_run (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -883,7 +889,7 @@ COMMENT ON COLUMN onedrop_job_run.due_at IS 'the time that it runs for; of skips
 COMMENT ON COLUMN onedrop_job_run.triggered_by IS 'schedule, retry, backfill or manual';
 COMMENT ON COLUMN onedrop_job_run.epoch IS 'of the lock jobs/NAME';
 COMMENT ON COLUMN onedrop_job_run.outcome
-IS 'ok, failed, timeout, lost, crashed, marked, skipped_late, _missed, _busy, _paused, _dependency or _most; null: not ended';
+IS 'ok, failed, timeout, stopped, lost, crashed, marked, skipped_late, _missed, _busy, _paused, _dependency or _most; null: not ended';
 COMMENT ON COLUMN onedrop_job_run.output IS 'the last 4 KiB of what it wrote';
 COMMENT ON COLUMN onedrop_job_run.reason IS 'why it was skipped, or failed';
 COMMENT ON COLUMN onedrop_job_run.last_due_at IS 'of skips the last time';

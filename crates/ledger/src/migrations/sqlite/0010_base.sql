@@ -279,7 +279,10 @@ CREATE TABLE onedrop_job (
     errors           INTEGER NOT NULL,              -- failures since the last success
     runs             INTEGER NOT NULL,
     open_host        TEXT NOT NULL DEFAULT '',      -- host of the run that has begun and not ended
-    unheld_at        REAL                           -- when a tick first found the open run without its lock
+    unheld_at        REAL,                          -- when a tick first found the open run without its lock
+    paused_until     REAL,                          -- when it is resumed by itself; null: not
+    stop_epoch       INTEGER NOT NULL DEFAULT 0,    -- epoch of the run that is to end; 0: none is
+    stop_by          TEXT NOT NULL DEFAULT ''       -- who wants that, and why
 ) WITHOUT ROWID;
 
 CREATE TABLE onedrop_job_run (
@@ -293,7 +296,7 @@ CREATE TABLE onedrop_job_run (
     pid          INTEGER NOT NULL,
     started_at   REAL NOT NULL,
     ended_at     REAL,
-    outcome      TEXT,                              -- ok, failed, timeout, lost, crashed, marked, skipped_late, _missed,
+    outcome      TEXT,                              -- ok, failed, timeout, stopped, lost, crashed, marked, skipped_late, _missed,
                                                     -- _busy, _paused, _dependency or _most; null: not ended
     exit_status  INTEGER,
     exit_signal  INTEGER,

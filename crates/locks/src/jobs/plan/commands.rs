@@ -141,12 +141,25 @@ pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> (JobRow, Vec<J
     (row, planner.skipped)
 }
 
-/// The row of a job of which no run starts until it is resumed; a second pause changes the note.
-pub fn pause(job: &JobSettings, row: Option<&JobRow>, note: &str, now: SystemTime) -> JobRow {
+/// The row of a job of which no run starts until it is resumed, by itself at `until`; a second pause
+/// changes the note and that time.
+pub fn pause(
+    job: &JobSettings,
+    row: Option<&JobRow>,
+    note: &str,
+    until: Option<SystemTime>,
+    now: SystemTime,
+) -> JobRow {
     let now = kept_time(now);
     let row = row.cloned().unwrap_or_else(|| first_sight(job, now));
     let at = row.paused.as_ref().map_or(now, |pause| pause.at);
-    JobRow { paused: Some(JobPause { at, note: note.to_owned() }), ..row }
+    let until = until.map(kept_time);
+    JobRow { paused: Some(JobPause { at, note: note.to_owned(), until }), ..row }
+}
+
+/// The row of a job whose open run is to end.
+pub fn stop(row: &JobRow, by: &str) -> JobRow {
+    JobRow { stop_epoch: row.epoch, stop_by: by.to_owned(), ..row.clone() }
 }
 
 /// The row of a job that is paused no longer.
