@@ -123,7 +123,7 @@ fn run_under_lock(
     let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
     // Postfix would take it for the command's.
     let say = if is_for_mail { |text: &str| tracing::warn!("{text}") } else { exit::tell };
-    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, say };
+    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, label: None, say };
     let locks: Arc<dyn Locks> = ledger;
     Ok(lock::run(&wrapping, locks, Box::new(NoRecord)))
 }

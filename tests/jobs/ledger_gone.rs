@@ -18,7 +18,7 @@ fn without_it_nothing_starts() {
     site.postgres().stop_immediate();
     let end = site.run(&["j"]);
     assert_eq!((end.code, &*end.out), (Some(125), ""), "{end:?}");
-    assert!(end.err.starts_with("onedrop: ledger: cannot be reached"), "{end:?}");
+    assert!(end.err.starts_with("onedrop: j: ledger: cannot be reached"), "{end:?}");
     let end = site.tick();
     assert_eq!((end.code, &*end.out), (Some(75), ""), "{end:?}");
     assert!(end.err.contains("ledger: cannot be reached"), "{end:?}");

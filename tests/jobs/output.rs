@@ -121,3 +121,30 @@ fn input_is_not_the_commands() {
     let output = child.wait_with_output().expect("its end");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{output:?}");
 }
+
+/// Several write to one place: each line of a tick says whose it is.
+#[test]
+fn in_a_tick_each_line_names_its_job() {
+    let slow = "printf 'half '; sleep 0.2; echo line; echo error >&2; sleep 60";
+    let jobs = [
+        job("first", slow, "timeout = \"1s\"\nretry = \"1h\""),
+        job("second", "printf 'no end'", ""),
+        "[jobs.third]\nevery = \"1h\"\ncommand = [\"no-such-program\"]\n".to_owned(),
+    ];
+    let site = JobSite::new(&jobs.concat());
+    let end = site.tick();
+    assert_eq!(end.code, Some(1), "{end:?}");
+    let mut out: Vec<&str> = end.out.lines().collect();
+    out.sort_unstable();
+    assert_eq!(out, ["first: half line", "second: no end"]);
+    let mut err: Vec<&str> = end.err.lines().collect();
+    err.sort_unstable();
+    let says = [
+        "first: error",
+        "onedrop: first: the command ran longer than 1 s and was ended",
+        "onedrop: third: no-such-program: No such file or directory",
+    ];
+    assert_eq!(err, says);
+    // What is kept is what the command wrote.
+    assert_eq!(site.only_run("second").output, "no end");
+}

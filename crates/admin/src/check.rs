@@ -26,6 +26,7 @@ mod directory;
 mod dovecot;
 mod filing;
 mod finding;
+mod jobs;
 mod ledger;
 mod postfix;
 pub mod program;
@@ -111,6 +112,7 @@ pub fn run(
         findings.extend(of_trial(&loaded.config));
         findings.extend(of_server(loaded));
         findings.extend(of_users(loaded));
+        findings.extend(jobs::findings(&loaded.config.jobs.jobs));
         findings.extend(running::findings(loaded));
         findings.extend(ledger::findings(&check));
         findings.extend(directory::findings(&check));

@@ -125,7 +125,7 @@ pub(super) fn as_json(standing: &JobStanding<'_>) -> Value {
     value
 }
 
-fn ghost_as_json(row: &JobRow, seen: &JobsSeen) -> Value {
+pub(super) fn ghost_as_json(row: &JobRow, seen: &JobsSeen) -> Value {
     let mut value = record_as_json(&row.name, Some(row), seen.holders.get(&row.name));
     value["state"] = JobState::Ghost.as_str().into();
     value

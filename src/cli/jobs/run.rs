@@ -18,15 +18,36 @@ use onedrop_site::telemetry;
 
 /// Runs the job and ends the process.
 pub(super) fn run(args: JobsRunArgs, config: Option<&Path>, adapters: Adapters, umask: Mode) -> ! {
-    let by_tick = args.by_tick;
+    let (by_tick, name) = (args.by_tick, args.name.clone());
     let work = AssertUnwindSafe(|| run_named(args, config, adapters, umask));
     let ending = catch_unwind(work)
         .unwrap_or_else(|payload| Err(format!("internal error: {}", text::of_panic(payload))));
-    let ending = ending.unwrap_or_else(LockEnding::Failed);
+    let ending = named(ending.unwrap_or_else(LockEnding::Failed), &name);
     if by_tick {
         exit::end_run_of_tick(&ending)
     }
     exit::end_with_lock(&ending, LockCodes { mail: false, busy: BUSY, quiet: false })
+}
+
+/// The ending, in whose text the job's name is: several may end at a time.
+fn named(ending: LockEnding, job: &str) -> LockEnding {
+    let named = |text: String| match text.starts_with(&format!("{job}: ")) {
+        true => text,
+        false => format!("{}: {text}", text::escaped(job)),
+    };
+    match ending {
+        LockEnding::TimedOut(text) => LockEnding::TimedOut(named(text)),
+        LockEnding::Stopped(text) => LockEnding::Stopped(named(text)),
+        LockEnding::Failed(text) => LockEnding::Failed(named(text)),
+        LockEnding::NotExecutable(text) => LockEnding::NotExecutable(named(text)),
+        LockEnding::NotFound(text) => LockEnding::NotFound(named(text)),
+        // Their texts name the lock, jobs/NAME, or the job.
+        LockEnding::Exited(_)
+        | LockEnding::Killed(_)
+        | LockEnding::Busy(_)
+        | LockEnding::Lost(_)
+        | LockEnding::NothingToDo(_) => ending,
+    }
 }
 
 fn run_named(
@@ -55,6 +76,9 @@ fn run_named(
         Some(Ok(path)) => vec![("ONEDROP_CONFIG".into(), path.into())],
         _ => Vec::new(),
     };
-    let (host, args) = (host_name(), args.args);
-    run_job(JobRequest { job, all, why, args, variables, umask, host, ends, settle }, ledger)
+    let (host, has_label, args) = (host_name(), args.by_tick, args.args);
+    run_job(
+        JobRequest { job, all, why, args, variables, umask, has_label, host, ends, settle },
+        ledger,
+    )
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CommandOutcome, configured, ended, list, local, paint, rfc_3339, told};
 use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::duration::brief;
-use onedrop_core::ledger::{JobLedger, JobOutcome, JobRun};
+use onedrop_core::ledger::{JobLedger, JobOutcome, JobRow, JobRun};
 use onedrop_core::text;
 use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen, since};
 use onedrop_site::config::JobSettings;
@@ -26,9 +26,15 @@ pub(super) fn run(
     until: Instant,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    let job = configured(name, jobs)?;
     let seen = JobsSeen::read(ledger, until).map_err(told)?;
     let runs = ledger.job_runs(name, RUNS, until).map_err(told)?;
+    let job = match configured(name, jobs) {
+        Ok(job) => job,
+        Err(why) => {
+            let row = seen.row(name).ok_or(why)?;
+            return Ok(ended(ghost(row, &runs, &seen, json, screen), true));
+        }
+    };
     let standing = JobStanding::of(job, jobs, &seen);
     let times = times(&standing, seen.now);
     let out = match json {
@@ -36,6 +42,25 @@ pub(super) fn run(
         false => for_people(&standing, &times, &runs, seen.now, screen),
     };
     Ok(ended(out, true))
+}
+
+/// A job that the configuration does not have: what is on record of it.
+fn ghost(row: &JobRow, runs: &[JobRun], seen: &JobsSeen, json: bool, screen: Screen) -> String {
+    if json {
+        let mut value = list::ghost_as_json(row, seen);
+        value["last_runs"] = Value::from_iter(runs.iter().map(run_as_json));
+        return format!("{value:#}");
+    }
+    let state = JobState::Ghost;
+    let state = screen.painted(state.as_str(), paint(state));
+    let (name, since) = (text::shown(&row.name), local(row.first_seen, &TimeZone::UTC));
+    let line = |what: &str, text: String| {
+        let first = format!("{what:<13}");
+        screen.line(&first, Paint::Name, &text, first.len())
+    };
+    line("job", format!("{name}: {state}"))
+        + &line("on record", format!("since {since}"))
+        + &history(runs, seen.now, screen)
 }
 
 /// Its next times, the first of which may have passed.

@@ -43,6 +43,8 @@ pub struct JobRequest {
     /// For its environment.
     pub variables: Variables,
     pub umask: Mode,
+    /// Each line of the command's output begins with the job's name.
+    pub has_label: bool,
     /// This host's name.
     pub host: String,
     pub ends: KeptEnds,
@@ -94,7 +96,8 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
     };
     let wish = LockWish { name, slots: 1, terms, wait: Duration::ZERO, owner, holder, line: None };
     let (timeout, is_for_mail) = (request.job.timeout, false);
-    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, say: exit::tell };
+    let label = request.has_label.then(|| request.job.name.clone());
+    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, label, say: exit::tell };
     let locks: Arc<dyn Locks> = Arc::clone(&ledger) as Arc<dyn Locks>;
     let record = JobRecord { request, ledger, pending: None, begun: None };
     Ok(lock::run(&wrapping, locks, Box::new(record)))

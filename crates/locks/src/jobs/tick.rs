@@ -159,6 +159,8 @@ struct JobProcess {
     process: Child,
     /// SIGTERM was sent.
     is_ended: bool,
+    /// It was said that it takes long.
+    is_long: bool,
 }
 
 struct Tick<'a> {
@@ -197,10 +199,10 @@ impl Tick<'_> {
         let mut wait = MINUTE;
         for job in &all {
             let row = rows.iter().find(|row| row.name == job.name);
-            if let Some(row) = row.filter(|row| row.open.is_some()) {
-                warn_of_a_long_run(job, row, now);
-            }
-            if self.runs.iter().any(|run| run.job == job.name) {
+            if let Some(run) = self.runs.iter_mut().find(|run| run.job == job.name) {
+                if let Some(row) = row.filter(|row| row.open.is_some() && !run.is_long) {
+                    run.is_long = warn_of_a_long_run(job, row, now);
+                }
                 continue;
             }
             let revision = row.map(|row| row.revision);
@@ -301,7 +303,12 @@ impl Tick<'_> {
         match self.program.start(&["jobs", "run", "--by-tick", job]) {
             Ok(process) => {
                 self.has_added = true;
-                self.runs.push(JobProcess { job: job.to_owned(), process, is_ended: false });
+                self.runs.push(JobProcess {
+                    job: job.to_owned(),
+                    process,
+                    is_ended: false,
+                    is_long: false,
+                });
             }
             Err(error) => {
                 self.has_failed = true;
@@ -394,12 +401,16 @@ impl Tick<'_> {
     }
 }
 
-fn warn_of_a_long_run(job: &JobSettings, row: &JobRow, now: SystemTime) {
-    let Some(start) = row.last_start else { return };
+/// Whether there was a reason to.
+fn warn_of_a_long_run(job: &JobSettings, row: &JobRow, now: SystemTime) -> bool {
+    let Some(start) = row.last_start else { return false };
     let (name, taken) = (&job.name, now.duration_since(start).unwrap_or_default());
     if job.timeout.is_some_and(|timeout| taken > timeout + MINUTE) {
         tracing::warn!("job {name} has run for {} s, longer than its timeout", taken.as_secs());
     } else if job.schedule.next_after(start) <= now {
         tracing::warn!("job {name} has run for {} s, past its next time", taken.as_secs());
+    } else {
+        return false;
     }
+    true
 }

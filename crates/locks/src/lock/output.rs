@@ -72,8 +72,9 @@ impl OutputPipes {
         Ok(HeldOutput { reader, stop })
     }
 
-    /// Reads from now on, on threads of its own. The guarding process has the other ends.
-    pub fn read(self) -> io::Result<Output> {
+    /// Reads from now on, on threads of its own. The guarding process has the other ends. With a
+    /// label, each line that is passed on begins with it, and is passed on whole.
+    pub fn read(self, label: Option<String>) -> io::Result<Output> {
         let OutputPipes { readers, writers } = self;
         drop(writers);
         let queue = Arc::new(OutputQueue::default());
@@ -82,14 +83,59 @@ impl OutputPipes {
         thread::Builder::new().name("passer".to_owned()).spawn(move || taken.pass_on())?;
         let read = move || {
             let mut tail = OutputTail::default();
+            let mut labelled = label.map(LabelledLines::new);
             read(&readers, &stopped, |at, chunk| {
                 tail.add(&chunk);
+                let chunk = match &mut labelled {
+                    Some(lines) => lines.whole(at, &chunk),
+                    None => chunk,
+                };
                 given.give(OutputStream::ALL[at], chunk);
             });
+            for (stream, rest) in labelled.into_iter().flat_map(LabelledLines::rest) {
+                given.give(stream, rest);
+            }
             tail
         };
         let reader = thread::Builder::new().name("reader".to_owned()).spawn(read)?;
         Ok(Output { reader, stop, queue })
+    }
+}
+
+/// Lines that begin with a label, where several commands write to one place.
+struct LabelledLines {
+    label: Vec<u8>,
+    /// Of each stream, the line that is not whole yet.
+    begun: [Vec<u8>; 2],
+}
+
+impl LabelledLines {
+    fn new(label: String) -> LabelledLines {
+        LabelledLines { label: format!("{label}: ").into_bytes(), begun: Default::default() }
+    }
+
+    /// The lines that `chunk` ends, with the label. One that is longer than a chunk is cut.
+    fn whole(&mut self, at: usize, chunk: &[u8]) -> Vec<u8> {
+        let mut whole = Vec::new();
+        for part in chunk.split_inclusive(|byte| *byte == b'\n') {
+            let begun = &mut self.begun[at];
+            begun.extend_from_slice(part);
+            if begun.ends_with(b"\n") || begun.len() >= CHUNK_BYTES {
+                whole.extend_from_slice(&self.label);
+                whole.append(begun);
+                if !whole.ends_with(b"\n") {
+                    whole.push(b'\n');
+                }
+            }
+        }
+        whole
+    }
+
+    /// What is left, when the command has ended.
+    fn rest(self) -> impl Iterator<Item = (OutputStream, Vec<u8>)> {
+        let LabelledLines { label, begun } = self;
+        let lines = OutputStream::ALL.into_iter().zip(begun).filter(|(_, line)| !line.is_empty());
+        lines.map(move |(stream, line)| (stream, [&*label, &*line, b"\n"].concat()))
     }
 }
 
@@ -271,6 +317,9 @@ impl OutputQueue {
     }
 
     fn give(&self, stream: OutputStream, chunk: Vec<u8>) {
+        if chunk.is_empty() {
+            return;
+        }
         let mut waiting = self.lock();
         while waiting.bytes + chunk.len() > QUEUE_BYTES {
             if waiting.is_stuck {
@@ -348,6 +397,18 @@ mod tests {
             tail.add(chunk);
         }
         tail.text()
+    }
+
+    #[test]
+    fn a_line_is_labelled_and_passed_on_whole() {
+        let mut lines = LabelledLines::new("a".to_owned());
+        assert_eq!(lines.whole(0, b"one\ntw"), b"a: one\n");
+        assert_eq!(lines.whole(1, b"error\n\n"), b"a: error\na: \n");
+        assert_eq!(lines.whole(0, b"o\nthree"), b"a: two\n");
+        let long = "x".repeat(CHUNK_BYTES);
+        assert_eq!(lines.whole(1, long.as_bytes()), format!("a: {long}\n").as_bytes());
+        let rest: Vec<_> = lines.rest().collect();
+        assert_eq!(rest, [(OutputStream::Out, b"a: three\n".to_vec())]);
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct Wrapping {
     /// Postfix waits for the command (pipe(8)): what it writes counts only where the ending is its
     /// own, and waiting and running end before Postfix gives the message up.
     pub is_for_mail: bool,
+    /// What each line of the output begins with.
+    pub label: Option<String>,
     /// Says something to the caller while the command waits or runs.
     pub say: fn(&str),
 }
@@ -202,7 +204,7 @@ impl<'a> Wrapper<'a> {
         let (guardian, guardian_pid, pipes) = fork_guardian(plan, &callers_mask, pipes, &null)?;
         let output = match pipes {
             Some(pipes) if *is_for_mail => OutputWay::HeldBack(pipes.hold_back()?),
-            Some(pipes) => OutputWay::PassedOn(pipes.read()?),
+            Some(pipes) => OutputWay::PassedOn(pipes.read(wrapping.label.clone())?),
             None => OutputWay::Callers,
         };
         Ok(Wrapper {
