@@ -154,6 +154,9 @@ _onedrop() {
             onedrop__subcmd__help__subcmd__jobs,show)
                 cmd="onedrop__subcmd__help__subcmd__jobs__subcmd__show"
                 ;;
+            onedrop__subcmd__help__subcmd__jobs,stop)
+                cmd="onedrop__subcmd__help__subcmd__jobs__subcmd__stop"
+                ;;
             onedrop__subcmd__help__subcmd__jobs,tick)
                 cmd="onedrop__subcmd__help__subcmd__jobs__subcmd__tick"
                 ;;
@@ -205,6 +208,9 @@ _onedrop() {
             onedrop__subcmd__jobs,show)
                 cmd="onedrop__subcmd__jobs__subcmd__show"
                 ;;
+            onedrop__subcmd__jobs,stop)
+                cmd="onedrop__subcmd__jobs__subcmd__stop"
+                ;;
             onedrop__subcmd__jobs,tick)
                 cmd="onedrop__subcmd__jobs__subcmd__tick"
                 ;;
@@ -240,6 +246,9 @@ _onedrop() {
                 ;;
             onedrop__subcmd__jobs__subcmd__help,show)
                 cmd="onedrop__subcmd__jobs__subcmd__help__subcmd__show"
+                ;;
+            onedrop__subcmd__jobs__subcmd__help,stop)
+                cmd="onedrop__subcmd__jobs__subcmd__help__subcmd__stop"
                 ;;
             onedrop__subcmd__jobs__subcmd__help,tick)
                 cmd="onedrop__subcmd__jobs__subcmd__help__subcmd__tick"
@@ -525,7 +534,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help__subcmd__jobs)
-            opts="list show pause resume reset mark-done run tick audit import check"
+            opts="list show pause resume stop reset mark-done run tick audit import check"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -665,6 +674,20 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__help__subcmd__jobs__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__help__subcmd__jobs__subcmd__stop)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -931,7 +954,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs)
-            opts="-h --config --color --help list show pause resume reset mark-done run tick audit import check help"
+            opts="-h --config --color --help list show pause resume stop reset mark-done run tick audit import check help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -997,7 +1020,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__help)
-            opts="list show pause resume reset mark-done run tick audit import check help"
+            opts="list show pause resume stop reset mark-done run tick audit import check help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1164,6 +1187,20 @@ _onedrop() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        onedrop__subcmd__jobs__subcmd__help__subcmd__stop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         onedrop__subcmd__jobs__subcmd__help__subcmd__tick)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
@@ -1249,13 +1286,17 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__pause)
-            opts="-h --note --config --color --help"
+            opts="-h --note --until --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --note)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1351,6 +1392,32 @@ _onedrop() {
                 return 0
             fi
             case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onedrop__subcmd__jobs__subcmd__stop)
+            opts="-h --note --config --color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --note)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -231,23 +231,24 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "release" -d 'Make a slot free whose holder is known to be gone'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "steal" -d 'Make a slot free whose lease has run out, and let its holder know that it has lost it'
 complete -c onedrop -n "__fish_onedrop_using_subcommand lock; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''
 never\t''"
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "list" -d 'Show every job: how it stands, its last run, when it runs next'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "show" -d 'Show a job: its schedule and next times, its last runs, what the last one wrote'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "pause" -d 'Let no run of a job begin until it is resumed; one that runs goes on'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "resume" -d 'Let a paused job run again; `backfill` says what becomes of the times it has missed'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "reset" -d 'Forget a job\'s failures and what it has missed, and begin with its next time (with `every` at once); its runs stay on record'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "mark-done" -d 'Put the time that is due on record as done, without a run'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "run" -d 'Run a job if it is due and what it depends on has succeeded'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "tick" -d 'Run every job that is due, look again when one has ended and each minute while any runs'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "audit" -d 'Compare the ledger with the configuration, a line per finding'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "import" -d 'Write the lines of a crontab as jobs for the configuration'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "check" -d 'Report how jobs are to a monitoring system: one line with performance data'
-complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume reset mark-done run tick audit import check help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "list" -d 'Show every job: how it stands, its last run, when it runs next'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "show" -d 'Show a job: its schedule and next times, its last runs, what the last one wrote'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "pause" -d 'Let no run of a job begin until it is resumed; one that runs goes on'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "resume" -d 'Let a paused job run again; `backfill` says what becomes of the times it has missed'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "stop" -d 'End the run of a job, on whatever host, and wait for that; it is not tried again'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "reset" -d 'Forget a job\'s failures and what it has missed, and begin with its next time (with `every` at once); its runs stay on record'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "mark-done" -d 'Put the time that is due on record as done, without a run'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "run" -d 'Run a job if it is due and what it depends on has succeeded'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "tick" -d 'Run every job that is due, look again when one has ended and each minute while any runs'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "audit" -d 'Compare the ledger with the configuration, a line per finding'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "import" -d 'Write the lines of a crontab as jobs for the configuration'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "check" -d 'Report how jobs are to a monitoring system: one line with performance data'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and not __fish_seen_subcommand_from list show pause resume stop reset mark-done run tick audit import check help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from list" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''
@@ -261,6 +262,7 @@ never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from show" -l json -d 'Print as JSON, with times in UTC'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -l note -d 'Why, for `onedrop jobs list`' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -l until -d 'It is resumed by itself then: 2026-11-01T03:17:00Z, or 2026-11-01 03:17 in the job\'s time zone' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from pause" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''
@@ -271,6 +273,12 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_su
 always\t''
 never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from resume" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from stop" -l note -d 'Why, for the record' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from stop" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from stop" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
+always\t''
+never\t''"
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from stop" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from reset" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from reset" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''
@@ -319,6 +327,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "show" -d 'Show a job: its schedule and next times, its last runs, what the last one wrote'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "pause" -d 'Let no run of a job begin until it is resumed; one that runs goes on'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "resume" -d 'Let a paused job run again; `backfill` says what becomes of the times it has missed'
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "stop" -d 'End the run of a job, on whatever host, and wait for that; it is not tried again'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "reset" -d 'Forget a job\'s failures and what it has missed, and begin with its next time (with `every` at once); its runs stay on record'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "mark-done" -d 'Put the time that is due on record as done, without a run'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from help" -f -a "run" -d 'Run a job if it is due and what it depends on has succeeded'
@@ -364,6 +373,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_su
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "show" -d 'Show a job: its schedule and next times, its last runs, what the last one wrote'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "pause" -d 'Let no run of a job begin until it is resumed; one that runs goes on'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "resume" -d 'Let a paused job run again; `backfill` says what becomes of the times it has missed'
+complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "stop" -d 'End the run of a job, on whatever host, and wait for that; it is not tried again'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "reset" -d 'Forget a job\'s failures and what it has missed, and begin with its next time (with `every` at once); its runs stay on record'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "mark-done" -d 'Put the time that is due on record as done, without a run'
 complete -c onedrop -n "__fish_onedrop_using_subcommand help; and __fish_seen_subcommand_from jobs" -f -a "run" -d 'Run a job if it is due and what it depends on has succeeded'

@@ -31,6 +31,7 @@ const PAGES: &[(&str, &str)] = pages![
     "onedrop-jobs-resume.1",
     "onedrop-jobs-run.1",
     "onedrop-jobs-show.1",
+    "onedrop-jobs-stop.1",
     "onedrop-jobs-tick.1",
     "onedrop-lmtp.1",
     "onedrop-lock.1",

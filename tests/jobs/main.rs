@@ -3,6 +3,7 @@
 //! killed, stopped or out of reach.
 
 mod crashes;
+mod hooks;
 mod ledger_gone;
 mod output;
 mod running;

@@ -106,3 +106,35 @@ fn without_jobs_a_tick_has_nothing_to_do() {
     assert_eq!((end.code, &*end.out, &*end.err), (Some(0), "", ""));
     assert!(!site.path("ledger.db").exists());
 }
+
+/// Another host may have it all, so it is a warning.
+#[test]
+fn check_warns_of_what_this_host_lacks_for_its_jobs() {
+    let tools = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink("/bin/true", tools.path().join("tool")).expect("a link");
+    let path = tools.path().display();
+    let site = JobSite::new(&format!(
+        "[jobs.a]\nevery = \"1h\"\ncommand = [\"no-such-program\"]\n\
+         [jobs.b]\nevery = \"30s\"\ncommand = [\"true\"]\ncwd = \"/no/such/folder\"\n\
+         user = \"no-such-user\"\non_failure = [\"/no/such/hook\"]\n\
+         [jobs.c]\nevery = \"1h\"\ncommand = [\"tool\"]\nenv = [\"PATH={path}\"]\n"
+    ));
+    let check = run(&site.place.config, &["check"]);
+    let out = String::from_utf8_lossy(&check.stdout);
+    let lines: Vec<_> =
+        out.lines().filter_map(|line| line.strip_prefix("warning jobs: ")).collect();
+    let says = [
+        "a: there is no program no-such-program on this host",
+        "b: cwd: there is no folder /no/such/folder",
+        "b: user: there is no no-such-user on this host",
+        "b: a hook of it needs /no/such/hook, which this host does not have",
+    ];
+    assert_eq!(lines, says, "{out}");
+    assert!(out.contains("jobs.b.every: less than a minute"), "{out}");
+    // What a job has done is shown as long as it is on record.
+    assert_eq!(site.run(&["c"]).code, Some(0));
+    site.set_jobs("");
+    let ghost = ended(&mut site.jobs(&["show", "c"]));
+    assert_eq!(ghost.code, Some(0), "{ghost:?}");
+    assert!(ghost.out.contains("c: ghost") && ghost.out.contains("schedule"), "{ghost:?}");
+}

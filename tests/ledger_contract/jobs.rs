@@ -109,6 +109,7 @@ pub fn a_job_comes_back_as_it_was_put_on_record(rig: &dyn Rig) {
         unheld_at: Some(at(23)),
         stop_epoch: i64::MAX,
         stop_by: "root on mx3".to_owned(),
+        hooks_state: "failing".to_owned(),
     };
     assert!(b.changes(&touch(&full)));
     assert_eq!(a.job("verify"), JobRow { revision: 2, ..full });

@@ -11,6 +11,7 @@ use onedrop_core::ledger::LockRow;
 use onedrop_core::lock_name::LockName;
 
 mod ends;
+mod hooks;
 pub mod job_status;
 pub mod own_program;
 pub mod plan;

@@ -66,7 +66,8 @@ pub(super) fn pause(
             None => "is paused".to_owned(),
         };
         let said = match (is_paused, row.and_then(|row| row.open)) {
-            (true, _) => "was paused already; note and end are these now".to_owned(),
+            (true, _) if end.is_some() => format!("was paused already; it {said} now"),
+            (true, _) => "was paused already; its note is this one now".to_owned(),
             (false, Some(_)) => format!("{said}; the run that has begun goes on"),
             (false, None) => said,
         };

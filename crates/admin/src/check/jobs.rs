@@ -1,5 +1,5 @@
-//! What jobs need of this host: their programs, folders and users. A host may lack some of them, and
-//! leave the jobs to others; so these are warnings.
+//! What jobs need of this host: their programs, folders and users. A host may lack some of them,
+//! and leave the jobs to others; so these are warnings.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,6 +24,13 @@ pub(super) fn findings(jobs: &[JobSettings]) -> Vec<Finding> {
 fn missing(job: &JobSettings) -> impl Iterator<Item = String> {
     let program = job.command.first().filter(|program| !is_there(program, job));
     let program = program.map(|program| format!("there is no program {program} on this host"));
+    let hooks = [&job.on_failure, &job.on_success, &job.on_recovery];
+    let hook = hooks.into_iter().filter_map(|hook| hook.first()).find_map(|first| {
+        let is_url = first.starts_with("https://") || first.starts_with("http://");
+        let program = if is_url { "curl" } else { first };
+        let is_missing = !is_there(program, job);
+        is_missing.then(|| format!("a hook of it needs {program}, which this host does not have"))
+    });
     let folder = job.cwd.as_ref().filter(|folder| !folder.is_dir());
     let folder = folder.map(|folder| format!("cwd: there is no folder {}", folder.display()));
     let user = job.user.as_ref().and_then(|name| match User::from_name(name) {
@@ -33,7 +40,7 @@ fn missing(job: &JobSettings) -> impl Iterator<Item = String> {
         }
         Ok(Some(_)) | Err(_) => None,
     });
-    [program, folder, user].into_iter().flatten()
+    [program, folder, user, hook].into_iter().flatten()
 }
 
 /// Whether it can be run, where the job's environment looks for it.

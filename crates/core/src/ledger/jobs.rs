@@ -52,6 +52,8 @@ pub struct JobRow {
     pub stop_epoch: i64,
     /// Who wants that, and why.
     pub stop_by: String,
+    /// `ok` or `failing`, the state that its hooks were last called for; empty: they never were.
+    pub hooks_state: String,
     pub next_due: Option<SystemTime>,
     /// 0: the job is disabled.
     pub next_try: u32,
@@ -337,6 +339,7 @@ impl JobRow {
             unheld_at: None,
             stop_epoch: 0,
             stop_by: String::new(),
+            hooks_state: String::new(),
             next_due: Some(next_due),
             next_try: 1,
             retry_at: None,
@@ -373,6 +376,7 @@ impl JobRow {
             unheld_at: time(self.unheld_at),
             stop_epoch: self.stop_epoch,
             stop_by: kept_text(&self.stop_by),
+            hooks_state: kept_text(&self.hooks_state),
             next_due: time(self.next_due),
             next_try: self.next_try,
             retry_at: time(self.retry_at),

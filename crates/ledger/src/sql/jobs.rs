@@ -16,10 +16,12 @@ use onedrop_core::text;
 
 /// What [`job_row`] reads.
 const JOB_COLUMNS: &str = "name, revision, schedule, {millis(paused_at)}, pause_note,
-    {millis(paused_until)}, {millis(last_paused_at)}, {millis(resumed_at)}, epoch, {millis(open_due)}, open_try,
+    {millis(paused_until)}, {millis(last_paused_at)}, {millis(resumed_at)}, epoch,
+    {millis(open_due)}, open_try,
     {millis(next_due)}, next_try, {millis(retry_at)}, {millis(first_seen)}, {millis(seen_at)},
     {millis(last_start)}, {millis(last_end)}, {millis(last_success)}, {millis(last_success_due)},
-    last_exit, last_error, errors, runs, open_host, {millis(unheld_at)}, stop_epoch, stop_by";
+    last_exit, last_error, errors, runs, open_host, {millis(unheld_at)}, stop_epoch, stop_by,
+    hooks_state";
 /// What [`job_run`] reads.
 const RUN_COLUMNS: &str = "job, {millis(due_at)}, try, triggered_by, epoch, host, pid,
     {millis(started_at)}, {millis(ended_at)}, outcome, exit_status, exit_signal, output, reason,
@@ -46,9 +48,9 @@ const INSERT: &str = "
 INSERT INTO onedrop_job (name, revision, value, schedule, paused_at, pause_note, last_paused_at,
     resumed_at, epoch, open_due, open_try, next_due, next_try, retry_at, first_seen, seen_at,
     last_start, last_end, last_success, last_success_due, last_exit, last_error, errors, runs,
-    open_host, unheld_at, paused_until, stop_epoch, stop_by)
+    open_host, unheld_at, paused_until, stop_epoch, stop_by, hooks_state)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-    ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)";
+    ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)";
 
 const UPDATE: &str = "
 UPDATE onedrop_job SET revision = ?2, value = ?3, schedule = ?4, paused_at = ?5, pause_note = ?6,
@@ -56,7 +58,7 @@ UPDATE onedrop_job SET revision = ?2, value = ?3, schedule = ?4, paused_at = ?5,
     next_due = ?12, next_try = ?13, retry_at = ?14, first_seen = ?15, seen_at = ?16,
     last_start = ?17, last_end = ?18, last_success = ?19, last_success_due = ?20, last_exit = ?21,
     last_error = ?22, errors = ?23, runs = ?24, open_host = ?25, unheld_at = ?26,
-    paused_until = ?27, stop_epoch = ?28, stop_by = ?29
+    paused_until = ?27, stop_epoch = ?28, stop_by = ?29, hooks_state = ?30
 WHERE name = ?1";
 
 const END: &str = "
@@ -260,6 +262,7 @@ fn new_row<'a>(row: &'a JobRow, seen: Option<i64>, value: &'a [u8]) -> Sql<'a> {
         row.paused.as_ref().and_then(|pause| pause.until),
         row.stop_epoch,
         &row.stop_by,
+        &row.hooks_state,
     )
 }
 
@@ -340,6 +343,7 @@ fn job_row(row: &impl SqlRow) -> Result<JobRow, LedgerError> {
         unheld_at: cells.time_if_any()?,
         stop_epoch: cells.number()?,
         stop_by: cells.text()?,
+        hooks_state: cells.text()?,
     })
 }
 

@@ -81,6 +81,10 @@ pub struct JobSettings {
     pub nice: u8,
     /// How many runs and skips stay on record; 0: those of `keep_runs_days`.
     pub keep: u32,
+    /// Commands, or one URL each, for a change of its state.
+    pub on_failure: Vec<String>,
+    pub on_success: Vec<String>,
+    pub on_recovery: Vec<String>,
     pub enabled: bool,
 }
 

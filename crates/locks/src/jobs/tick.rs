@@ -18,6 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
+use super::hooks::{self, HookProcess};
 use super::own_program::OwnProgram;
 use super::plan::{self, JobPlan, JobStep, LockSight};
 use super::{KeptEnds, held_job, refused};
@@ -71,6 +72,7 @@ pub fn tick(
         ledger,
         program,
         runs: Vec::new(),
+        hooks: Vec::new(),
         tried: BTreeMap::new(),
         has_failed: false,
         has_added: false,
@@ -106,10 +108,14 @@ pub fn tick(
             tick.prune();
             next = Instant::now() + wait;
         }
-        if tick.runs.is_empty() {
+        tick.hooks.retain_mut(|hook| !hook.has_ended(stops));
+        if tick.runs.is_empty() && tick.hooks.is_empty() {
             break;
         }
-        signals.wait(if stops { MINUTE } else { next.saturating_duration_since(Instant::now()) });
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        let hooks = tick.hooks.iter().map(|hook| left(hook.ends_at()));
+        let wait = hooks.min().unwrap_or(MINUTE).min(MINUTE);
+        signals.wait(if stops { wait } else { wait.min(left(next)) });
         // What waited for it may be due.
         if tick.reap() {
             next = Instant::now();
@@ -171,6 +177,7 @@ struct Tick<'a> {
     ledger: &'a dyn JobLedger,
     program: OwnProgram,
     runs: Vec<JobProcess>,
+    hooks: Vec<HookProcess>,
     /// The revision of each job as it was last started here, and when: it is not started again for
     /// what has not changed.
     tried: BTreeMap<String, (Option<i64>, Instant)>,
@@ -198,6 +205,7 @@ impl Tick<'_> {
         let all = self.settings.jobs.clone();
         let mut wait = MINUTE;
         for job in &all {
+            self.call_hooks(job, &mut rows, until)?;
             let row = rows.iter().find(|row| row.name == job.name);
             if let Some(run) = self.runs.iter_mut().find(|run| run.job == job.name) {
                 if let Some(row) = row.filter(|row| row.open.is_some() && !run.is_long) {
@@ -288,6 +296,26 @@ impl Tick<'_> {
         // What depends on it looks at the row.
         if let Some(known) = rows.iter_mut().find(|known| known.name == row.name) {
             *known = JobRow { revision: known.revision, ..plan.row };
+        }
+        Ok(())
+    }
+
+    /// For a change of the job's state, if no other tick has been quicker.
+    fn call_hooks(
+        &mut self,
+        job: &JobSettings,
+        rows: &mut [JobRow],
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        let Some(row) = rows.iter_mut().find(|row| row.name == job.name) else { return Ok(()) };
+        let Some(changed) = hooks::change(job, row) else { return Ok(()) };
+        let new = JobRow { hooks_state: changed.state.to_owned(), ..row.clone() };
+        let (seen, value) = (Some(row.revision), RandomValue::default());
+        let change = JobChange { seen, value, row: &new, added: &[], ended: None };
+        if self.ledger.change_job(&change, until)? {
+            *row = JobRow { revision: row.revision + 1, ..new };
+            let start = |(key, words)| HookProcess::start(&job.name, key, words, row);
+            self.hooks.extend(changed.hooks.into_iter().filter_map(start));
         }
         Ok(())
     }

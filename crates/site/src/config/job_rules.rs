@@ -153,6 +153,9 @@ fn job(
         umask: values.text("umask").and_then(|text| octal(&text)),
         nice: u8::try_from(values.count("nice")?).ok()?,
         keep: values.count("keep")?,
+        on_failure: values.list("on_failure"),
+        on_success: values.list("on_success"),
+        on_recovery: values.list("on_recovery"),
         enabled: values.get("enabled") == ValueKind::Boolean(true),
     })
 }

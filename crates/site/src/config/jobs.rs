@@ -44,6 +44,9 @@ const KEYS: &[Key] = &[
     key("jobs.NAME.nice", "0", Count(0..=19)),
     key("jobs.NAME.ttl", "1m", Text(positive_time)),
     key("jobs.NAME.grace", "5s", Text(time)),
+    key("jobs.NAME.on_failure", "", List(word)),
+    key("jobs.NAME.on_success", "", List(word)),
+    key("jobs.NAME.on_recovery", "", List(word)),
     key("jobs.NAME.keep", "0", Count(0..=1_000_000)),
     key("jobs.NAME.enabled", "true", Flag),
 ];

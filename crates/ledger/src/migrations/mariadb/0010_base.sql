@@ -493,7 +493,9 @@ CREATE TABLE IF NOT EXISTS onedrop_job (
     paused_until     DATETIME(3) COMMENT 'when it is resumed by itself; null: not',
     stop_epoch       BIGINT NOT NULL DEFAULT 0
         COMMENT 'epoch of the run that is to end; 0: none is',
-    stop_by          TEXT NOT NULL DEFAULT '' COMMENT 'who wants that, and why'
+    stop_by          TEXT NOT NULL DEFAULT '' COMMENT 'who wants that, and why',
+    hooks_state      TEXT NOT NULL DEFAULT ''
+        COMMENT 'ok or failing: the state that its hooks were last called for'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'jobs (onedrop jobs): their state';
 

@@ -834,7 +834,8 @@ CREATE TABLE onedrop_job (
     unheld_at        timestamptz,
     paused_until     timestamptz,
     stop_epoch       bigint NOT NULL DEFAULT 0,
-    stop_by          text NOT NULL DEFAULT ''
+    stop_by          text NOT NULL DEFAULT '',
+    hooks_state      text NOT NULL DEFAULT ''
 );
 
 COMMENT ON TABLE onedrop_job IS 'a job that a configuration has or had';
@@ -857,6 +858,8 @@ COMMENT ON COLUMN onedrop_job.unheld_at IS 'when a tick first found the open run
 COMMENT ON COLUMN onedrop_job.paused_until IS 'when it is resumed by itself; null: not';
 COMMENT ON COLUMN onedrop_job.stop_epoch IS 'epoch of the run that is to end; 0: none is';
 COMMENT ON COLUMN onedrop_job.stop_by IS 'who wants that, and why';
+COMMENT ON COLUMN onedrop_job.hooks_state
+IS 'ok or failing: the state that its hooks were last called for';
 
 CREATE TABLE onedrop_job_run (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

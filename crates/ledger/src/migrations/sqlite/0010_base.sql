@@ -282,7 +282,8 @@ CREATE TABLE onedrop_job (
     unheld_at        REAL,                          -- when a tick first found the open run without its lock
     paused_until     REAL,                          -- when it is resumed by itself; null: not
     stop_epoch       INTEGER NOT NULL DEFAULT 0,    -- epoch of the run that is to end; 0: none is
-    stop_by          TEXT NOT NULL DEFAULT ''       -- who wants that, and why
+    stop_by          TEXT NOT NULL DEFAULT '',      -- who wants that, and why
+    hooks_state      TEXT NOT NULL DEFAULT ''       -- ok or failing: the state that its hooks were last called for
 ) WITHOUT ROWID;
 
 CREATE TABLE onedrop_job_run (

@@ -141,8 +141,8 @@ pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> (JobRow, Vec<J
     (row, planner.skipped)
 }
 
-/// The row of a job of which no run starts until it is resumed, by itself at `until`; a second pause
-/// changes the note and that time.
+/// The row of a job of which no run starts until it is resumed, by itself at `until`; a second
+/// pause changes the note and that time.
 pub fn pause(
     job: &JobSettings,
     row: Option<&JobRow>,
