@@ -125,7 +125,8 @@ impl KeptEnds {
             let told = tell(ledger, job, &run, until)?;
             let (name, due) = (&run.job, rfc_3339(run.due));
             match told {
-                Told::OnRecord => tracing::info!("job {name}: how it ended for {due} is on record"),
+                // Perhaps by its run, which is about to end.
+                Told::OnRecord => tracing::debug!("job {name}: its end for {due} is on record"),
                 Told::Late => tracing::warn!(
                     "job {name}: how it ended for {due} is on record, after it was taken"
                 ),
