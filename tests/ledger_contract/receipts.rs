@@ -284,4 +284,9 @@ pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
     assert_eq!((again, before(again, &doug)), (message, Some(uid(9))), "what came since is not");
     let next = host.record(&mail("next"), &[]).message;
     assert_eq!(before(next, &doug), Some(uid(13)));
+    // Where it was found again, it may have been put after the message.
+    let is_last = |copy: &CopyOnRecord| matches!(&copy.standing, Standing::Placed { receipt, .. } if *receipt == uid(13));
+    let last = host.copies(&ALL).into_iter().find(is_last).expect("on record");
+    assert!(host.settle(&last, &uid(99)));
+    assert_eq!(before(next, &doug), Some(uid(12)));
 }

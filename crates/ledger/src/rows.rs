@@ -85,14 +85,15 @@ pub fn secs_before(earlier: Duration) -> u64 {
 
 /// Finds a receipt of the kind ?4 that was there before message ?1, in the account ?2 and the
 /// mailbox ?3; the account's copies come by their index. `then`: SQL for the time when the message
-/// was recorded, less [`THERE_BEFORE`].
+/// was recorded, less [`THERE_BEFORE`]. A copy that was settled since may have a later receipt.
 pub fn receipt_before_sql(then: &str) -> String {
     format!(
         "SELECT receipt_kind, receipt FROM (
-             SELECT mailbox, receipt_kind, receipt, placed_at, message_id FROM onedrop_copy
+             SELECT mailbox, receipt_kind, receipt, placed_at, settled_at, message_id
+             FROM onedrop_copy
              WHERE account = ?2 AND message_id < ?1
              ORDER BY message_id DESC LIMIT {LOOKED_THROUGH}) recent
-         WHERE mailbox = ?3 AND receipt_kind = ?4
+         WHERE mailbox = ?3 AND receipt_kind = ?4 AND settled_at IS NULL
            AND placed_at < (SELECT {then} FROM onedrop_message m WHERE m.id = ?1)
          ORDER BY placed_at DESC, message_id DESC LIMIT 1"
     )

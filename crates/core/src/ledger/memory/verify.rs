@@ -24,6 +24,7 @@ impl Rows {
             row.message < message
                 && row.destination.is_same_mailbox(destination)
                 && row.receipt.as_ref().is_some_and(|receipt| receipt.kind() == kind)
+                && !row.settled
                 && Some(wall_clock(row.placed_at)) < then
         });
         let last = there_before.max_by_key(|row| row.placed_at);
