@@ -24,6 +24,7 @@ const PAGES: &[(&str, &str)] = pages![
     "onedrop-jobs.1",
     "onedrop-jobs-audit.1",
     "onedrop-jobs-check.1",
+    "onedrop-jobs-import.1",
     "onedrop-jobs-list.1",
     "onedrop-jobs-mark-done.1",
     "onedrop-jobs-pause.1",

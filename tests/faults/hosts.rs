@@ -256,7 +256,8 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
         std::io::stderr(),
         "four hosts: seed {seed}; {MESSAGES} messages, {deliveries} deliveries on {HOSTS} hosts in \
          {} tries ({} killed, {} deferred); {copies} copies, {again} of them leased more than \
-         once, {found} found by the look, {kept} for Sent kept and settled; {:.0} s and {:.0} s to set up",
+         once, {found} found by the look, {kept} for Sent kept and settled; {:.0} s and {:.0} s to \
+         set up",
         counts.tries,
         counts.killed,
         counts.deferred,

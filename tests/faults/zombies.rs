@@ -355,7 +355,7 @@ fn take_over(site: &Site, freeze: Freeze, in_doubt: bool) -> String {
     for (account, mailbox) in [(format!("to-{id}"), "INBOX"), (format!("from-{id}"), "Sent")] {
         let uids = site.dovecot.uids(&account, mailbox);
         let row = site.postgres.psql(&format!(
-            "SELECT uid, in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
+            "SELECT split_part(receipt, '/', 2), in_doubt, leased_until IS NULL, placed_at IS NOT NULL FROM onedrop_copy \
              WHERE account = '{account}' AND mailbox = '{mailbox}'"
         ));
         let state =

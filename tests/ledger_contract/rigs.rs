@@ -449,8 +449,8 @@ impl Rig for MariadbRig {
     fn forget_schema(&self) -> bool {
         self.sql(
             "DROP TABLE onedrop_job_run, onedrop_job, onedrop_lock_waiter, onedrop_lock_lease,
-                 onedrop_lock, onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof, onedrop_attempt,
-                 onedrop_unsettled, onedrop_copy, onedrop_raw, onedrop_message,
+                 onedrop_lock, onedrop_slot, onedrop_kept_bytes, onedrop_kept, onedrop_proof,
+                 onedrop_attempt, onedrop_unsettled, onedrop_copy, onedrop_raw, onedrop_message,
                  onedrop_ledger, onedrop_schema;
              DROP TABLE onedrop_host;
              DROP VIEW onedrop_message_text, onedrop_address, onedrop_part;

@@ -84,7 +84,7 @@ fn python(place: &Place, script: &str) -> Command {
 
 /// The clients of the page, under the names that they say.
 fn clients_into(place: &Place) {
-    let page = fixture_text("docs/locks-programs.md");
+    let page = fixture_text("docs/locks-programs.md") + &fixture_text("docs/locks-clients.md");
     for (kind, comment) in [("php", "<?php // "), ("python", "# ")] {
         for block in page.split(&format!("```{kind}\n")).skip(1) {
             let text = block.split("```").next().expect("its end");
@@ -222,7 +222,8 @@ fn the_statements_of_the_page_hold_locks_on_sqlite() {
 import hashlib, os, sqlite3, subprocess, time
 db = sqlite3.connect('ledger.db', isolation_level=None)
 text = open('statements.sql').read()
-parts = dict(zip(('take', 'renew', 'back'), (part.split('\\n', 1)[1] for part in text.split('-- ')[1:])))
+texts = [part.split('\\n', 1)[1] for part in text.split('-- ')[1:]]
+parts = dict(zip(('take', 'renew', 'back'), texts))
 values = {'hash': hashlib.sha256(b'onedrop/1/name\\0n').digest(), 'name': 'n', 'ttl': 60,
           'boot_id': open('/proc/sys/kernel/random/boot_id').read().strip()}
 def does(what, owner, **more):
@@ -237,7 +238,8 @@ print(does('take', a), does('take', b), does('renew', a), does('renew', b))
 print(run('with-lock', 'n', '--', 'true').returncode, run('lock', 'assert', 'n#1:1').returncode)
 print(does('back', a), does('take', b), run('lock', 'assert', 'n#1:2').returncode)
 print(run('lock', 'steal', 'n', '--force').returncode, does('renew', b), does('back', b))
-print(run('with-lock', 'n', '--', 'true').returncode, does('take', a), run('lock', 'assert', 'n#1:5').returncode)
+with_lock = run('with-lock', 'n', '--', 'true').returncode
+print(with_lock, does('take', a), run('lock', 'assert', 'n#1:5').returncode)
 ";
     assert_eq!(
         out(&mut python(&place, script)),

@@ -87,7 +87,7 @@ fn a_job_is_shown_with_its_times_and_its_runs() {
     let out = &shown.out;
     for line in [
         "job          report: failing",
-        "schedule     At 05:00 (Asia/Kolkata) (0 5 * * * Asia/Kolkata)",
+        "schedule     at 05:00 (Asia/Kolkata) (0 5 * * * Asia/Kolkata)",
         "last error   1 in a row (exit 75): exit status 75: no room",
         "due          2099-03-01 23:30:00 UTC  2099-03-02 05:00:00 +05:30",
         "             2099-03-05 23:30:00 UTC  2099-03-06 05:00:00 +05:30",

@@ -57,7 +57,7 @@ impl Line {
 
     /// # Errors
     /// There is no such folder, or it is another's.
-    pub(super) fn join(&self) -> io::Result<Place> {
+    pub(super) fn join(&self) -> io::Result<PlaceInLine> {
         self.make_folder()?;
         for _ in 0..TRIES.0 {
             let file = self.open(true)?;
@@ -75,7 +75,7 @@ impl Line {
             }
             file.write_all_at(&number.to_ne_bytes(), LAST)?;
             byte_lock::unlock(&file, DOOR)?;
-            return Ok(Place { file, number, line: self.clone() });
+            return Ok(PlaceInLine { file, number, line: self.clone() });
         }
         Err(io::Error::other("the door of the line stays closed"))
     }
@@ -112,13 +112,13 @@ impl Line {
 
 /// A place in the line, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PlaceInLine {
     file: File,
     number: i64,
     line: Line,
 }
 
-impl Place {
+impl PlaceInLine {
     /// Whether all that came before it have left, or are passed over.
     pub fn is_first(&self) -> io::Result<bool> {
         let first = number_at(&self.file, FIRST);
@@ -165,7 +165,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PlaceInLine {
     /// The last one to leave removes the file.
     fn drop(&mut self) {
         let is_alone = || -> io::Result<bool> {
@@ -203,7 +203,7 @@ mod tests {
     fn the_one_that_came_first_is_first_until_it_leaves() {
         let line = line();
         let (a, b, c) = (line.join().unwrap(), line.join().unwrap(), line.join().unwrap());
-        let first = |places: [&Place; 3]| places.map(|place| place.is_first().unwrap());
+        let first = |places: [&PlaceInLine; 3]| places.map(|place| place.is_first().unwrap());
         assert_eq!(first([&a, &b, &c]), [true, false, false]);
         assert_eq!((a.others(), b.others(), c.others()), ((0, 2), (1, 1), (2, 0)));
         a.beat();
@@ -228,7 +228,7 @@ mod tests {
     fn one_that_is_stopped_is_passed_over() {
         let line = line();
         let (a, b, c) = (line.join().unwrap(), line.join().unwrap(), line.join().unwrap());
-        let says_nothing_since = |place: &Place, secs: u64| {
+        let says_nothing_since = |place: &PlaceInLine, secs: u64| {
             let then = since_boot().unwrap().saturating_sub(Duration::from_secs(secs));
             let millis = i64::try_from(then.as_millis()).unwrap();
             place.file.write_all_at(&millis.to_ne_bytes(), BEAT).unwrap();

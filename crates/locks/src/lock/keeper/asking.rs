@@ -15,7 +15,7 @@ use super::{
     AGAIN, CALL, LEAVE, LockNews, LockWish, PAUSE, TROUBLE_PAUSE, TakenLock, Work, copy_of,
     may_have_done_it, may_pass,
 };
-use crate::lock::line::Place;
+use crate::lock::line::PlaceInLine;
 use crate::lock::since_boot;
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::ledger::{LedgerError, LockClaim, LockRequest, LockRow, LockTry};
@@ -26,7 +26,7 @@ const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_milli
 
 /// What is known while the ledger is asked.
 #[derive(Default)]
-struct Asked {
+struct LastAnswer {
     /// The last claim had no answer, and may have taken the lock.
     is_unclear: bool,
     /// This claim has a place in the ledger's line.
@@ -40,7 +40,7 @@ impl Work {
             None => None,
             Some(place) => Some(self.wait_to_be_first(place, began)?),
         };
-        let mut asked = Asked::default();
+        let mut asked = LastAnswer::default();
         let taken = self.ask(place.as_deref(), began, &mut asked);
         if taken.is_none() && asked.is_unclear {
             self.give_back_what_is_ours();
@@ -53,7 +53,7 @@ impl Work {
         taken
     }
 
-    fn join_line(&self) -> Option<Arc<Place>> {
+    fn join_line(&self) -> Option<Arc<PlaceInLine>> {
         let line = self.wish.line.as_ref().filter(|_| !self.wish.wait.is_zero())?;
         let joined = line.join();
         joined
@@ -63,8 +63,12 @@ impl Work {
     }
 
     /// `None`: the time to wait is over, which is said, or the other thread wants the end.
-    fn wait_to_be_first(&self, place: Arc<Place>, began: Instant) -> Option<Arc<Place>> {
-        let is_first = |place: &Place| place.is_first().unwrap_or(true);
+    fn wait_to_be_first(
+        &self,
+        place: Arc<PlaceInLine>,
+        began: Instant,
+    ) -> Option<Arc<PlaceInLine>> {
+        let is_first = |place: &PlaceInLine| place.is_first().unwrap_or(true);
         if is_first(&place) {
             return Some(place);
         }
@@ -91,7 +95,12 @@ impl Work {
     }
 
     /// Asks until it has the lock, or need not ask any more.
-    fn ask(&self, place: Option<&Place>, began: Instant, known: &mut Asked) -> Option<TakenLock> {
+    fn ask(
+        &self,
+        place: Option<&PlaceInLine>,
+        began: Instant,
+        known: &mut LastAnswer,
+    ) -> Option<TakenLock> {
         let LockWish { name, slots, terms, wait, owner, holder, .. } = &self.wish;
         let (mut trouble, mut is_last) = (None, false);
         let (patience, first_asked) = (terms.ttl / 3, Instant::now());
@@ -176,7 +185,8 @@ impl Work {
     }
 }
 
-/// How long one that has waited for this long waits until it asks again; not past the end of a lease.
+/// How long one that has waited for this long waits until it asks again; not past the end of a
+/// lease.
 pub fn pause_after(waited: Duration, held: &[LockRow]) -> Duration {
     let pause = (waited / 20).clamp(PAUSE.0, PAUSE.1);
     // Not all at the same time.
@@ -186,7 +196,7 @@ pub fn pause_after(waited: Duration, held: &[LockRow]) -> Duration {
 }
 
 /// Closed when the one before has left the line.
-fn bell_of_the_one_before(place: &Arc<Place>) -> Option<UnixStream> {
+fn bell_of_the_one_before(place: &Arc<PlaceInLine>) -> Option<UnixStream> {
     let (ours, theirs) = UnixStream::pair().ok()?;
     let place = Arc::clone(place);
     let waits = move || {
