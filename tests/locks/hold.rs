@@ -47,13 +47,13 @@ fn a_lock_is_held_while_standard_input_is_open() {
 #[test]
 fn a_lock_that_is_lost_is_said_before_it_is_another_s() {
     let place = Place::new();
-    let (mut held, mut out) = holding(&place, &["--ttl", "6s", "--grace", "0"]);
+    let (mut held, mut out) = holding(&place, &["--ttl", "10s", "--grace", "1s"]);
     assert!(line(&mut out).starts_with("held n#1:1 "));
     assert_eq!(place.lock(&["steal", "n", "--force"]).code, Some(0));
     assert_eq!(line(&mut out), "lost\n");
     assert_eq!(held.code(), Some(201));
     // Also where the process that renews it is killed.
-    let (held, mut out) = holding(&place, &["--ttl", "6s", "--grace", "0"]);
+    let (held, mut out) = holding(&place, &["--ttl", "10s", "--grace", "1s"]);
     assert!(line(&mut out).starts_with("held n#1:3 "));
     held.signal(Signal::SIGKILL);
     let mut rest = String::new();

@@ -194,6 +194,10 @@ fn a_postgres_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
     let site = Site::with_servers();
     for in_doubt in DOUBT_OR_NOT {
         let (name, proxy) = (if in_doubt { "pg-doubt" } else { "pg" }, postgres_proxy(&site));
+        // The first delivery of all asks more: it puts the configuration on record.
+        let first = letter(&site, &format!("{name}-first"), in_doubt);
+        first.deliver(&by_ledger_proxy(&site, &format!("{name}-first"), &proxy)).is(0, "stored");
+        let proxy = postgres_proxy(&site);
         let count = letter(&site, &format!("{name}-count"), in_doubt);
         count.deliver(&by_ledger_proxy(&site, &format!("{name}-count"), &proxy)).is(0, "stored");
         let answers = proxy.answers();

@@ -415,7 +415,7 @@ fn the_timer_runs_the_jobs_that_are_due_and_a_stop_ends_them() {
     machine.run(JOBS);
     follow(&machine, "docs/jobs-ticking.md", None);
     let journal = "journalctl -u onedrop-jobs -o cat --no-pager";
-    for line in ["quick by onedrop", "onedrop [0-9.]*", "slow began"] {
+    for line in ["quick: quick by onedrop", "quick: onedrop [0-9.]*", "slow: slow began"] {
         let is_there = machine.soon(&format!("{journal} | grep -qx '{line}'"));
         assert!(is_there, "no {line:?}\n{}", machine.journal());
     }
@@ -446,7 +446,7 @@ fn the_timer_runs_the_jobs_that_are_due_and_a_stop_ends_them() {
          systemctl start onedrop-lmtp.service",
     );
     let journal = "journalctl -u onedrop-lmtp -o cat --no-pager";
-    let is_there = machine.soon(&format!("{journal} | grep -qx 'began again'"));
+    let is_there = machine.soon(&format!("{journal} | grep -qx 'slow: began again'"));
     assert!(is_there, "{}", machine.journal());
     machine.run(&format!("{onedrop} lock holder jobs/slow"));
     machine.run("systemctl stop onedrop-lmtp.socket onedrop-lmtp.service");

@@ -727,16 +727,19 @@ DECLARE
     v_owner text := replace(gen_random_uuid()::text, '-', '');
     v_began timestamptz := clock_timestamp();
     v_end timestamptz := v_began + least(coalesce(p_wait_secs, 0), 1e9) * interval '1 second';
+    v_waits boolean;
 BEGIN
     -- Refused within a transaction ("invalid transaction termination").
     COMMIT;
     LOOP
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
         PERFORM set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
+        -- The last step, and no other, takes its place out of the line.
+        v_waits := clock_timestamp() < v_end;
         SELECT s.p_slot, s.p_epoch INTO p_slot, p_epoch
-        FROM onedrop_lock_step(p_name, p_ttl_secs, p_slots, decode(v_owner, 'hex'), clock_timestamp() < v_end) s;
+        FROM onedrop_lock_step(p_name, p_ttl_secs, p_slots, decode(v_owner, 'hex'), v_waits) s;
         COMMIT;
-        EXIT WHEN p_slot IS NOT NULL OR clock_timestamp() >= v_end;
+        EXIT WHEN p_slot IS NOT NULL OR NOT v_waits;
         PERFORM pg_sleep(least(extract(epoch FROM v_end - clock_timestamp()) + 0.001,
                                greatest(0.02, least(0.25, extract(epoch FROM clock_timestamp() - v_began) / 20)) * (1 - random() / 4)));
         COMMIT;
