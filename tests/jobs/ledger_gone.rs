@@ -1,6 +1,9 @@
 //! The ledger cannot be reached: nothing starts, and nothing that has ended is forgotten: the host
 //! keeps it, and tells it before it starts anything else.
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -9,6 +12,9 @@ use onedrop::ledger::{JobOutcome, JobRow, JobRun};
 use crate::place::{SOON, ended};
 use crate::site::{JobSite, exists, job};
 use crate::support::wait_until;
+
+/// The user of that name in Debian.
+const NOBODY: u32 = 65534;
 
 const WAITS: &str = "touch began; while [ ! -e go ]; do sleep 0.02; done; touch ended; exit 4";
 
@@ -171,4 +177,31 @@ fn another_host_waits_for_the_end_of_a_run_before_it_calls_it_crashed() {
     assert!(row.next_due > Some(first.due), "{row:?}");
     assert_eq!(site.tick().code, Some(0));
     assert_eq!(site.outcomes("j"), [outcome, Some(JobOutcome::Failed)]);
+}
+
+/// Its owner may have put links there.
+#[test]
+fn root_follows_no_link_in_a_folder_of_ends_and_leaves_them_to_its_owner() {
+    let site = JobSite::new(&job("j", "true", ""));
+    assert_eq!(site.tick().code, Some(0));
+    let (run, folder, victim) = (site.only_run("j"), site.path("state"), site.path("victim"));
+    fs::remove_dir(&folder).expect("it is empty");
+    chown(folder.parent().expect("a folder"), Some(NOBODY), Some(NOBODY)).expect("chown");
+    site.ends().keep(&run).expect("a file");
+    let owner = |path: &Path| fs::symlink_metadata(path).map(|file| (file.uid(), file.is_file()));
+    assert_eq!(owner(&folder).expect("a folder"), (NOBODY, false));
+    let files = || fs::read_dir(&folder).expect("a folder").map(|file| file.expect("one").path());
+    let kept = files().next().expect("the end");
+    assert_eq!(owner(&kept).expect("a file"), (NOBODY, true));
+    fs::write(&victim, "others'").expect("a file");
+    for name in [kept.clone(), kept.with_extension("new")] {
+        let _ = fs::remove_file(&name);
+        symlink(&victim, &name).expect("a link");
+    }
+    site.ends().keep(&run).expect("a file");
+    assert_eq!(fs::read_to_string(&victim).expect("a file"), "others'");
+    assert_eq!((files().count(), owner(&kept).expect("a file")), (1, (NOBODY, true)));
+    fs::rename(&folder, site.path("elsewhere")).expect("moved");
+    symlink(site.path("elsewhere"), &folder).expect("a link");
+    site.ends().keep(&run).expect_err("the folder is a link");
 }

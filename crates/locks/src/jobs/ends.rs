@@ -2,15 +2,21 @@
 //! ledger has it. Ticks, and the next run of the job, put on record what is left.
 //!
 //! Promise: an end that was kept survives the process and the machine (fsync), and goes to its own
-//! run alone: by due time, try, epoch, host and process. Reliance: one folder for a host; it may
-//! serve several ledgers, so what a ledger does not know stays.
+//! run alone: by due time, try, epoch, host and process. Root, which may run a job too, follows no
+//! link that the folder's owner has put there. Reliance: one folder for a host; it may serve
+//! several ledgers, so what a ledger does not know stays.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::libc;
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{self, RunEnd};
@@ -21,8 +27,9 @@ use onedrop_core::ledger::{
     of_millis, time_millis,
 };
 
-/// What the names of these files end with.
+/// What the names of these files end with, and until they are whole.
 const SUFFIX: &str = ".end";
+const NEW: &str = ".new";
 /// How many runs are looked through.
 const NEWEST: u32 = 1000;
 /// How often a row is read again because another has changed it meanwhile.
@@ -73,23 +80,34 @@ impl KeptEnds {
     /// # Errors
     /// The disk does not take it.
     pub fn keep(&self, run: &JobRun) -> io::Result<()> {
-        match DirBuilder::new().mode(0o700).create(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            made => drop(made),
+        let folder = self.open()?;
+        let (name, new) = (file_name(run, SUFFIX), file_name(run, NEW));
+        // A run that was killed in this moment has left it.
+        match unlinkat(&folder, &*new, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(error) => return Err(error.into()),
         }
-        let (folder, path) = (File::open(&self.0)?, self.path(run));
-        let new = path.with_extension("new");
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        // A run that root has started by hand: the ticks of the folder's user read its end, too.
-        let owner = folder.metadata()?;
-        if file.metadata()?.uid() != owner.uid() {
-            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
-        }
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&folder, &*new, flags, Mode::from_bits_truncate(0o600))?);
+        give(&file, &folder.metadata()?)?;
         file.write_all(&serde_json::to_vec(&EndFile::of(run))?)?;
         file.sync_all()?;
-        fs::rename(&new, &path)?;
+        renameat(&folder, &*new, &folder, &*name)?;
         folder.sync_all()
+    }
+
+    /// Opens the folder; makes it if need be.
+    fn open(&self) -> io::Result<File> {
+        let is_new = match DirBuilder::new().mode(0o700).create(&self.0) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(error),
+        };
+        let folder = open(&self.0, libc::O_DIRECTORY)?;
+        if let Some(parent) = self.0.parent().filter(|_| is_new) {
+            give(&folder, &fs::metadata(parent)?)?;
+        }
+        Ok(folder)
     }
 
     /// The ledger has it.
@@ -151,14 +169,31 @@ impl KeptEnds {
     }
 
     fn path(&self, run: &JobRun) -> PathBuf {
-        let JobRun { job, due, try_no, epoch, .. } = run;
-        self.0.join(format!("{job}.{}.{try_no}.{epoch}{SUFFIX}", time_millis(*due)))
+        self.0.join(file_name(run, SUFFIX))
+    }
+}
+
+fn open(path: &Path, flags: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(flags | libc::O_NOFOLLOW).open(path)
+}
+
+fn file_name(run: &JobRun, suffix: &str) -> String {
+    let JobRun { job, due, try_no, epoch, .. } = run;
+    format!("{job}.{}.{try_no}.{epoch}{suffix}", time_millis(*due))
+}
+
+/// What root makes in another user's folder is that user's: its ticks read it, too.
+fn give(file: &File, to: &Metadata) -> io::Result<()> {
+    match file.metadata()?.uid() == to.uid() {
+        true => Ok(()),
+        false => fchown(file, Some(to.uid()), Some(to.gid())),
     }
 }
 
 /// `None`, and a word in the log: it cannot be read.
 fn read(path: &Path) -> Option<JobRun> {
-    let read = fs::read(path).and_then(|bytes| Ok(serde_json::from_slice::<EndFile>(&bytes)?));
+    let read = open(path, libc::O_NONBLOCK)
+        .and_then(|file| Ok(serde_json::from_reader::<_, EndFile>(BufReader::new(file))?));
     match read.map(|file| file.run()) {
         Ok(Some(run)) => Some(run),
         Ok(None) => {
