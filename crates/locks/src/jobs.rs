@@ -22,6 +22,7 @@ pub mod tick;
 pub mod ticker;
 
 pub use ends::KeptEnds;
+pub use hooks::program_of;
 pub use settings::{Backfill, JobSettings, JobsSettings, RunIn};
 
 /// What the names of jobs' locks begin with.

@@ -14,6 +14,10 @@ use super::{CommandOutcome, ended};
 use onedrop_core::text;
 use onedrop_locks::schedule::Schedule;
 
+/// What stands where a crontab names a user.
+const AS_THE_TICK: &str = "a job runs as the user whose tick starts it; where root ticks, user = \
+                           names another";
+
 const HEAD: &str = "\
 # By onedrop jobs import. As with cron, a time that was missed is not made up for (backfill), and a
 # command that failed is not tried again (retry): take these two lines out of a job to have both.
@@ -71,7 +75,7 @@ impl Import {
             let why = match name.as_str() {
                 "MAILTO" | "MAILFROM" => "a job sends no mail: have onedrop jobs check ask for it",
                 "CRON_TZ" => "jobs have timezone, which is this host's below",
-                "LOGNAME" | "USER" => "a job runs as the user whose tick starts it",
+                "LOGNAME" | "USER" => AS_THE_TICK,
                 _ => return self.settings.push((name, value)),
             };
             return self.comment(number, line, why);
@@ -109,41 +113,27 @@ impl Import {
         let name = self.name(&command);
         let user = user.map_or_else(String::new, |user| {
             let user = text::escaped(user);
-            format!("# Its user was {user}: a job runs as the user whose tick starts it.\n")
+            format!("# Its user was {user}: {AS_THE_TICK}.\n")
         });
-        let words = self.words(&command, input.as_deref());
-        let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        let list =
+            |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(", ");
+        let of_shell = |(name, _): &&(String, String)| name == "SHELL";
+        let shell = self.settings.iter().find(of_shell).map_or("/bin/sh", |(_, shell)| shell);
+        let words = [shell.to_owned(), "-c".to_owned(), script(&command, input.as_deref())];
+        let others = self.settings.iter().filter(|setting| !of_shell(setting));
+        let others: Vec<String> = others.map(|(name, value)| format!("{name}={value}")).collect();
+        let env = match others.is_empty() {
+            true => String::new(),
+            false => format!("env = [{}]\n", list(&others)),
+        };
         Ok(format!(
-            "\n{}{user}[jobs.{name}]\nschedule = {}\ntimezone = {}\ncommand = [{}]\n\
+            "\n{}{user}[jobs.{name}]\nschedule = {}\ntimezone = {}\ncommand = [{}]\n{env}\
              backfill = \"none\"\nretry = \"0\"\n",
             cited(number, line),
             quoted(&times),
             quoted(&self.zone),
-            words.join(", "),
+            list(&words),
         ))
-    }
-
-    /// The program and its arguments.
-    fn words(&self, command: &str, input: Option<&str>) -> Vec<String> {
-        let of_shell = |(name, _): &&(String, String)| name == "SHELL";
-        let shell = self.settings.iter().find(of_shell).map_or("/bin/sh", |(_, shell)| shell);
-        let others = self.settings.iter().filter(|setting| !of_shell(setting));
-        let mut words: Vec<String> =
-            others.map(|(name, value)| format!("{name}={value}")).collect();
-        if !words.is_empty() {
-            words.insert(0, "env".to_owned());
-        }
-        let script = match input {
-            None => command.to_owned(),
-            Some(input) => {
-                let lines = input.split_terminator('\n').map(|line| line.replace('\'', r"'\''"));
-                let lines: Vec<String> = lines.map(|line| format!("'{line}'")).collect();
-                // On a line of its own the bracket is no part of a comment.
-                format!("printf '%s\\n' {} | {{ {command}\n}}", lines.join(" "))
-            }
-        };
-        words.extend([shell.to_owned(), "-c".to_owned(), script]);
-        words
     }
 
     /// Of the program that a command runs, as far as can be guessed; each but once.
@@ -167,6 +157,15 @@ impl Import {
         self.names.insert(name.clone());
         name
     }
+}
+
+/// What the shell gets, with the input that cron would give the command.
+fn script(command: &str, input: Option<&str>) -> String {
+    let Some(input) = input else { return command.to_owned() };
+    let lines = input.split_terminator('\n').map(|line| line.replace('\'', r"'\''"));
+    let lines: Vec<String> = lines.map(|line| format!("'{line}'")).collect();
+    // On a line of its own the bracket is no part of a comment.
+    format!("printf '%s\\n' {} | {{ {command}\n}}", lines.join(" "))
 }
 
 /// The line as a comment.

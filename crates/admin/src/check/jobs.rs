@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::unistd::{User, geteuid};
 
 use super::finding::{Finding, Severity};
+use onedrop_locks::jobs::program_of;
 use onedrop_site::config::JobSettings;
 
 pub(super) fn findings(jobs: &[JobSettings]) -> Vec<Finding> {
@@ -25,9 +26,7 @@ fn missing(job: &JobSettings) -> impl Iterator<Item = String> {
     let program = job.command.first().filter(|program| !is_there(program, job));
     let program = program.map(|program| format!("there is no program {program} on this host"));
     let hooks = [&job.on_failure, &job.on_success, &job.on_recovery];
-    let hook = hooks.into_iter().filter_map(|hook| hook.first()).find_map(|first| {
-        let is_url = first.starts_with("https://") || first.starts_with("http://");
-        let program = if is_url { "curl" } else { first };
+    let hook = hooks.into_iter().filter_map(|hook| program_of(hook)).find_map(|program| {
         let is_missing = !is_there(program, job);
         is_missing.then(|| format!("a hook of it needs {program}, which this host does not have"))
     });

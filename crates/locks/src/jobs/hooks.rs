@@ -53,6 +53,19 @@ pub(super) fn change<'a>(job: &'a JobSettings, row: &JobRow) -> Option<StateChan
     Some(StateChange { state, hooks: hooks.map(|(key, words, _)| (key, words)).collect() })
 }
 
+/// The URL that a hook asks, if it is one.
+fn url_of(words: &[String]) -> Option<&str> {
+    match words {
+        [url] if url.starts_with("https://") || url.starts_with("http://") => Some(url),
+        _ => None,
+    }
+}
+
+/// The program that a hook needs; `None`: there is no hook.
+pub fn program_of(words: &[String]) -> Option<&str> {
+    url_of(words).map(|_| CURL[0]).or(words.first().map(String::as_str))
+}
+
 /// A hook that runs.
 pub(super) struct HookProcess {
     job: String,
@@ -64,18 +77,12 @@ pub(super) struct HookProcess {
 impl HookProcess {
     /// Starts it; what keeps it from that is logged.
     pub fn start(job: &str, key: &'static str, words: &[String], row: &JobRow) -> Option<Self> {
-        let url = match words {
-            [url] if url.starts_with("https://") || url.starts_with("http://") => Some(url),
-            _ => None,
-        };
+        let (program, url) = (program_of(words)?, url_of(words));
         let state = if row.errors > 0 { FAILING } else { OK };
         let why = if row.errors > 0 { &*row.last_error } else { "" };
-        let (program, args) = match url {
-            Some(_) => (CURL[0], CURL[1..].iter().copied().chain(["-"]).collect::<Vec<_>>()),
-            None => {
-                let (program, args) = words.split_first()?;
-                (&**program, args.iter().map(String::as_str).collect())
-            }
+        let args: Vec<&str> = match url {
+            Some(_) => CURL[1..].iter().copied().chain(["-"]).collect(),
+            None => words.iter().skip(1).map(String::as_str).collect(),
         };
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
