@@ -6,11 +6,11 @@ use std::borrow::Cow;
 use postgres::types::Type;
 
 use super::connection::{Connection, Statement};
-use super::fast::NewMessage;
 use crate::ToRecord;
 use crate::facts as json;
 use crate::rows;
 use crate::sql::claims;
+use onedrop_core::ledger::claim::Row;
 use onedrop_core::ledger::{Attempt, AttemptEnd, ToConfirm};
 use onedrop_core::lock_key::advisory_key;
 use onedrop_core::outcome::Reason;
@@ -23,13 +23,14 @@ pub(super) use crate::rows::{INDEXED, LONGEST};
 pub(super) const RECORD: usize = 30;
 pub(super) const CONFIRM: usize = 15;
 
-/// All parameters of `onedrop_record` but the first.
+/// All parameters of `onedrop_record` but the first. The copies are in the order of the
+/// destinations, leased.
 pub(super) fn record<'a>(
     statement: Statement<'a>,
-    new: &NewMessage<'a>,
+    (one, copies): (ToRecord<'a>, &[Row]),
     connection: &Connection,
 ) -> Statement<'a> {
-    let ToRecord { entry, attempt, destinations, terms } = new.one;
+    let ToRecord { entry, attempt, destinations, terms } = one;
     let (identity, facts, program) = (entry.identity, entry.facts, connection.program());
     let config = program.config.as_ref().map(|ours| ours.with(entry.fields).json().to_owned());
     let statement = statement
@@ -50,7 +51,7 @@ pub(super) fn record<'a>(
         .with(json::addresses(&facts.addresses), Type::TEXT)
         .with(json::parts(&facts.parts), Type::TEXT)
         .with(connection.notifies(), Type::BOOL);
-    let values = new.copies.iter().map(|row| row.value.bytes().to_vec());
+    let values = copies.iter().map(|row| row.value.bytes().to_vec());
     by(statement, attempt)
         .with(list(destinations, |to| to.account.as_str()), Type::TEXT_ARRAY)
         .with(list(destinations, |to| to.mailbox.as_str()), Type::TEXT_ARRAY)

@@ -90,7 +90,11 @@ fn call<'a>(
     }
     let mut statement = Statement::kept(text(new.len(), receipts.len()));
     for one in &new {
-        statement = columns::record(statement.with(patience, Type::INT8), one, connection);
+        statement = columns::record(
+            statement.with(patience, Type::INT8),
+            (one.one, &one.copies),
+            connection,
+        );
     }
     for one in receipts {
         statement = columns::confirm(statement.with(patience, Type::INT8), one);
