@@ -22,11 +22,12 @@ every = "1h"
 command = ["/bin/sh", "-c", "echo 'it is <b>broken</b>'; exit 3"]
 "#;
 
-/// A site; the lock lasts as long as this does.
+/// A site; the lock lasts as long as this does, and another waits for it.
 pub struct Story {
     pub site: Site<Files>,
     pub config: PathBuf,
     holder: Child,
+    waiter: Child,
 }
 
 pub fn hostile_letter(id: &str) -> String {
@@ -82,12 +83,20 @@ impl Story {
         holder.args(["with-lock", "billing", "--note", "the run of November", "--config"]);
         holder.arg(&config).args(["--", "/bin/cat"]);
         let holder = holder.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a holder");
-        let is_held = || {
-            let listed = run(&config, &["lock", "list"]);
-            String::from_utf8_lossy(&listed.stdout).contains("billing")
+        let is_listed = |text: &str| {
+            let is_there = || {
+                let listed = run(&config, &["lock", "list"]);
+                String::from_utf8_lossy(&listed.stdout).contains(text)
+            };
+            assert!(wait_until(std::time::Duration::from_secs(60), is_there), "no {text:?}");
         };
-        assert!(wait_until(std::time::Duration::from_secs(60), is_held));
-        Story { site, config, holder }
+        is_listed("billing slot=1/1 ");
+        let mut waiter = onedrop();
+        waiter.args(["with-lock", "billing", "--wait", "1h", "--note", "December", "--config"]);
+        waiter.arg(&config).args(["--", "true"]);
+        let waiter = waiter.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a waiter");
+        is_listed("billing waits for 1/1 ");
+        Story { site, config, holder, waiter }
     }
 
     /// One of every kind.
@@ -126,5 +135,6 @@ impl Drop for Story {
         // End of input ends cat, and with it the holder.
         drop(self.holder.stdin.take());
         let _ = self.holder.wait();
+        let _ = self.waiter.wait();
     }
 }

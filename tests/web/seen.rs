@@ -97,6 +97,9 @@ fn a_search_leads_to_the_story_and_a_hostile_subject_stays_text() {
         rig.is_quiet(&path);
         assert_eq!(browser.run("return document.scripts.length"), 0, "{path}");
     }
+    let locks = rig.served.page("/locks");
+    let (held, waits) = locks.split_once("the run of November").expect("who holds it");
+    assert!(held.contains("1 of 1") && waits.contains("one of 1") && waits.contains("December"));
 }
 
 #[test]
