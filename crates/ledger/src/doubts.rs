@@ -1,10 +1,10 @@
 //! The rules about doubts, in SQL. A test holds them to those of the port, row by row.
 
-/// As [`CopyDoubt::is_in_doubt`](onedrop_core::ledger::CopyDoubt), of `c`.
+/// [`CopyDoubt::is_in_doubt`](onedrop_core::ledger::CopyDoubt) in SQL, of `c`.
 pub const IN_DOUBT: &str = "(c.in_doubt AND NOT (c.looks_back AND c.leased_until IS NULL
     AND coalesce(c.placed_epoch, 0) = c.epoch))";
 
-/// As [`CopyDoubt::wants_a_look`](onedrop_core::ledger::CopyDoubt), of `c`.
+/// [`CopyDoubt::wants_a_look`](onedrop_core::ledger::CopyDoubt) in SQL, of `c`.
 pub const WANTS_A_LOOK: &str = "(c.placed_at IS NULL
     OR c.settled_at IS NULL AND (c.epoch > 1 OR NOT c.looks_back))";
 

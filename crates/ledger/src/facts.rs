@@ -75,7 +75,7 @@ pub fn read_in_reply_to(column: Option<String>, references: Option<&str>) -> Opt
     })
 }
 
-/// As the view `onedrop_message_text` has it.
+/// In the form of the view `onedrop_message_text`.
 fn last_of(references: &str) -> &str {
     references.rsplit(' ').next().unwrap_or_default()
 }

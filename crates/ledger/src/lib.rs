@@ -1,6 +1,6 @@
-//! The ledger in SQL: `postgres`, `mariadb` and `sqlite`, each the sessions of one engine behind
-//! `pooled`. All run the ledger's contract suite. `sql` is what they have alike: statements, and
-//! what is asked by them. `rows` reads an engine's rows into the port's values.
+//! The ledger in SQL: `postgres`, `mariadb` and `sqlite`, each the sessions of one engine that
+//! `pooled` shares out. All run the ledger's contract suite. `sql` is what they have alike:
+//! statements, and what is asked by them. `rows` reads an engine's rows into the port's values.
 //!
 //! An engine knows the port (`onedrop_core::ledger`), the network and this; no other.
 

@@ -40,7 +40,7 @@ pub struct Traits {
     pub is_a_file: bool,
 }
 
-/// See the module.
+/// A [`Ledger`] over pooled sessions of one engine.
 pub struct PooledLedger<S: Session> {
     open: Open<S>,
     most: usize,
@@ -49,7 +49,7 @@ pub struct PooledLedger<S: Session> {
     commits: Option<Commits>,
     /// By how many seconds the ledger's clock is ahead of ours, by its last word.
     ahead: AtomicI64,
-    /// As read last. Should it be another by now, the record that rests on it is refused.
+    /// What was read last. Should it be another by now, the record that rests on it is refused.
     fields: Mutex<Option<FilterFields>>,
 }
 
@@ -94,8 +94,8 @@ impl<S: Session + 'static> PooledLedger<S> {
         self.call_and_hold(until, true, &mut work).map(|(value, _)| value)
     }
 
-    /// The same, but never a second time: the second answer would not tell what the first call has
-    /// done. After [`LedgerError::Unavailable`] nobody knows.
+    /// The same, but never a second time: the second answer would not show what the first call has
+    /// done. After [`LedgerError::Unavailable`] it is not known.
     pub fn call_once<T>(
         &self,
         until: Instant,
@@ -304,7 +304,7 @@ fn check_program<S: Session>(session: &mut S) -> Result<(), LedgerError> {
     Ok(config.check(session.shared_config()?.as_deref())?)
 }
 
-/// Nobody uses a session after an error; a file is opened anew before it is closed.
+/// A session is not used after an error; a file is opened anew before it is closed.
 fn give_up<S: Session>(session: &mut InUse<S>, is_a_file: bool, until: Instant) {
     if !is_a_file || session.reopen(until).is_err() {
         session.throw_away();

@@ -75,10 +75,10 @@ pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
     receipt.ok_or_else(|| LedgerError::Broken("a placed copy without a receipt".to_owned()))
 }
 
-/// So many of an account's copies are looked through for a receipt that was there before.
+/// How many of an account's copies are looked through at most for a receipt that was there before.
 pub const LOOKED_THROUGH: u32 = 1000;
-/// How many seconds before a message a receipt must have been on record that was there so much
-/// `earlier`.
+/// How many seconds before a message a receipt must have been on record that was there that
+/// much `earlier`.
 pub fn secs_before(earlier: Duration) -> u64 {
     earlier.saturating_add(THERE_BEFORE).as_secs()
 }

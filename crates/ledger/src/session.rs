@@ -31,7 +31,7 @@ pub struct ToRecord<'a> {
 /// How many records and receipts go into one call of [`Session::commit`] at most.
 pub const MOST_TOGETHER: usize = 8;
 
-/// What came of [`Session::commit`], for each in its order. `None`: nothing was done, it has to be
+/// The results of [`Session::commit`], in argument order. `None`: nothing was done, it has to be
 /// done alone. One that is alone has a result.
 #[derive(Debug, Default)]
 pub struct Committed {
@@ -39,7 +39,7 @@ pub struct Committed {
     pub confirmed: Vec<Option<Result<Confirmed, LedgerError>>>,
 }
 
-/// See the module.
+/// One connection of an engine to the ledger.
 pub trait Session: Send {
     /// Begins another use of a session that was idle, or goes on with its turn: calls on it return
     /// before `until`. Where the session is seen to be lost, it is opened again.
@@ -48,13 +48,13 @@ pub trait Session: Send {
     /// Drops the connection and opens another; calls on it return before `until`.
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError>;
 
-    /// Several records, and then several receipts of copies that nobody has a turn for, each with
-    /// its own outcome; in one transaction, where that costs less than one for each. A receipt
+    /// Several records, and then several receipts of copies that no session has a turn for, each
+    /// with its own outcome; in one transaction, where that costs less than one for each. A receipt
     /// alone may be that of this session's turn, which ends whatever comes of it.
     ///
     /// # Errors
-    /// What kept all of them from being on record; after [`LedgerError::Unavailable`] nobody knows.
-    /// Each may be tried alone then.
+    /// What kept all of them from being on record; after [`LedgerError::Unavailable`] it is not
+    /// known. Each may be tried alone then.
     fn commit(
         &mut self,
         records: &[ToRecord<'_>],
@@ -123,7 +123,7 @@ pub trait Session: Send {
 
     fn migrate(&mut self) -> Result<Vec<String>, LedgerError>;
 
-    /// As [`Schema::clock`](onedrop_core::ledger::Schema::clock).
+    /// [`Schema::clock`](onedrop_core::ledger::Schema::clock) of this session's ledger.
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError>;
 
     fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError>;

@@ -100,7 +100,7 @@ pub trait SqlSession: Session {
 pub enum Kept {
     /// For shared copies that are not placed (`onedrop_kept`).
     ForCopies,
-    /// As received (`onedrop_raw`).
+    /// The bytes that came (`onedrop_raw`).
     Raw,
 }
 

@@ -75,7 +75,7 @@ impl SqliteLedger {
         SqliteLedger::over_file(path, Arc::new(HostClocks::default()), program, limits)
     }
 
-    /// As [`new`](SqliteLedger::new), by other clocks.
+    /// Does what [`new`](SqliteLedger::new) does, by other clocks.
     pub fn by(path: PathBuf, clocks: Arc<dyn Clocks>, limits: Limits) -> SqliteLedger {
         let program = Program { makes: true, ..Program::default() };
         SqliteLedger::over_file(path, clocks, program, limits)
@@ -267,7 +267,7 @@ impl SqliteSession {
     }
 }
 
-/// Nobody but `migrate` makes a ledger: records would be made under a mount point.
+/// Only `migrate` makes a ledger: records would be made under a mount point.
 fn is_gone(path: &Path) -> String {
     format!(
         "{} is not there: if its file system is not mounted, mount it; a new ledger is made by \
@@ -308,7 +308,7 @@ fn execute(tx: &Connection, sql: &str, params: impl Params) -> Result<usize, Led
 impl Session for SqliteSession {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.until = until;
-        // What is committed to a file that nobody finds any more is lost.
+        // What is committed to a file that has lost its name is lost.
         if !file::identity(&self.path).is_ok_and(|file| file == self.file) {
             return self.reopen(until);
         }

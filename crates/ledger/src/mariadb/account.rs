@@ -102,7 +102,7 @@ fn with_marks(query: &str) -> (String, Vec<u32>) {
                 let digits = &rest[1..];
                 let digits =
                     digits.len() - digits.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-                // Behind a letter it is a part of a name.
+                // After a letter it is a part of a name.
                 let is_name = sql.ends_with(|c: char| c.is_alphanumeric() || c == '_');
                 if digits > 0 && !is_name {
                     numbers.push(rest[1..=digits].parse().unwrap_or(u32::MAX));

@@ -24,7 +24,7 @@ use onedrop_core::ledger::{LedgerError, Program};
 /// The answer to each statement.
 pub type Answers = Vec<Answer<Row>>;
 
-/// See the module.
+/// A session with a MariaDB server, opened when it is first needed.
 pub struct MariadbSession {
     target: Arc<MariadbTarget>,
     until: Instant,
@@ -99,8 +99,8 @@ impl MariadbSession {
         }
     }
 
-    /// As [`write`](MariadbSession::write), but where a statement is refused all before it stays
-    /// done, in a transaction that is open still: the caller goes on with it or ends it.
+    /// Does what [`write`](MariadbSession::write) does, but where a statement is refused all before
+    /// it stays done, in a transaction that is open still: the caller goes on with it or ends it.
     pub fn write_as_far_as_it_goes(
         &mut self,
         statements: SqlBatch,
@@ -134,7 +134,7 @@ impl MariadbSession {
         Ok(answers)
     }
 
-    /// As [`commit`](MariadbSession::commit), in a transaction of their own.
+    /// Does what [`commit`](MariadbSession::commit) does, in a transaction of their own.
     pub fn write(&mut self, mut statements: SqlBatch) -> Result<Answers, LedgerError> {
         statements.add("COMMIT", &[]);
         let answers = self.begin(statements)?;
@@ -374,7 +374,7 @@ async fn rows_of(
     Ok(rows)
 }
 
-/// The answers behind our own statements.
+/// The answers after our own statements.
 fn behind(mut answers: Answers, own: usize) -> Answers {
     answers.drain(..own.min(answers.len()));
     answers

@@ -103,7 +103,7 @@ impl MariadbLink {
     /// most until then. A COMMIT that waits for a semi-synchronous replica, or for a lock that a
     /// backup has, ends by nothing else: not by `max_statement_time`, nor by the end of its
     /// connection, and it keeps its place among `max_connections`. InnoDB ends no commit half way:
-    /// one that waits for a replica is told of as a success that nobody hears of, and one that
+    /// one that waits for a replica ends as a success of which no client hears, and one that
     /// waits for a lock is rolled back. A disk that hangs is waited for whoever asks. This session
     /// must not be used again; its number belongs to it until it is closed.
     pub fn cancel(&self, target: &MariadbTarget, until: Instant) {

@@ -13,7 +13,7 @@ use onedrop_core::ledger::{Confirmed, LedgerError, ToConfirm};
 use onedrop_core::receipt::Receipt;
 
 /// Puts a receipt on record, in the open turn or in a transaction of its own, which it ends: in one
-/// round trip, if no receipt is on record and the copy is nobody's but its account's. This fast way
+/// round trip, if no receipt is on record and the copy is only its account's. This fast way
 /// must do what [`claim::confirm`](onedrop_core::ledger::claim::confirm) says of such a row.
 pub(super) fn confirm(
     connection: &mut MariadbSession,
@@ -81,7 +81,7 @@ fn confirm_whatever(
     confirmed
 }
 
-/// As [`Session::receipt_before`](crate::session::Session::receipt_before).
+/// See [`Session::receipt_before`](crate::session::Session::receipt_before).
 pub(super) fn before(
     connection: &mut MariadbSession,
     message: i64,

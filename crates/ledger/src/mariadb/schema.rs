@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS onedrop_schema (
     applied_at DATETIME(6) COMMENT 'null: not all of them'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'migrations, applied or begun'";
 
-/// Seconds for which a statement waits for a table; deliveries queue behind it meanwhile.
+/// Seconds for which a statement waits for a table; deliveries queue after it meanwhile.
 const LOCK_SECS: u32 = 1;
 
 /// Seconds for which it waits for another migration before it says so.

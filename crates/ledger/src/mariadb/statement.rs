@@ -72,7 +72,7 @@ impl SqlBatch {
         }
     }
 
-    /// The statements of another one behind these.
+    /// The statements of another one after these.
     pub fn append(&mut self, other: SqlBatch) {
         if other.count == 0 {
             return;

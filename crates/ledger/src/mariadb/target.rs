@@ -28,7 +28,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The driver closes nothing for its age; the pool does.
 const WAIT_TIMEOUT_SECS: usize = 0;
 
-/// See the module.
+/// A server, and how to speak to it.
 pub(super) struct MariadbTarget {
     /// For messages.
     pub name: String,

@@ -15,7 +15,8 @@ use onedrop_core::ledger::{
 use onedrop_core::message::{Facts, Identity};
 use onedrop_core::receipt::Receipt;
 
-/// So many calls at the same time: the server can work on one while it writes the other to disk.
+/// How many calls there are at the same time at most: the server can work on one while it writes
+/// the other to disk.
 const AT_ONCE: usize = 2;
 /// A call that takes longer than that is waited for no more: its session may hang.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -28,7 +29,7 @@ const LEAST: Duration = Duration::from_secs(20);
 pub type Call<'a> =
     dyn Fn(&[ToRecord<'_>], &[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError> + 'a;
 
-/// See the module.
+/// The calls of deliveries that wait for a common commit.
 pub struct Commits(GroupCommit<QueuedCall, Option<CallResult>>);
 
 /// What one has come to.
@@ -67,7 +68,7 @@ impl Commits {
         })
     }
 
-    /// As [`record`](Commits::record), for a receipt.
+    /// Does what [`record`](Commits::record) does, for a receipt.
     pub fn confirm(
         &self,
         one: ToConfirm<'_>,

@@ -24,7 +24,7 @@ use super::metered::{Budget, MeteredConnector, MeteredStream, MeteredTls};
 use super::target::HostTarget;
 
 /// Asks the server at `host` to cancel what `client`'s session waits for, and waits until it has
-/// heard that. What comes of it the server tells the session alone.
+/// heard that. Only that session hears its end from the server.
 pub(super) async fn cancel(client: &Client, host: &HostTarget, tls: Option<MakeRustlsConnect>) {
     let token = client.cancel_token();
     // A server that cannot be reached has nothing to cancel, or we cannot help it.

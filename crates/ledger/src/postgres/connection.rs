@@ -61,7 +61,7 @@ pub enum TransactionMode {
     Read,
 }
 
-/// See the module.
+/// A session with a Postgres server, opened when it is first needed.
 pub struct Connection {
     target: Arc<Target>,
     until: Instant,
@@ -114,7 +114,7 @@ impl Connection {
         only(rows_of(self.begin_all(std::slice::from_ref(statement))?))
     }
 
-    /// As [`begin`](Connection::begin), with several statements.
+    /// Does what [`begin`](Connection::begin) does, with several statements.
     pub(super) fn begin_all(
         &mut self,
         statements: &[Statement<'_>],
@@ -230,7 +230,7 @@ impl Connection {
         self.send_and_end(TransactionMode::Write, statements).map(rows_of)
     }
 
-    /// As [`commit`](Connection::commit), in a transaction of their own.
+    /// Does what [`commit`](Connection::commit) does, in a transaction of their own.
     pub fn write(&mut self, statements: &[Statement<'_>]) -> Result<Vec<Vec<Row>>, LedgerError> {
         self.rollback()?;
         self.commit(statements)

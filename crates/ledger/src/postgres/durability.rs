@@ -10,7 +10,7 @@ use super::connection::Statement;
 use crate::rows::SqlRow;
 use onedrop_core::ledger::{Durability, Lasting, LedgerError};
 
-/// A session that has waited for two minutes has no client: none waits for so long.
+/// A session that has waited for two minutes has no client: none waits that long.
 const ASK: &str = "
 SELECT current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
        current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),

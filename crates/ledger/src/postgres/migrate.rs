@@ -1,9 +1,10 @@
 //! Migrations beside deliveries. One session at a time migrates: another one, the keeper, holds the
 //! lock for it in a transaction without a snapshot, because building an index concurrently waits
-//! for every snapshot that is older. Nobody waits for that lock in the server for the same reason.
+//! for every snapshot that is older. No session waits for that lock in the server for the same
+//! reason.
 //!
 //! A statement that needs a table for itself gives up after [`LOCK_MS`] and is tried again, so that
-//! what queues behind it goes on. A crash leaves the steps that are done on record
+//! what queues after it goes on. A crash leaves the steps that are done on record
 //! (`onedrop_schema.steps`), which each transaction compares before it does the next; an index that
 //! was left half built is dropped and built again.
 
@@ -61,7 +62,7 @@ COMMENT ON TABLE onedrop_schema IS 'migrations, applied or begun';
 COMMENT ON COLUMN onedrop_schema.steps IS 'how many of its steps are done';
 COMMENT ON COLUMN onedrop_schema.applied_at IS 'null: not all of them';";
 
-/// Milliseconds for which a statement waits for a lock; deliveries queue behind it meanwhile.
+/// Milliseconds for which a statement waits for a lock; deliveries queue after it meanwhile.
 const LOCK_MS: u32 = 300;
 
 /// Milliseconds that a statement may take which needs a table for itself.
@@ -73,7 +74,7 @@ const IDLE_MS: u32 = 5000;
 /// How long it waits for another migration before it says so.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Between two tries for a lock: at least, and so much more by chance.
+/// Between two tries for a lock: at least, and how much more by chance.
 const PAUSE: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 
 /// How often a statement may take longer than [`STATEMENT_MS`] before that is its fault.
@@ -165,7 +166,7 @@ pub(super) fn planned(connection: &mut Connection) -> Result<Vec<PlannedStep>, L
     Ok(planned)
 }
 
-/// As the server's planner expects: by its statistics and the table's size.
+/// What the server's planner expects: by its statistics and the table's size.
 fn rows_of(connection: &mut Connection, table: &str) -> Result<Option<u64>, LedgerError> {
     let sql = format!("EXPLAIN SELECT FROM {table}");
     let plan = connection.query(Statement::new(&sql))?;
@@ -230,7 +231,7 @@ fn end(connection: &mut Connection, migration: &Migration) -> Result<(), LedgerE
     connection.write(&[set, of(note, migration)]).map(drop)
 }
 
-/// Does the step behind `done` others.
+/// Does the step after `done` others.
 fn step(
     connection: &mut Connection,
     migration: &Migration,
@@ -252,7 +253,7 @@ fn step(
             connection.write(&[done_with(migration, done)]).map(drop)
         }
         MigrationStep::DropIndex { name, .. } => {
-            // It waits for what reads the table, and nobody waits for it.
+            // It waits for what reads the table, and nothing waits for it.
             without_limits(connection, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))?;
             connection.write(&[done_with(migration, done)]).map(drop)
         }
@@ -278,7 +279,7 @@ fn step(
     }
 }
 
-/// A row if the step behind `done` others is the next one; locked, so that of two sessions whose
+/// A row if the step after `done` others is the next one; locked, so that of two sessions whose
 /// keeper was lost one does it.
 fn is_next(migration: &Migration, done: usize) -> Statement<'static> {
     of("SELECT FROM onedrop_schema WHERE version = $1 AND steps = $2 FOR UPDATE", migration)

@@ -181,7 +181,7 @@ pub(super) fn confirm(
 }
 
 /// Puts an attempt's end on record. Where it has no more to say than that it stored the copy, the
-/// copy's row tells it, if that tells of no other.
+/// copy's row has it, if that has no other.
 fn ending(
     attempt: i64,
     end: &AttemptEnd,

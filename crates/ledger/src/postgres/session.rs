@@ -129,7 +129,7 @@ impl Session for Connection {
     }
 
     fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
-        // Those that it was refused come last: the first rows read tell.
+        // Those that it was refused come last: the first rows read decide.
         let sql = "SELECT 1 FROM onedrop_copy WHERE account = $1 AND placed_at IS NOT NULL
                    ORDER BY account, message_id LIMIT 1";
         if account.contains('\0') {

@@ -54,7 +54,7 @@ pub(super) struct HostTarget {
 }
 
 impl Target {
-    /// With the role that we log in as, which the server does not tell.
+    /// With the role that we log in as, which the server does not say.
     pub fn with_role(&self, text: String) -> String {
         match self.hosts.first().and_then(|host| host.config.get_user()) {
             Some(role) => text::within(&format!("{text}, role {role}"), 400).into_owned(),

@@ -42,7 +42,7 @@ const OF_MESSAGE: &str = select!(
     "{copy_key} WHERE c.message_id = {message} AND c.account = ?1 AND c.mailbox = ?2 {locked(c)}"
 );
 
-/// How much of a lease is left is not asked: a host that cannot tell still records a receipt.
+/// How much of a lease is left is not asked: a host that does not know still records a receipt.
 const OF_CLAIM: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1");
 
 const OF_CLAIM_LOCKED: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1 {locked(c)}");
@@ -91,7 +91,7 @@ struct ClaimOutcome {
 /// A copy in the course of a call.
 struct OpenCopy<'d> {
     destination: &'d Destination,
-    /// As it was read; `None`: it is not on record.
+    /// The state that was read; `None`: it is not on record.
     read: Option<ReadCopy>,
     row: Row,
     look_after: Option<Duration>,
@@ -267,7 +267,7 @@ pub(crate) fn turn<R: SqlRow>(claim: &Claim, rows: &[R]) -> Result<TurnState, Le
     claim::turn(claimed(rows)?.map(|copy| copy.row).as_ref(), claim)
 }
 
-/// What comes of a receipt, given the row that its claim names, locked; and what is to be written
+/// The result of a receipt, given the row that its claim names, locked; and what is to be written
 /// in any case. The first statement, if there is one, must change a row ([`is_written`]).
 pub(crate) fn confirm<'a>(
     read: Option<&ReadCopy>,

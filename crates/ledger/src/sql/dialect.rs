@@ -11,8 +11,8 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{secs(t)}`, `{whole(t)}`: a time as seconds since 1970, with fractions or as a whole number;
 /// - `{minute(t)}`: its minute since 1970, as a whole number;
 /// - `{ago(t)}`: how many seconds ago it was, with fractions;
-/// - `{at(s)}`: the time that is so many seconds after 1970;
-/// - `{before(s)}`, `{later(s)}`: the time so many seconds before or after now;
+/// - `{at(s)}`: the time that is `s` seconds after 1970;
+/// - `{before(s)}`, `{later(s)}`: the time `s` seconds before or after now;
 /// - `{since(s)}`: the same as `{before(s)}`, by the time at which the transaction began, if an
 ///   engine can read an index by that alone;
 /// - `{ahead_ms(t)}`: by how many milliseconds a host's time is ahead of the ledger's, NULL where
@@ -38,8 +38,8 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{lease_left(c.)}`: the seconds that are left of a copy's lease, below 0 where it is over,
 ///   null where it was given back; `{lock_left(l.)}`: of a lock's. The clock is that of leases;
 /// - `{lease_time}`: when the lease of a copy `c` ends, by the ledger's clock;
-/// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts so many seconds from now;
-/// - `{set_lease(us)}`, `{no_lease}`: the assignments by which a copy's lease ends so many
+/// - `{lock_lasts(s)}`: the assignments by which a lock's lease lasts `s` seconds from now;
+/// - `{set_lease(us)}`, `{no_lease}`: the assignments by which a copy's lease ends `us`
 ///   microseconds from now, or there is none; `{lease_columns}`, `{lease_values(us)}`: of a new
 ///   row;
 /// - `{stay}`, at the end of a query: its rows are not deleted until the transaction ends;
@@ -47,23 +47,23 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{nobody}`: no owner of a copy.
 ///
 /// What engines' tables differ in:
-/// - `{ended}`, `{ended_ms}`: the attempt whose end the row of a copy `c` tells, and how long it
-///   took; NULL where the attempt's row says so itself; `{ends}`: whether the row of `c` tells the
+/// - `{ended}`, `{ended_ms}`: the attempt whose end stands in the row of a copy `c`, and how long
+///   it took; NULL where the attempt's row says so itself; `{ends}`: whether the row of `c` has the
 ///   end of attempt `a`; `{outcomes}`: attempts with their outcomes, wherever these are;
-/// - `{old_raw(s, id)}`: messages from behind this number on whose bytes were put there before so
-///   many seconds after 1970, as 0 and their number, in its order;
+/// - `{old_raw(s, id)}`: messages after this number whose bytes were put there before `s` seconds
+///   after 1970, as 0 and their number, in its order;
 /// - `{keep_ends(copies)}`: what the rows of these copies say of attempts' ends, for the attempts'
 ///   own rows; `{no_end}`: with a comma before them, assignments by which a copy says none.
 ///
-/// What planners need to be told:
-/// - `{copy_key}`: behind a table whose rows are to be found by the key of a message's copy;
+/// What planners need to know:
+/// - `{copy_key}`: after a table whose rows are to be found by the key of a message's copy;
 /// - `{then}`: a JOIN for each row of what stands before it;
 /// - `{with_copies(condition)}`, in place of a join: for each row of what stands before it, the
 ///   copies `c` that meet the condition, by an index;
 /// - `{message_of(id)}`, `{attempt_of(id)}`: likewise the message `m` or attempt `a` of a number;
 /// - `{fence}`: at the end of a subquery, which is read by itself, not as a filter of what stands
 ///   around it;
-/// - `{received(name, lower, below, most)}`: the newest messages below a number, at most so many,
+/// - `{received(name, lower, below, most)}`: the newest `most` messages below a number,
 ///   of attempts for a recipient: an engine that would sort all that one has got goes from a
 ///   message to the next;
 /// - `{by_hash}`: after `onedrop_attempt a`, has those that recorded no message come by their
@@ -88,7 +88,7 @@ pub(crate) const ACCOUNTS: &str = "
         WHERE c.account = every.account AND c.message_id >= @3
           AND (@2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt) LIMIT 1) IS NOT NULL";
 
-/// So much is given to a name at most: `@2` stands for the second, and `@1` or `@` for the first,
+/// What is given to a name at most: `@2` stands for the second, and `@1` or `@` for the first,
 /// of what commas part.
 const MOST_GIVEN: usize = 4;
 

@@ -27,7 +27,7 @@ const RUN_COLUMNS: &str = "job, {millis(due_at)}, try, triggered_by, epoch, host
     {millis(started_at)}, {millis(ended_at)}, outcome, exit_status, exit_signal, output, reason,
     {millis(last_due_at)}, occurrences";
 
-/// Whether a change with this value was made, as far as the rows still tell.
+/// Whether a change with this value was made, as far as the rows still show.
 const IS_MADE: &str = "
 SELECT EXISTS (SELECT 1 FROM onedrop_job WHERE name = ?1 AND value = ?2)
     OR EXISTS (SELECT 1 FROM onedrop_job_run

@@ -252,8 +252,9 @@ fn claim<S: SqlSession>(
         statements.push(sql!(LEAVE_LINE, name.hash().to_vec(), owner.bytes()));
     }
     let mut claimed = session.write(&statements);
-    // Nobody has claimed it yet; or the row of its lease was taken out by hand, and epochs go on.
-    // Rows that another session makes after the slot was looked for may be claimed all the same.
+    // No session has claimed it yet; or the row of its lease was taken out by hand, and epochs go
+    // on. Rows that another session makes after the slot was looked for may be claimed all the
+    // same.
     let lacks_rows = |answers: &Vec<_>| {
         !has_changed(answers, 2)
             && (rows_at(answers, 0).is_empty() || rows_at(answers, 4).is_empty())

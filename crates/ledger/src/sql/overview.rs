@@ -25,7 +25,7 @@ const ATTEMPT_AT: &str = "
 SELECT id, started_at < {since(?1)}, {ago(started_at)} FROM onedrop_attempt
 WHERE id >= ?2 ORDER BY id LIMIT 1";
 
-/// How the attempts ended from number ?1 on, where a copy's row may tell the end of one
+/// How the attempts ended from number ?1 on, where a copy's row may have the end of one
 /// ([`AttemptEnd`](onedrop_core::ledger::AttemptEnd) with no more to say): such copies are counted
 /// by themselves, as those of the messages from ?2 on stand together, and a join would look for
 /// each one. `coalesce` keeps an engine from the indexes of messages, where most are older.
@@ -227,7 +227,7 @@ fn first_copy<S: SqlSession>(
     }
 }
 
-/// What the rows of [`COUNTS`] stand for: an attempt whose end a copy tells is one without an end
+/// What the rows of [`COUNTS`] stand for: an attempt whose end a copy has is one without an end
 /// of its own, or with an outcome and no more.
 fn counted(mut counts: Vec<AttemptCount>) -> Vec<AttemptCount> {
     let mut stored = 0;
@@ -302,7 +302,7 @@ fn host_row(row: &impl SqlRow) -> Result<HostRow, LedgerError> {
     })
 }
 
-/// As a value: within what each engine can take from its time.
+/// The value of it: within what each engine can take from its time.
 fn secs(back: Duration) -> f64 {
     back.as_secs_f64().min(1e9)
 }

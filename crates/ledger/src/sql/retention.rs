@@ -17,8 +17,8 @@ use onedrop_core::lock_key::Hash;
 /// Before any message: a time that every engine knows.
 const LONG_AGO: f64 = -62_000_000_000.0;
 
-/// What is old enough, from behind a row: its time in seconds since 1970 and its number. ?1: before
-/// when; ?2, ?3: from behind; ?4: at most.
+/// What is old enough, after a row: its time in seconds since 1970 and its number. ?1: before
+/// when; ?2, ?3: after which; ?4: at most.
 pub(crate) fn old(what: PurgeWhat) -> &'static str {
     match what {
         PurgeWhat::Messages => {
@@ -220,7 +220,7 @@ fn purge<S: SqlSession>(
     Ok(PurgeBatch { gone, passed_by: (old.len() as u64).saturating_sub(gone), next })
 }
 
-/// The copies that are wanted, from behind the copy ?1, at most ?2. ?3: seconds after a lease; ?4,
+/// The copies that are wanted, after the copy ?1, at most ?2. ?3: seconds after a lease; ?4,
 /// ?5: what is wanted.
 pub(crate) fn to_forget(what: ForgetWhat<'_>) -> String {
     let (wanted, needed) = match what {
@@ -245,7 +245,7 @@ fn forget<S: SqlSession>(
     let lock = match what {
         _ if dry_run => "",
         ForgetWhat::Message(_) | ForgetWhat::Since(_) => "{locked(c)}",
-        // Nobody claims a new copy of these messages before it is known that they look back.
+        // No delivery claims a new copy of these messages before it is known that they look back.
         ForgetWhat::Account(_) => "{locked(m, c)}",
     };
     let mut find = sql!(format!("{} {lock}", to_forget(what)), after, limit, LATE.as_secs_f64());

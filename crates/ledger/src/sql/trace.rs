@@ -77,8 +77,9 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        {iso(due_at)}, by_sender, wrapped
 FROM onedrop_copy c WHERE message_id IN ({ids}) ORDER BY shared, id";
 
-/// The newest {attempts} attempts of each message, and those that recorded none, at most so many:
-/// for messages with the same Message-IDs and, unless one message alone is asked for, {others}.
+/// The newest {attempts} attempts of each message, and those that recorded none, with a limit of
+/// their own: for messages with the same Message-IDs and, unless one message alone is asked for,
+/// {others}.
 const ATTEMPTS_OF: &str = "
 WITH counted AS (
     SELECT id, row_number() OVER (PARTITION BY message_id ORDER BY id DESC) AS place,
@@ -218,7 +219,7 @@ struct TraceBuilder {
 
 impl TraceBuilder {
     /// The messages' row numbers, for the brackets of `IN (...)`: written out, as an engine takes
-    /// only so many values.
+    /// a limited number of values.
     fn messages(&self) -> String {
         self.traces.iter().fold("NULL".to_owned(), |list, one| format!("{list}, {}", one.message))
     }

@@ -40,7 +40,7 @@ pub(super) fn turn(session: &mut SqliteSession, claim: &Claim) -> Result<TurnSta
     claims::turn(claim, &session.rows(&claims::read_claimed(claim, false))?)
 }
 
-/// What comes of the receipt; the transaction is to be committed in any case.
+/// The result of the receipt; the transaction is to be committed in any case.
 pub(super) fn confirm(
     tx: &SqliteTransaction<'_>,
     one: &ToConfirm<'_>,
@@ -50,7 +50,7 @@ pub(super) fn confirm(
     let (confirmed, statements) = claims::confirm(read.as_ref(), one);
     claims::is_written(&statements, &tx.run_all(&statements)?)?;
     if let (Ok(Confirmed::Recorded), Some((attempt, end)), Some(read)) = (&confirmed, end, read) {
-        // The copy's row tells it, where nothing more is to be said and it tells of no other.
+        // The copy's row has it, where nothing more is to be said and it has no other.
         let is_told = attempts::is_plain(end, &read.destination, receipt)
             && execute(
                 tx,
@@ -65,7 +65,7 @@ pub(super) fn confirm(
     Ok(confirmed)
 }
 
-/// Of an account. Those that it was refused come last: the first rows read tell.
+/// Of an account. Those that it was refused come last: the first rows read decide.
 pub(super) const A_PLACED_ONE: &str = "SELECT 1 FROM onedrop_copy
     WHERE account = ?1 AND placed_at IS NOT NULL ORDER BY message_id LIMIT 1";
 

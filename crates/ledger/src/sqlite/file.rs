@@ -39,7 +39,7 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What tells the file at `path` from another one of its name, as long as one is open.
+/// What sets the file at `path` apart from another one of its name, as long as one is open.
 pub fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     path.metadata().map(|file| (file.dev(), file.ino()))
 }

@@ -113,7 +113,7 @@ enum Progress {
     Whole,
 }
 
-/// Does the step behind `done` others, and with the last one sets the version.
+/// Does the step after `done` others, and with the last one sets the version.
 fn step(
     tx: &Connection,
     now: f64,

@@ -1,7 +1,7 @@
 //! The ledger's file for questions alone: opened read only, never made, and no statement takes
 //! longer than [`QUESTION`]. Deliveries write beside it: with WAL a reader keeps no writer waiting.
 //! SQLite's readers write to -shm, and make it where no delivery has the file open. Without the
-//! right to do that they would succeed now and fail then, so they are refused in words.
+//! right to do that they would succeed now and fail then, so they are refused with a sentence.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl SqliteSession {
         let at = |error: &dyn std::fmt::Display| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
-        // Nobody but SQLite opens the file: who closes it again takes the locks of every session of
+        // Only SQLite opens the file: who closes it again takes the locks of every session of
         // this process with it.
         access(path, AccessFlags::R_OK).map_err(|error| at(&error.desc()))?;
         let shared = beside(path, "-shm");
