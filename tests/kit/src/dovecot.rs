@@ -53,7 +53,7 @@ impl Dovecot {
         Self::start_with("")
     }
 
-    /// As `start`, with `extra_conf` at the end of dovecot.conf (may override anything).
+    /// Like `start`, with `extra_conf` at the end of dovecot.conf (may override anything).
     pub fn start_with(extra_conf: &str) -> Self {
         Self::configure(&format!("{DEFAULT_PROCESSES}{extra_conf}"))
     }
@@ -63,25 +63,25 @@ impl Dovecot {
         Self::configure("")
     }
 
-    /// As `start_high_performance`, with `extra_conf` at the end of dovecot.conf.
+    /// Like `start_high_performance`, with `extra_conf` at the end of dovecot.conf.
     pub fn start_high_performance_with(extra_conf: &str) -> Self {
         Self::configure(extra_conf)
     }
 
-    /// As `start_high_performance`, with another time to wait for a mailbox's lock; 0: Dovecot's
+    /// Like `start_high_performance`, with another time to wait for a mailbox's lock; 0: Dovecot's
     /// own two minutes and more.
     pub fn start_that_waits_for_locks(secs: u32) -> Self {
         Self::configure(&format!("protocol imap {{\n  mail_max_lock_timeout = {secs} s\n}}\n"))
     }
 
-    /// As `start_high_performance`, on these addresses as well as on 127.0.0.1.
+    /// Like `start_high_performance`, on these addresses as well as on 127.0.0.1.
     pub fn start_high_performance_on(addresses: &[&str]) -> Self {
         Self::configure(&format!("listen = 127.0.0.1, {}\n", addresses.join(", ")))
     }
 
-    /// As `start`, with `users` in place of the passdb and userdb for which any name is an account.
-    /// `@ROOT@` in it is the server's folder, `@USER@` the Unix user of all mail. The account
-    /// `rig-probe` must exist.
+    /// Like `start`, with `users` in place of the passdb and userdb for which any name is an
+    /// account. `@ROOT@` in it is the server's folder, `@USER@` the Unix user of all mail. The
+    /// account `rig-probe` must exist.
     pub fn start_with_users(users: &str) -> Self {
         Self::configure_with(users, DEFAULT_PROCESSES)
     }
@@ -310,7 +310,7 @@ impl Dovecot {
         count("new") + count("cur")
     }
 
-    /// As [`files`](Dovecot::files), of all mailboxes of the account.
+    /// Like [`files`](Dovecot::files), of all mailboxes of the account.
     pub fn all_files(&self, account: &str) -> usize {
         let folders = fs::read_dir(self.maildir(account)).into_iter().flatten().flatten();
         let folders = folders.filter(|entry| entry.file_name().as_encoded_bytes()[0] == b'.');
@@ -330,7 +330,7 @@ impl Dovecot {
         self.server.stop(Signal::SIGTERM);
     }
 
-    /// As a crash: every process is killed.
+    /// Crashes it: every process is killed.
     pub fn kill(&mut self) {
         self.server.kill_all();
         self.remove_locks_without_a_holder();

@@ -56,7 +56,7 @@ impl Filters {
         for part in [&before, group] {
             assert!(shipped.contains(part), "conf/dovecot/onedrop-lmtp.conf has no {part}");
         }
-        // Dovecot runs sieve_before2 only behind a sieve_before.
+        // Dovecot runs sieve_before2 only after a sieve_before.
         let ours = |name| format!("  {name} = {}\n", self.path("before").display());
         let before_users = match guard {
             Guard::On => {
@@ -74,7 +74,7 @@ impl Filters {
         )
     }
 
-    /// As [`Filters::conf`], of a Dovecot 2.4.
+    /// [`Filters::conf`] for a Dovecot 2.4.
     pub fn conf_24(&self, guard: Guard) -> String {
         let shipped = fixture_text("conf/dovecot/onedrop-lmtp-2.4.conf");
         let path = "/etc/dovecot/onedrop-guard.sieve";

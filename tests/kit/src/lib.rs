@@ -91,7 +91,7 @@ impl TempRoot {
         in_memory.then(below_memory).flatten().unwrap_or_default()
     }
 
-    /// From now on nobody takes it away but who is told where it is.
+    /// Keeps the folder at this path: the caller removes it.
     pub fn keep(self) -> PathBuf {
         self.0.keep()
     }

@@ -129,7 +129,7 @@ impl Launch {
         self
     }
 
-    /// As a member of this group, and of no other.
+    /// Runs as a member of this group, and of no other.
     pub fn member_of(mut self, group: u32) -> Launch {
         self.user.truncate(2);
         self.user.extend(["--groups".to_owned(), group.to_string()]);
@@ -319,7 +319,7 @@ impl Lmtp {
         self.server.signal(Signal::SIGTERM);
     }
 
-    /// As a crash.
+    /// Crashes it: every process is killed.
     pub fn kill(&mut self) {
         self.server.kill_all();
     }

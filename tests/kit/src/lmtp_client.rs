@@ -41,12 +41,12 @@ impl LmtpClient {
         Self::over(Stream::Unix(UnixStream::connect(path)?), patience)
     }
 
-    /// As [`LmtpClient::unix`], to 127.0.0.1.
+    /// Like [`LmtpClient::unix`], to 127.0.0.1.
     pub fn tcp(port: u16, patience: Duration) -> std::io::Result<Self> {
         Self::tcp_at((Ipv4Addr::LOCALHOST, port).into(), patience)
     }
 
-    /// As [`LmtpClient::unix`], to any address.
+    /// Like [`LmtpClient::unix`], to any address.
     pub fn tcp_at(address: SocketAddr, patience: Duration) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;

@@ -1,5 +1,5 @@
 //! A mail server's LMTP as a stand-in on a Unix socket, which says what a test wants at one point
-//! of the dialog. It keeps what it was told, and may pass messages on to a real server first.
+//! of the dialog. It keeps what the client said, and may pass messages on to a real server first.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -146,12 +146,12 @@ impl Mariadb {
         server
     }
 
-    /// As `onedrop` over the Unix socket; without its password.
+    /// For `onedrop` over the Unix socket; without its password.
     pub fn url_socket(&self) -> String {
         format!("mysql://{0}@/{0}?socket={1}", self.database, self.socket().display())
     }
 
-    /// As `onedrop` over TCP, without its password.
+    /// For `onedrop` over TCP, without its password.
     pub fn url_tcp(&self) -> String {
         format!("mysql://{0}@127.0.0.1:{1}/{0}", self.database, self.port)
     }
@@ -190,7 +190,7 @@ impl Mariadb {
         self.sql_in(&self.database, sql)
     }
 
-    /// As [`Mariadb::sql`], in another database.
+    /// Like [`Mariadb::sql`], in another database.
     pub fn sql_in(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new("/usr/bin/mariadb");
         command.args(["--no-defaults", "-uroot", "-NBr", "--default-character-set=utf8mb4"]);
@@ -212,7 +212,7 @@ impl Mariadb {
         run(command.stdin(File::open(dump).expect("a dump")));
     }
 
-    /// As [`Postgres::remember_for_ever`](super::postgres::Postgres::remember_for_ever).
+    /// See [`Postgres::remember_for_ever`](super::postgres::Postgres::remember_for_ever).
     pub fn remember_for_ever(&self) {
         self.sql("UPDATE onedrop_ledger SET remembers_since = '1000-01-01'");
     }
@@ -250,7 +250,7 @@ impl Mariadb {
         tail(&self.folder.join("mariadb.log"))
     }
 
-    /// As a crash of the server: sessions are cut, nothing is flushed that commit had not flushed.
+    /// Crashes the server: sessions are cut, nothing is flushed that commit had not flushed.
     pub fn stop_immediate(&mut self) {
         self.own().stop(Signal::SIGKILL);
     }

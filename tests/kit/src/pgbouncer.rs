@@ -98,7 +98,7 @@ impl PgBouncer {
         self.server.as_mut().expect("a pooler of its own: PgBouncer::start")
     }
 
-    /// As `onedrop` over the Unix socket; needs no password.
+    /// For `onedrop` over the Unix socket; needs no password.
     pub fn url(&self) -> String {
         format!(
             "postgres://onedrop@/{}?host={}&port={}",
@@ -108,7 +108,7 @@ impl PgBouncer {
         )
     }
 
-    /// As `onedrop` over TCP, without its password.
+    /// For `onedrop` over TCP, without its password.
     pub fn url_tcp(&self) -> String {
         format!("postgres://onedrop@127.0.0.1:{}/{}", self.port, self.database)
     }

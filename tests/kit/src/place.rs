@@ -41,7 +41,7 @@ impl Place {
         Place { site, config }
     }
 
-    /// Gives all of it to nobody, and the program a place where nobody may run it.
+    /// Gives all of it to the user `nobody`, and copies the program to where that user may run it.
     pub fn give_to_nobody(&self) -> PathBuf {
         let program = self.path("onedrop");
         fs::copy(onedrop_path(), &program).expect("the program");
@@ -156,7 +156,7 @@ pub fn is_alive(pid: Pid) -> bool {
     state(pid).is_some_and(|state| state != 'Z')
 }
 
-/// As proc_pid_stat(5) has it: S, R, T, Z.
+/// The state in proc_pid_stat(5): S, R, T, Z.
 pub fn state(pid: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()

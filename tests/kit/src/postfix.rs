@@ -37,7 +37,7 @@ pub enum Delivery {
     Lmtp(String),
 }
 
-/// master.cf of a Postfix that nobody has set up for us, as far as we look at it.
+/// master.cf of a Postfix that is not set up for us, as far as we look at it.
 pub const STOCK_MASTER_CF: &str = "local unix - n n - - local\nlmtp unix - - n - - lmtp\n";
 
 /// A folder for PATH whose `postqueue` and `postconf` are those of a Postfix that has this
@@ -166,7 +166,7 @@ impl Postfix {
             .unwrap_or_else(|reply| panic!("{reply}\n{}", self.log()))
     }
 
-    /// As `send`, from a session that authenticated as `user` (said by XCLIENT).
+    /// Like `send`, from a session that authenticated as `user` (said by XCLIENT).
     pub fn send_authenticated(
         &self,
         user: &str,
@@ -346,7 +346,7 @@ fn service_assignment(line: &str) -> String {
     format!("{name}/{kind}={line}")
 }
 
-/// As "postfix check" makes them, which takes two seconds because it logs before there is a
+/// Makes what "postfix check" makes, which takes two seconds because it logs before there is a
 /// postlogd.
 fn queue_folders(root: &TempRoot) {
     let queue = root.join("queue");

@@ -80,7 +80,7 @@ impl Postgres {
         ledger.migrate(Instant::now() + Duration::from_secs(60)).expect("migrate");
         drop(ledger);
         template.remember_for_ever();
-        // Nobody may be in a database that others are made of.
+        // No session may be in a database that others are made of.
         template.by_administrator("ALTER DATABASE onedrop CONNECTION LIMIT 0");
         template.by_administrator(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -174,7 +174,7 @@ impl Postgres {
         server
     }
 
-    /// As `onedrop` over the Unix socket; needs no password.
+    /// For `onedrop` over the Unix socket; needs no password.
     pub fn url_socket(&self) -> String {
         format!(
             "postgres://onedrop@/{}?host={}&port={}",
@@ -184,7 +184,7 @@ impl Postgres {
         )
     }
 
-    /// As `onedrop` over TCP, without its password.
+    /// For `onedrop` over TCP, without its password.
     pub fn url_tcp(&self) -> String {
         format!("postgres://onedrop@127.0.0.1:{}/{}", self.port, self.database)
     }
@@ -216,7 +216,7 @@ impl Postgres {
         self.psql("UPDATE onedrop_ledger SET remembers_since = '-infinity'");
     }
 
-    /// As [`Postgres::psql`], in another database.
+    /// Like [`Postgres::psql`], in another database.
     pub fn psql_in(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new(bin("psql"));
         command.args([
@@ -253,7 +253,7 @@ impl Postgres {
         fs::read_to_string(self.folder.join("postgres.log")).unwrap_or_default()
     }
 
-    /// As a crash of the server: sessions are cut, nothing is flushed that commit had not flushed.
+    /// Crashes the server: sessions are cut, nothing is flushed that commit had not flushed.
     pub fn stop_immediate(&mut self) {
         self.own().stop(Signal::SIGQUIT);
     }

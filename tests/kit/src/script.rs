@@ -1,6 +1,6 @@
 //! The server's own connection ([`ClientConnection`]) without a socket, a ledger or a store: a
-//! script says what the client sends and when, the time is the script's, and what comes of it is
-//! written down. Every reply is checked for what must hold of all replies.
+//! script says what the client sends and when, the time is the script's, and a transcript has what
+//! the server does. Every reply is checked for what must hold of all replies.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
@@ -45,7 +45,7 @@ pub fn settings(host: &str, recipients: usize, message_bytes: u64) -> Connection
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Says(Vec<u8>),
-    /// Says nothing for so long.
+    /// Says nothing for this time.
     Waits(Duration),
     /// The server begins to stop.
     Stop,
@@ -65,11 +65,11 @@ impl<I: Iterator<Item = Event>> Script for I {
     }
 }
 
-/// What came of a script: `S: reply`, `E: envelope`, `B: message` or `F: why there is none`, and
-/// `X:` where the server closed the connection, in order.
+/// What the server does, in order: `S: reply`, `E: envelope`, `B: message` or `F: why there is
+/// none`, and `X:` where it closes the connection.
 pub type Transcript = Vec<String>;
 
-/// Runs a connection to its end; gives what came of each step.
+/// Runs a connection to its end; gives the transcript of each step.
 pub fn run(
     settings: ConnectionSettings,
     directory: Directory,

@@ -175,7 +175,7 @@ impl Server {
         }
     }
 
-    /// As a crash: SIGKILL to the main process and all its descendants.
+    /// Crashes it: SIGKILL to the main process and all its descendants.
     pub fn kill_all(&mut self) {
         self.pause();
         let family = self.descendants();

@@ -51,7 +51,7 @@ pub struct Files;
 
 /// Where a site's ledger and store are.
 pub trait Places {
-    /// As TOML.
+    /// Their lines in the configuration.
     fn toml(&self, root: &Path) -> String;
 
     /// Prepares a configuration's folder, and the ledger for a store at this URL.
@@ -297,7 +297,7 @@ impl Site<Files> {
         Site { places: Files, root: TempRoot::new() }
     }
 
-    /// As [`Postgres::remember_for_ever`]: makes the ledger, which no delivery then looks behind.
+    /// Makes the ledger, then does what [`Postgres::remember_for_ever`] does.
     pub fn remember_for_ever(&self) {
         let migrated = run(&self.config("migrate", ""), &["migrate"]);
         assert!(migrated.status.success(), "migrate: {migrated:?}");

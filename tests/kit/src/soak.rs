@@ -26,14 +26,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// So many messages, and a memory of a small part of the time that they take.
+    /// This number of messages, and a memory of a small part of the time that they take.
     pub fn of(messages: u64) -> Plan {
         let secs = (messages as f64 / 33_000.0).clamp(1.0, 30.0);
         Plan { messages, connections: 16, memory: Duration::from_secs_f64(secs) }
     }
 }
 
-/// What came of it.
+/// What a soak ends with.
 pub struct Outcome {
     pub took: Duration,
     /// Copies in mailboxes.

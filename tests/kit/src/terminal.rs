@@ -1,4 +1,4 @@
-//! A command on a terminal of its own (pty(7)) of so many columns, and what is shown there.
+//! A command on a terminal of its own (pty(7)) of a given width, and what is shown there.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ pub fn on_a_terminal(command: &mut Command, columns: u16, typed: &str) -> (Strin
     let end = || Stdio::from(slave.try_clone().expect("a descriptor"));
     command.stdin(end()).stdout(end()).stderr(end());
     let mut child = command.spawn().expect("a process");
-    // Reading ends when nobody has the terminal open any more.
+    // Reading ends when no process has the terminal open any more.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     drop(slave);
     let mut master = File::from(master);

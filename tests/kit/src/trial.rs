@@ -250,8 +250,8 @@ impl Letter {
 }
 
 impl Letter {
-    /// As if an earlier delivery of it had died between its record and the append, and its lease
-    /// had run out.
+    /// Makes it look as if an earlier delivery had died between its record and the append, and its
+    /// lease had run out.
     pub fn leave_in_doubt(&self, site: &Site) {
         let nobody = format!("store.url = \"imap://127.0.0.1:1\"\n{LETTERS}");
         let config = site.config(&format!("{}-in-doubt", self.name), &nobody);

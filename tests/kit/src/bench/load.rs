@@ -68,7 +68,7 @@ pub fn short() -> bool {
     std::env::var_os("ONEDROP_BENCH").is_some_and(|value| value == "short")
 }
 
-/// All of so many peers in turn, every other round backwards.
+/// All peers in turn, every other round backwards.
 pub fn turns(round: usize, peers: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..peers).collect();
     if round % 2 == 1 {
@@ -81,7 +81,7 @@ pub fn turns(round: usize, peers: usize) -> Vec<usize> {
 pub struct Peer<'a> {
     pub name: &'a str,
     pub socket: PathBuf,
-    /// A part of the names of its accounts: nobody's mailbox is another's.
+    /// A part of the names of its accounts: no two peers share a mailbox.
     pub tag: &'a str,
 }
 

@@ -53,7 +53,7 @@ impl MeasuredPostgres {
 
     pub fn figures(&self) -> Figures {
         let number = |sql: &str| self.0.psql(sql).parse().expect("a number");
-        // A server's process tells what it has counted once it is idle for a while, or ends.
+        // A server's process reports what it has counted once it is idle for a while, or ends.
         let updates = "SELECT pg_stat_force_next_flush();
                        SELECT coalesce(sum(n_tup_upd), 0) FROM pg_stat_user_tables";
         let counted = |sql: &str| {

@@ -46,9 +46,8 @@ fn feed(command: &mut Command, message: &[u8]) -> Duration {
     took
 }
 
-/// As [`deliver`], and returns the peak memory in kilobytes as well: the kernel tells it of
-/// waited-for children as a whole, so a process of our own stands in between that has this one
-/// child only.
+/// Like [`deliver`], and returns the peak memory in kilobytes as well. The kernel has it only for
+/// all waited-for children together, so a process of our own in between has this one child only.
 pub fn deliver_watched(command: &Command, message: &Path) -> (Duration, u64) {
     let out = message.with_extension("watched");
     let mut watcher = Command::new(std::env::current_exe().expect("our own path"));

@@ -23,9 +23,9 @@ pub struct Scale {
     pub messages: usize,
     /// Of these, the newest are on record.
     pub on_record: usize,
-    /// In so many mailboxes one message on record stands twice.
+    /// Mailboxes in which one message on record stands twice.
     pub doubles: usize,
-    /// And in so many others one is in doubt.
+    /// Other mailboxes, in which one is in doubt.
     pub doubts: usize,
 }
 
@@ -41,7 +41,7 @@ pub struct Run {
     pub said: String,
 }
 
-/// See the module.
+/// A site filled to a scale.
 pub struct Prepared {
     pub site: Site,
     config: PathBuf,
@@ -122,7 +122,7 @@ impl Prepared {
         chown_recursive(&root, MAIL_USER);
     }
 
-    /// As rows like that of a copy that was delivered.
+    /// Makes rows like that of a copy that was delivered.
     fn put_on_record(&self, validity: u32) {
         let args = ["-d", "scuba@mail.axial.net", "-f", "a@b"];
         delivered(&self.config, &args, b"Message-ID: <model@x>\n\nmodel\n");
@@ -209,7 +209,7 @@ fn whole_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
 }
 
-/// As APPEND takes it.
+/// The date in APPEND's form.
 fn date(secs: u64) -> String {
     let time = chrono::DateTime::from_timestamp(secs as i64, 0).expect("a time");
     format!("\"{}\"", time.format("%d-%b-%Y %H:%M:%S +0000"))

@@ -100,7 +100,7 @@ impl Bench {
         path
     }
 
-    /// As durable as Postgres is by default, and with room in its log as Postgres has.
+    /// A server as durable as Postgres is by default, and with as much room in its log.
     pub fn mariadb(&self) -> Mariadb {
         Mariadb::start_with(&[
             "--innodb-flush-log-at-trx-commit=1",
