@@ -54,7 +54,7 @@ impl World {
         World { site, clock, mariadb: OnceCell::new() }
     }
 
-    /// The clock is by so much ahead of the machine's.
+    /// Sets the clock this far ahead of the machine's.
     fn ahead(&self, secs: i64) {
         let (now, by) = (SystemTime::now(), Duration::from_secs(secs.unsigned_abs()));
         self.clock.set(if secs > 0 { now + by } else { now - by });
@@ -72,7 +72,7 @@ impl World {
         self.site.config(&format!("{engine:?}-{name}"), &format!("{ledger}{store}{more}"))
     }
 
-    /// As TOML; a server that has the ledger's schema.
+    /// TOML for a server that has the ledger's schema.
     fn mariadb(&self) -> String {
         let toml = |server: &Mariadb| {
             let url = server.url_socket();

@@ -15,7 +15,7 @@ const WRITES: [&str; 7] =
 pub struct Disk {
     /// Names made since the beginning, and whether they would be kept.
     names: HashMap<PathBuf, bool>,
-    /// The file behind a name that was linked.
+    /// The file of each name that was linked.
     linked: HashMap<PathBuf, String>,
     /// When what was written last to a file was written.
     written: HashMap<String, usize>,
@@ -27,8 +27,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// After the calls that had ended before line `moment` of the trace. `is_old` tells of a path
-    /// whether it was there before the trace.
+    /// After the calls that had ended before line `moment` of the trace. `is_old` says whether a
+    /// path was there before the trace.
     pub fn at(calls: &[Call], moment: usize, is_old: impl Fn(&Path) -> bool) -> Disk {
         let mut disk = Disk::default();
         let mut open: HashMap<i32, String> = HashMap::new();

@@ -179,7 +179,7 @@ impl Fresh {
         self.root.join("ledger/here/ledger.db-wal")
     }
 
-    /// What was there before a run, to tell what the run made.
+    /// Whether a path was there before a run, which made all others.
     fn old(&self) -> impl Fn(&Path) -> bool + use<> {
         let mut old = Vec::new();
         let mut folders = vec![self.root.to_path_buf()];
@@ -260,8 +260,8 @@ impl Fresh {
             disk.assert_keeps(&wal, "the receipts before they are said");
             for link in run.links() {
                 let copy = Path::new(link.quoted(1));
-                // A copy in Sent that the disk left in doubt defers nobody: its bytes are kept in
-                // the ledger.
+                // A copy in Sent that the disk left in doubt defers no recipient: its bytes are
+                // kept in the ledger.
                 let is_kept =
                     link.quoted(1).contains("/.Sent/") && run.calls.iter().any(Call::was_injected);
                 if !is_kept {

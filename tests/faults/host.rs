@@ -157,8 +157,7 @@ impl Drop for Host {
     }
 }
 
-/// A /24 of which no address is on this machine yet, and for which no rule was left behind by a
-/// test that was killed.
+/// A /24 of which no address is on this machine, and for which a killed test has left no rule.
 pub fn free_net() -> u8 {
     let taken = run(Command::new("ip").args(["-4", "-o", "addr"]))
         + &run(Command::new("ip").args(["-4", "rule"]));

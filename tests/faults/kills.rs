@@ -174,8 +174,8 @@ fn is_named(calls: &[Call], at: usize) -> bool {
     }
 }
 
-/// The points of one setting in the order of time, and how many of other threads cannot be told
-/// from the first's.
+/// The points of one setting in the order of time, and how many are left out: calls of other
+/// threads that look alike.
 fn record(setting: &dyn Setting, number: usize, root: &TempRoot) -> (Vec<Point>, usize) {
     // On a busy machine a run asks more often for what has not come yet: the shortest of several
     // has the calls that all have. One that kept the copy for Sent lacks some.

@@ -1,6 +1,6 @@
 //! `onedrop lmtp` under load from a real Postfix, while it or its servers are restarted and killed:
 //! no message is lost, none is there twice, and where the server ends in order Postfix does not
-//! notice. And one recipient's mailbox that hangs, which is nobody else's matter.
+//! notice. A mailbox that hangs holds up its recipient's mail alone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -34,8 +34,8 @@ struct MailHost {
 impl MailHost {
     fn start(sockets: fn(Launch) -> Launch) -> MailHost {
         // For less than an answer takes, as the shipped file says with times that are not
-        // shortened: a killed Dovecot leaves locks, and they are believed as long as nobody has
-        // buried who held them.
+        // shortened: a killed Dovecot leaves locks, and Dovecot believes them until their holders
+        // are reaped.
         let dovecot = Dovecot::start_that_waits_for_locks(1);
         let site = Site::of(Postgres::start(), dovecot, TempRoot::new());
         let lmtp = sockets(site.launch(&format!("{LETTERS}{SHORT}"))).start();

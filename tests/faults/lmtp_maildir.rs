@@ -159,8 +159,8 @@ fn while_it_stutters(lmtp: &mut Lmtp, work: impl FnOnce()) -> usize {
     beside(freeze, work)
 }
 
-/// A second file of one name gets other flags, or it would take the place of the first and nobody
-/// would see that there were two.
+/// A second file of one name gets other flags, or it would take the place of the first and the test
+/// would see one.
 fn read_all(maildir: &Path) -> usize {
     let moved = |name: &String| {
         let as_flagged = |flags: &str| maildir.join("cur").join(format!("{name}:2,{flags}"));

@@ -1,5 +1,5 @@
-//! Looks among all that is in a big mailbox keep nobody else's mail waiting: not by an old Date,
-//! which anyone can write, and not where each mail has to be looked for.
+//! Looks among all that is in a big mailbox keep no other recipient's mail waiting: not by an old
+//! Date, which anyone can write, and not where each mail has to be looked for.
 
 use std::fs;
 use std::time::Duration;

@@ -90,7 +90,8 @@ fn own(id: &str, recipient: &str) -> String {
 }
 
 /// Delivers to all `accounts` (one may be there several times) at one moment, in turn by either
-/// configuration; those told to try again do so one after the other. Returns how many were.
+/// configuration; those that were deferred are delivered again one after the other. Returns how
+/// many were.
 fn race(site: &dyn Mailboxes, id: &str, accounts: &[String], times: &str) -> usize {
     let configs = site.configs(id, times);
     let recipients: Vec<String> =

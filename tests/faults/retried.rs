@@ -18,7 +18,7 @@ use crate::support::site::{Site, finish_delivery, start_delivery};
 pub const TERMS: &str = "[lock]\nwait_secs = 1\nlease_secs = 10\n\
     [limits]\ndeadline_secs = 6\nanswer_secs = 3\n";
 const RECIPIENTS: [&str; 2] = ["scuba", "doug"];
-/// As Postfix would come again, only sooner.
+/// The time to the next try; Postfix takes longer.
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Retried {
@@ -45,7 +45,7 @@ struct Task {
 }
 
 impl Retried {
-    /// So many messages, all of which are to be delivered within `limit`.
+    /// All `messages` are to be delivered within `limit`.
     pub fn new(name: &str, messages: usize, limit: Duration) -> Retried {
         let now = Instant::now();
         let task =

@@ -1,6 +1,6 @@
 //! A synchronous standby that stops while mail comes in: each commit waits for it, so deliveries
-//! are deferred, and none leaves a session behind that eats up `max_connections`. Once it is back
-//! all is delivered, and the standby knows it when the primary is lost.
+//! are deferred, and none leaves a session that eats up `max_connections`. Once it is back all is
+//! delivered, and the standby knows it when the primary is lost.
 
 use std::io::Write as _;
 use std::sync::atomic::Ordering;

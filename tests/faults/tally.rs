@@ -80,7 +80,7 @@ impl Fate {
         all
     }
 
-    /// Nobody is left who could end the command in time.
+    /// Neither the wrapper nor the guardian can end the command in time.
     fn is_outside_the_promise(self) -> bool {
         matches!(self, Fate::Stop(parts) if parts.starts_with(&[Wrapper, Guardian]))
     }
@@ -105,7 +105,7 @@ impl Fate {
             Fate::Kill(_) => &[Some(137)],
             // It goes on with what it knew of its lease.
             Fate::Stop([Guardian]) => &[Some(0), Some(201)],
-            // Nobody has claimed the slot meanwhile: the fence has refused it all the same.
+            // No other run has claimed the slot meanwhile: the fence has refused it all the same.
             _ if self.is_outside_the_promise() => &[Some(201), Some(3)],
             Fate::Stop(_) => &[Some(201)],
         }
@@ -221,7 +221,7 @@ impl World {
             assert!(self.noted(run, "refused"), "{run}: {fate:?}: {code:?}: nothing was refused");
         }
         match code {
-            // Another's slot, or a command that nobody has ended.
+            // Another's slot, or a command that ran until it gave up.
             Some(9 | 4) => panic!("{run}: {fate:?}: {code:?}"),
             Some(200) => assert!(!has_run, "{run}: it was busy and has run"),
             // The ledger cannot be reached, or the guardian was killed before it had an order.
@@ -260,7 +260,7 @@ impl World {
         }
         if signal == Signal::SIGSTOP {
             thread::sleep(STOPPED_FOR);
-            // The command first: nobody ends it before it has tried to write.
+            // The command first: it tries to write before the guardian can end it.
             let _ = command.map(|pid| kill(pid, Signal::SIGCONT));
             if fate.is_outside_the_promise() && is_there {
                 let _ = wait_until(SOON, || self.noted(run, "refused"));

@@ -211,7 +211,7 @@ impl World {
         let sql = "SELECT job, due_at, try, outcome, last_due_at, occurrences \
                    FROM onedrop_job_run ORDER BY id";
         let mut query = ledger.prepare(sql).expect("query");
-        // Times are whole milliseconds; a command is told the whole seconds of its due time.
+        // Times are whole milliseconds; a command gets the whole seconds of its due time.
         let secs = |time: f64| ((time * 1000.0).round() as i64).div_euclid(1000);
         let rows = query.query_map([], |row| {
             Ok(RunRow {

@@ -1,6 +1,6 @@
-//! A server that has vanished without a word, as in a power cut or behind a firewall that has
-//! forgotten its connections: `onedrop lmtp` notices it in the sessions that it has kept, and
-//! delivers in new ones.
+//! A server that has vanished without a word, as in a power cut or where a firewall has forgotten
+//! its connections: `onedrop lmtp` notices it in the sessions that it has kept, and delivers in new
+//! ones.
 
 use std::thread;
 use std::time::Duration;

@@ -172,8 +172,7 @@ fn a_copy_that_is_renamed_while_its_folder_is_listed_is_found() {
     assert_eq!(ours, [&cur.join(early)]);
 }
 
-/// As NFS and older file systems: a file needs a name under `tmp/` before it has one in the
-/// mailbox.
+/// On NFS and older file systems a file needs a name under `tmp/` before it has one in the mailbox.
 #[test]
 fn without_unnamed_files_nothing_under_tmp_counts_as_a_copy() {
     let new_site = || {

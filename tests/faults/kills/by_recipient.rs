@@ -20,7 +20,7 @@ const READ: [&str; 3] = ["onedrop_attempt", "onedrop_ledger", "onedrop_schema"];
 
 const SQLITE_INDEX: &str = "CREATE INDEX onedrop_attempt_by_recipient ON onedrop_attempt \
                             (recipient, message_id) WHERE message_id IS NOT NULL";
-/// As before: it has both columns from the beginning.
+/// The migration leaves it: it has both columns from the beginning.
 const MARIADB_INDEX: &str =
     "onedrop_attempt_recipient recipient 128, onedrop_attempt_recipient message_id";
 

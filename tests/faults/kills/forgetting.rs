@@ -10,7 +10,7 @@ use super::sites::{Combination, Standing};
 use crate::support::site::{deliver, run as run_onedrop};
 use crate::support::{onedrop_path, run};
 
-/// What the ledger is told to forget.
+/// What the ledger forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// By age: bytes, facts, messages, attempts.

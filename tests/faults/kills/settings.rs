@@ -28,7 +28,7 @@ pub trait Setting: Sync {
     /// Runs it to its end, or its death, by `strace`: a command to which the program and its
     /// arguments are added.
     fn run(&self, id: &str, strace: Command) -> Output;
-    /// What a run ends with that nobody kills.
+    /// What a run ends with if it is not killed.
     fn status(&self) -> i32 {
         0
     }
@@ -351,7 +351,7 @@ impl Setting for Settle<'_> {
         let (config, mut tries, mut last) = (self.config(id), 0, None);
         let done = wait_until(RETRY_LIMIT, || {
             tries += 1;
-            // What the killed run has its lease of is told as busy.
+            // `settle` lists as busy what the killed run has its lease of.
             self.let_looks_come(id);
             let output = run(&config, &["settle", "--json"]);
             let is_done = output.status.success() && output.stdout == b"[]\n";

@@ -16,7 +16,7 @@ use crate::support::site::{Files, Site, deliver, run};
 use crate::support::{fixture_text, maildir_copies, set_mode, wait_until};
 
 /// The lease outlives the deadline by more than Dovecot needs for an append. One copy after the
-/// other: calls of threads side by side cannot be told apart, and so not be killed one by one.
+/// other: calls of threads side by side look alike, and cannot be killed one by one.
 const TIMES: &str = "[lock]\nwait_secs = 1\nlease_secs = 6\n[limits]\ndeadline_secs = 5\n\
                      answer_secs = 2\n\
                      [lmtp]\nside_by_side = 1\n";
@@ -80,7 +80,7 @@ impl Kind {
         own.chain([(format!("from-{id}"), "Sent")]).collect()
     }
 
-    /// As `deliver` takes them.
+    /// For `deliver`.
     pub fn arguments(self, id: &str) -> Vec<String> {
         self.recipients(id).into_iter().flat_map(|recipient| ["-d".to_owned(), recipient]).collect()
     }
@@ -109,7 +109,7 @@ pub struct Combination {
     session: Option<Mutex<Client>>,
 }
 
-/// As many characters of any kind (SQL's LIKE) as a variant's name has behind its mailbox: in a
+/// One `_` (SQL's LIKE) for each character that a variant's name has after its mailbox: in a
 /// Maildir, what has NULs is one.
 const VARIANT: &str = "_________________";
 
@@ -130,7 +130,7 @@ impl Combination {
         Combination::with_sqlite(Dovecot::start_high_performance(), None)
     }
 
-    /// As `handing_over`, each with a ledger of its own.
+    /// Like `handing_over`, each with a ledger of its own.
     pub fn sqlite_and_lmtp() -> Combination {
         let (dovecot, filters) = forwarding();
         Combination::with_sqlite(dovecot, Some(filters))
@@ -151,14 +151,14 @@ impl Combination {
         Combination::with_postgres(Some(Dovecot::start_high_performance()), None)
     }
 
-    /// As `servers`, with a Dovecot that forwards a copy of each message it is handed by LMTP,
+    /// Like `servers`, with a Dovecot that forwards a copy of each message it is handed by LMTP,
     /// under the guard alone: Pigeonhole's own memory of what it has forwarded is off.
     pub fn handing_over() -> Combination {
         let (dovecot, filters) = forwarding();
         Combination::with_postgres(Some(dovecot), Some(filters))
     }
 
-    /// As `handing_over`, with the ledger on a MariaDB.
+    /// Like `handing_over`, with the ledger on a MariaDB.
     pub fn mariadb_and_lmtp() -> Combination {
         let (dovecot, filters) = forwarding();
         Combination::with_mariadb(Some(dovecot), Some(filters))
@@ -316,7 +316,7 @@ impl Combination {
         if !kind.is_in_doubt() {
             return;
         }
-        // A store that nobody serves, or none: what is written there is gone.
+        // At a port without a server, or in a Maildir that is emptied: the copy is not there.
         let (config, status) = match (&self.dovecot, kind) {
             (Some(dovecot), Kind::InDoubt) => {
                 let store = self.imap(dovecot, 1);
@@ -559,7 +559,7 @@ fn forwarding() -> (Dovecot, Filters) {
     (Dovecot::start_high_performance_with(&format!("{conf}{forgetful}")), filters)
 }
 
-/// Whether this is the message behind what Dovecot's LMTP and we put before it.
+/// Whether this is the message after what Dovecot's LMTP and we put before it.
 fn is_handed(copy: &[u8], message: &[u8]) -> bool {
     let fields = copy.strip_suffix(message).map(String::from_utf8_lossy);
     fields.is_some_and(|fields| fields.matches("X-Onedrop-Copy: ").count() == 1)

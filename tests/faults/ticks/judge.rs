@@ -61,7 +61,7 @@ pub struct DayTally {
 }
 
 /// Judges the rows of one job, in the order of the record. `times` are all that there are between
-/// its first sight and the moment when the record was read; each up to `until` must be told of.
+/// its first sight and the moment when the record was read; the rows must have each up to `until`.
 ///
 /// # Errors
 /// What does not agree.
