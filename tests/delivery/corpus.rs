@@ -41,8 +41,8 @@ pub fn corpus() -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-/// The bytes as they come to standard input. Of nothing at all no message can be told from a cut
-/// one: there, what pipe(8) prepends.
+/// The bytes as they come to standard input. No input at all looks like a message that was
+/// cut short: there, what pipe(8) prepends.
 pub fn input(file: &Path) -> Vec<u8> {
     let bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     if bytes.is_empty() { b"Return-Path: <>\nDelivered-To: x\n".to_vec() } else { bytes }

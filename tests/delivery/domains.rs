@@ -1,5 +1,5 @@
 //! Several domains: people with the same local part in two of them are two accounts, by Maildir, by
-//! IMAP and by a query; a detail changes nobody's account.
+//! IMAP and by a query; a detail changes no account.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn letter(id: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// As an IMAP server keeps it.
+/// In the form in which an IMAP server keeps it.
 fn with_crlf(message: &[u8]) -> Vec<u8> {
     String::from_utf8_lossy(message).replace('\n', "\r\n").into_bytes()
 }

@@ -205,7 +205,7 @@ fn local_delivers_by_mailbox_command() {
         "the mbox line is stripped: {text}"
     );
     assert_eq!(site.dovecot.count("lisa", "Sent"), 1);
-    // local(8) logs no output of a command that succeeded; the ledger tells.
+    // local(8) logs no output of a command that succeeded; the ledger has it.
     let trace = run(&config, &["trace", &format!("nobody@{UNIX_DOMAIN}")]);
     assert!(
         String::from_utf8_lossy(&trace.stdout).contains("stored account=nobody mailbox=INBOX uid="),

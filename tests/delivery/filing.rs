@@ -14,7 +14,7 @@ const LISTS: &str = "doug+lists@mail.axial.net";
 const BY_DETAIL: &str = "[directory]\ndomains = [\"mail.axial.net\"]\ndetail = \"mailbox\"\n";
 const JUNK: &str = "[[file]]\nheader = \"X-Spam-Flag\"\nis = \"YES\"\nmailbox = \"Junk\"\n";
 
-/// As its owner's mail program does.
+/// Makes a folder as its owner's mail program does.
 fn make_folder(site: &Site<Files>, account: &str, name: &str) {
     for sub in ["cur", "new", "tmp"] {
         let folder = site.root.join(format!("mail/{account}/Maildir/{name}/{sub}"));

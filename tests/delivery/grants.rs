@@ -528,7 +528,8 @@ impl Rig<'_> {
 
 /// Grants without which all of the above goes on, and why they are on the page.
 const NOT_MISSED: [NotMissed; 5] = [
-    // Without tables `onedrop migrate` is told to be run, and what an older trial's schema is.
+    // By these a program says that `onedrop migrate` has to be run, and names an older trial's
+    // schema.
     (None, "deliver", "SELECT", "onedrop_schema"),
     (None, "keep", "SELECT", "onedrop_schema"),
     (None, "lock", "SELECT", "onedrop_schema"),

@@ -94,7 +94,7 @@ fn a_lost_answer_is_settled_by_a_look_wherever_the_copy_was_filed() {
                 assert!(imap.command(command).expect(command).is_ok(), "{command}");
             }
         }
-        // Still leased: nobody else may try.
+        // Still leased: no other delivery may try.
         assert_eq!(to_doug(&config, "lost").0, Some(75));
         end_leases(&site);
         let (status, said) = to_doug(&config, "lost");
@@ -157,7 +157,7 @@ fn a_refusal_ends_as_the_same_by_imap_does() {
         peer.plan("RCPT", Act::say(answer));
         let (ended, said) = to_doug(&config, "refused");
         assert!(ended == Some(status) && said.contains(text), "{answer}: {said}");
-        // Nothing is in doubt, and nobody has to wait.
+        // Nothing is in doubt, and the next try need not wait.
         let (ended, said) = to_doug(&config, "refused");
         assert_eq!(ended, Some(0), "{answer}: {said}");
         assert_eq!(site.dovecot.count("doug", "INBOX"), 1);

@@ -100,8 +100,8 @@ fn messages_that_are_one() {
     }
 }
 
-/// By IMAP nobody could tell them apart: the server has 0x80 in both. In a Maildir the one with
-/// NULs has holes where the text of the other has its quotes.
+/// By IMAP they look alike: the server has 0x80 in both. In a Maildir the one with NULs has holes
+/// where the text of the other has its quotes.
 #[test]
 fn a_copy_with_nul_for_0x80_keeps_no_other_out_of_a_maildir() {
     let site = Site::embedded();
@@ -191,7 +191,7 @@ fn where_nul_bytes_stood_is_kept_in_the_ledger_and_the_message_is_not() {
     let message = b"Message-ID: <nul@x>\n\na\0b\n";
     give(&config, "scuba", message);
     assert_eq!(site.dovecot.messages("scuba", "INBOX"), [b"Message-ID: <nul@x>\r\n\r\na\x80b\r\n"]);
-    // Version 1, no flags; one NUL behind 22 bytes.
+    // Version 1, no flags; one NUL after 22 bytes.
     let places = site.postgres.psql(
         "SELECT NOT EXISTS (SELECT FROM onedrop_raw), encode(nul_runs, 'hex') FROM onedrop_message",
     );
@@ -250,7 +250,7 @@ fn the_date_of_a_copy_is_that_of_the_first_recording() {
     assert!(text.contains("01-Mar-2026 12:34:56 +0000"), "{text}");
 }
 
-/// local(8) prepends a line and has a message behind it; whatever else begins with `From ` is the
+/// local(8) prepends a line, which a message follows; whatever else begins with `From ` is the
 /// message itself.
 #[test]
 fn a_message_that_begins_like_an_mbox_is_delivered_as_it_is() {

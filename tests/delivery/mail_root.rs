@@ -9,7 +9,7 @@ use crate::support::letters::{ANN, from_ann};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::site::{Files, Site, deliver, run};
 
-/// As an administrator has it: nothing is made by a delivery.
+/// An administrator's settings: a delivery makes no account.
 const REAL: &str = "deliver.trial = false\n[directory]\ndomains = [\"mail.axial.net\"]\n";
 const SCUBA: &str = "scuba@mail.axial.net";
 
@@ -251,7 +251,7 @@ fn what_goes_while_the_server_runs_is_not_made_anew() {
     assert_eq!(host.below("mail"), [host.path("mail/scuba")]);
     fs::remove_dir_all(host.path("mail")).expect("a folder");
     swap("aside", "mail");
-    // Its kept sessions have the file open, and nobody would find what they commit to it.
+    // Its kept sessions have the file open, and no other process would find what they commit to it.
     swap("ledger.db", "ledger.aside");
     assert!(replies("second").contains("ledger.db is not there"));
     assert!(!host.path("ledger.db").exists());

@@ -1,5 +1,5 @@
-//! `onedrop replay` from files: what each form of source holds, for whom a message is, what is told
-//! and passed by.
+//! `onedrop replay` from files: what each form of source holds, for whom a message is, what it
+//! reports and what it passes by.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -360,7 +360,7 @@ fn a_name_in_new_and_in_cur_is_two_messages() {
         file.set_modified(std::time::UNIX_EPOCH).expect("a date");
     }
     let (maildir, state) = (path(&sources, "Maildir"), path(&sources, "state"));
-    // A run that was killed behind the first.
+    // A run that was killed after the first.
     let (new, cur) = (path(&sources, names[0]), sources.join(names[1]));
     let aside = sources.join("aside");
     fs::rename(&cur, &aside).expect("renamed");

@@ -31,7 +31,7 @@ fn lines(message: &[u8]) -> impl Iterator<Item = &[u8]> {
     message.split_inclusive(|byte| *byte == b'\n')
 }
 
-/// As programs that write an mbox do it.
+/// An mbox as programs write it.
 fn mbox(messages: &[Vec<u8>], is_quoted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut mbox = Vec::new();
     for message in messages {
@@ -81,7 +81,7 @@ fn every_message_of_the_corpus_is_replayed_from_each_form() {
     let rd = mbox(&ended, |line| is_from(&line[line.iter().take_while(|b| **b == b'>').count()..]));
     sources.write("rd.mbox", rd);
     sources.write("o.mbox", mbox(&ended, is_from));
-    // Where a line had a quote of its own, nobody can tell.
+    // A line loses a quote of its own as well: it looks the same.
     let less = |message: &Vec<u8>| lines(message).map(unquoted).collect::<Vec<_>>().concat();
     let by_o: Vec<Vec<u8>> = ended.iter().map(less).collect();
     assert!(by_o != ended, "a message has such lines");

@@ -133,8 +133,8 @@ fn two_runs_side_by_side_leave_one_copy_each() {
     site.inbox_has("scuba", &letters);
 }
 
-/// A message that was replayed, with the copy as a delivery leaves it that was killed with so many
-/// seconds of its lease to come: the site, the configuration, and the file.
+/// A message that was replayed, with the copy as a delivery leaves it that was killed `secs` before
+/// its lease ends: the site, the configuration, and the file.
 fn held_by_a_killed_one(secs: u32, sources: &TempRoot) -> (Site, PathBuf, String) {
     let site = Site::with_servers();
     let config = site.config("etc", "lock.wait_secs = 0\n");
@@ -366,7 +366,7 @@ fn an_mbox_larger_than_memory_is_read_message_by_message() {
     site.inbox_has("scuba", [from_ann("first"), from_ann("last")]);
     let noted = fs::read_to_string(sources.join("state")).expect("a state");
     assert_eq!(noted.lines().count(), 3, "{noted}");
-    // What comes behind the hole is known by its offset.
+    // What comes after the hole is known by its offset.
     let output = limited();
     let err = told(&output, 1);
     assert!(err.ends_with("3 messages: 2 done by an earlier run, 1 failed\n"), "{err}");
@@ -436,7 +436,7 @@ fn progress_is_a_bar_on_a_terminal() {
     command.env("TERM", "xterm").env_remove("NO_COLOR");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let run = command.stderr(Stdio::from(pty.slave)).spawn().expect("binary");
-    // Nobody else has the terminal open.
+    // Only the run has the terminal open.
     drop(command);
     let (mut screen, mut shown) = (File::from(pty.master), Vec::new());
     let mut bytes = [0; 4096];

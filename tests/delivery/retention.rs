@@ -104,7 +104,7 @@ fn mailboxes_that_are_older_than_the_ledger_get_back_what_it_kept() {
     }
 }
 
-/// A store that is away ends it: nobody waits for each of many messages.
+/// A store that is away ends it: it does not wait for each of many messages.
 #[test]
 fn what_the_ledger_kept_is_not_tried_message_by_message_where_no_mailbox_can_be_written() {
     let (site, config) = site("[ledger]\nkeep_raw = true\n");

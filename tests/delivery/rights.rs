@@ -126,7 +126,7 @@ fn without(right: &str, in_doubt: bool) -> (Option<i32>, String) {
 #[test]
 fn each_right_is_needed() {
     // Nothing is written without i, and nothing in doubt is looked for without r: Postfix keeps the
-    // mail, and is told why.
+    // mail, and gets the reason.
     for (right, in_doubt) in [
         ("INBOX user=mda lri -> INBOX user=mda lr", false),
         ("INBOX user=mda lri -> INBOX user=mda li", true),
@@ -138,7 +138,7 @@ fn each_right_is_needed() {
             "{right}: {said}"
         );
     }
-    // A Sent that refuses keeps nobody from their mail.
+    // A Sent that refuses holds up no recipient's mail.
     let (code, said) = without("Sent user=mda lris -> Sent user=mda lrs", false);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("no copy yet in account=lisa mailbox=Sent, kept for later"), "{said}");

@@ -44,8 +44,8 @@ impl MailHost {
         MailHost { site, config }
     }
 
-    /// Lisa's message to these, by a server of its own or a process for each; what each was told,
-    /// good news all.
+    /// Delivers Lisa's message to these, by a server or by a process for each; what is said to
+    /// each, good news all.
     fn delivers(&self, door: Door, lmtp: Option<&Lmtp>, id: &str, to: &[&str]) -> Vec<String> {
         match door {
             Door::Pipe => to
@@ -95,8 +95,8 @@ impl MailHost {
         (output.status.code(), said(&output))
     }
 
-    /// What was kept is told, refused again, and placed once it can be; then nothing is left to say
-    /// of it.
+    /// What was kept is reported, refused again, and placed once it can be; then nothing of it is
+    /// reported.
     #[track_caller]
     fn mends(&self, id: &str, allow: impl FnOnce()) {
         let trace = run(&self.config, &["trace", &format!("{id}@mail.gmail.com")]);

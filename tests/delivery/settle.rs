@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(120);
 const DOUG: &str = "doug@mail.axial.net";
 const TO: [&str; 2] = ["scuba@mail.axial.net", "lisa@gmail.com"];
 
-/// The configuration with copies for Sent left for so long.
+/// The configuration with this time as `sent.after`.
 fn after(time: &str) -> String {
     STORY.replace("[sent]\n", &format!("[sent]\nafter = \"{time}\"\n"))
 }

@@ -1,5 +1,6 @@
-//! A program that cannot begin, or that Postfix ends: nobody has judged the mail, so Postfix tries
-//! again. The table of what it would return is the shipped one (`conf/postfix/onedrop-status`).
+//! A program that cannot begin, or that Postfix ends: no delivery has judged the mail, so Postfix
+//! tries again. The table of what it would return is the shipped one
+//! (`conf/postfix/onedrop-status`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ fn a_program_that_postfix_ends_lets_mail_wait() {
     is_tried_again(&way, "(Command time limit exceeded: ");
 }
 
-/// As the shipped lines have it for `mailbox_command`.
+/// With the shipped lines for `mailbox_command`.
 fn local(root: &TempRoot, program: &Path) -> PostfixSpec {
     let shipped = fixture_text("conf/postfix/main.cf.onedrop");
     let line = format!("#local_delivery_status_filter = {STATUS_FILTER}\n");

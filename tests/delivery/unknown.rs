@@ -1,4 +1,4 @@
-//! Accounts that nobody has, with the real Dovecot: by its user database (`directory.userdb`) and
+//! Accounts that do not exist, with the real Dovecot: by its user database (`directory.userdb`) and
 //! by what it says at a login (`directory.unknown_account`). Mail is returned for those that never
 //! were there, and waits for those that were.
 
@@ -104,7 +104,7 @@ fn dovecots_users_get_mail_and_others_do_not() {
     // Listed accounts are taken as they are.
     ends(&config, "info@b.example", "4", 0, "stored account=front mailbox=INBOX");
     site.inbox_has("doug", [from_ann("1")]);
-    // Where it is away, everybody's mail waits, also that for nobody.
+    // Where it is away all mail waits, also that for an unknown account.
     dovecot.kill();
     for to in ["doug@a.example", "ghost@a.example"] {
         ends(&config, to, "5", 75, "4.3.0 directory.userdb: ");
@@ -312,7 +312,7 @@ fn a_login_that_is_refused_returns_mail_only_as_configured_and_proven() {
     let reject = "[directory]\ndomains = [\"mail.axial.net\"]\nunknown_account = \"reject\"\n";
     let (defer, reject) = (site.config("defer", ""), site.config("reject", reject));
     let (ghost, gone) = ("ghost@mail.axial.net", "doug@mail.axial.net");
-    // Nobody is known who could tell whose fault it is.
+    // No other account's login can show yet whose fault it is.
     ends(&reject, ghost, "1", 75, "4.3.0 ");
     ends(&reject, gone, "2", 0, "stored account=doug");
     ends(&reject, "scuba@mail.axial.net", "2", 0, "stored account=scuba");
@@ -324,7 +324,7 @@ fn a_login_that_is_refused_returns_mail_only_as_configured_and_proven() {
     users.are(&["scuba"]);
     site.dovecot.wait_until_unknown("doug");
     ends(&reject, gone, "5", 75, "4.3.5 account=doug has mail on record and is unknown now");
-    // Doug cannot be the one who tells, but Scuba can.
+    // Doug's login cannot show it, but Scuba's can.
     ends(&reject, ghost, "6", 67, "scuba can log in");
     // A password of ours that is wrong returns nothing.
     let folder = reject.parent().expect("a folder");

@@ -54,7 +54,7 @@ impl Users {
         self.site.root.join("server/users.sock")
     }
 
-    /// As this user, who can read nothing of ours.
+    /// A command of this user, who can read nothing of ours.
     fn command(&self, user: &str, args: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(&self.program);
@@ -107,7 +107,7 @@ fn a_user_delivers_to_its_own_account_alone() {
         ("games", "doug@mail.axial.net", "user games may deliver to its own account alone"),
         ("daemon", "games@mail.axial.net", "user daemon may deliver to its own account alone"),
         ("daemon", "sales@mail.axial.net", "user daemon may deliver to its own account alone"),
-        // Nobody's address, which must not send mail back.
+        // An address without an account, which must not send mail back.
         ("games", "nobody@elsewhere.example", "unknown recipient nobody@elsewhere.example"),
         // The directory takes the end of this user's name for a detail of www's.
         ("www-data", "www@mail.axial.net", "user www-data: the name has a detail"),
@@ -167,13 +167,13 @@ fn a_users_refused_recipients_come_to_an_end_and_want_no_attention() {
     let told = users.answers("games", &format!("LHLO mx\r\nMAIL FROM:<>\r\n{refused}"));
     assert_eq!(told.matches(&format!("451 4.3.5 {why}")).count(), 20, "{told}");
     assert!(told.ends_with("421 4.7.0 Too many errors\r\n"), "{told}");
-    // The first ones: a socket that nobody reads holds no more.
+    // The first ones: a socket that is not read holds no more.
     let log = journal.records().concat();
     assert!(log.contains(&format!("4.3.5: {why}")) && log.contains("ONEDROP_REASON="), "{log}");
     assert!(!log.contains("ONEDROP_UNRECORDED"), "{log}");
 }
 
-/// As local(8) says them.
+/// local(8) puts them there.
 #[test]
 fn recipient_and_sender_come_in_the_environment() {
     let users = Users::new("");
@@ -208,7 +208,7 @@ fn without_a_server_or_its_word_the_mail_waits() {
     users.deliver("games", &to, small).is(0, "stored account=games ");
 }
 
-/// One user with all the connections that it can get keeps nobody else from delivering.
+/// One user with all the connections that it can get keeps no other user from delivering.
 #[test]
 fn a_user_takes_no_places_of_others() {
     let users = Users::new("connections = 20\n");

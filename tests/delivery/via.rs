@@ -267,7 +267,7 @@ fn where_nobody_listens_the_process_delivers_by_itself() {
     let site = Via::new();
     site.helpless("").run(&["-d", SCUBA]).is(75, BY_ITSELF);
     site.able("").run(&["-d", SCUBA]).is(0, "stored account=scuba ");
-    // Left behind by a server that was killed.
+    // A server that was killed has left it.
     drop(UnixListener::bind(site.socket()).expect("socket"));
     site.able("").run(&["-d", DOUG]).is(0, "stored account=doug ");
     fs::remove_file(site.socket()).expect("socket");
@@ -445,7 +445,7 @@ fn a_server_that_hangs_is_75_by_the_deadline() {
     }
 }
 
-/// Nobody accepts, and the queue is full.
+/// No server accepts, and the queue is full.
 #[test]
 fn where_the_queue_is_full_the_process_delivers_by_itself() {
     use nix::sys::socket::{
@@ -467,7 +467,7 @@ fn a_server_that_is_killed_with_the_message_costs_a_retry() {
     let site = Via::new();
     let mut server = site.server("");
     site.helpless("").run(&["-d", DOUG]).is(0, "stored");
-    // Nobody else can record anything now: the server waits.
+    // The server can record nothing now: it waits.
     let ledger = site.sqlite();
     ledger.execute_batch("BEGIN IMMEDIATE").expect("lock");
     let mut run = site.begin(&["-d", SCUBA]);

@@ -1,5 +1,5 @@
-//! `deliver.via` behind a real Postfix: pipe(8) starts a process for each recipient, which hands
-//! its message to `onedrop lmtp` where that runs, and delivers by itself where it does not.
+//! `deliver.via` with a real Postfix: pipe(8) starts a process for each recipient, which hands its
+//! message to `onedrop lmtp` where that runs, and delivers by itself where it does not.
 
 use std::path::PathBuf;
 use std::thread;
@@ -111,7 +111,7 @@ fn send(postfix: &Postfix, number: usize) -> String {
 }
 
 /// Stopped in order or killed amid the mail, and started again: nothing is lost, nothing is there
-/// twice, and while nobody listens the processes deliver by themselves.
+/// twice, and while no server listens the processes deliver by themselves.
 #[test]
 fn a_server_that_comes_and_goes_loses_nothing() {
     const ROUNDS: usize = 4;
