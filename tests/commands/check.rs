@@ -429,7 +429,7 @@ impl CheckSite {
         (output.status.code(), self.told(&output.stdout))
     }
 
-    /// The findings about `topic`, each behind its level.
+    /// The findings about `topic`, each after its level.
     fn about(&self, topic: &str, command: &mut Command) -> String {
         let topic = format!("{topic}: ");
         let line = |line: &str| {

@@ -27,7 +27,7 @@ impl Admin {
         Admin::with("")
     }
 
-    /// As [`new`](Admin::new), with more in the configuration.
+    /// Like [`new`](Admin::new), with more in the configuration.
     pub fn with(more: &str) -> Admin {
         let site = Site::embedded();
         let config = site.config("etc", more);
@@ -74,7 +74,7 @@ impl Admin {
         Ended::of(&self.command(args).output().expect("binary"))
     }
 
-    /// As [`run`](Admin::run), in a shell, where `$onedrop` is the program.
+    /// Like [`run`](Admin::run), in a shell, where `$onedrop` is the program.
     pub fn shell(&self, script: &str) -> Ended {
         let mut command = Command::new("sh");
         command
@@ -270,7 +270,7 @@ fn what_could_not_be_written_was_not_done() {
         assert_eq!(ended.status, Some(75), "{command}: {ended:?}");
         assert!(!ended.err.contains("panic"), "{command}: {ended:?}");
     }
-    // Nobody can be told of more than this.
+    // The process can report its status, and no more.
     let full = File::options().write(true).open("/dev/full").expect("/dev/full");
     let mut command = admin.command(&["trace"]);
     assert_eq!(command.stderr(full).status().expect("binary").code(), Some(75));

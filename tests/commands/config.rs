@@ -182,7 +182,7 @@ fn the_shipped_file_parses_with_its_commented_keys() {
     assert_eq!(config.lmtp.metrics, "127.0.0.1:9725".parse().ok());
 }
 
-/// Three locks may have to be waited for. Whoever answers in time has left no append behind that
+/// Three locks may have to be waited for. A server that answers in time has left no append that
 /// comes to its end later.
 #[test]
 fn the_dovecot_we_ship_waits_for_a_lock_for_less_than_we_wait_for_an_answer() {

@@ -289,7 +289,7 @@ fn what_is_not_understood_on_the_command_line_is_75() {
     assert_eq!(table.mails(), 0);
 }
 
-/// As pipe(8) and local(8) start a command.
+/// With MAIL_CONFIG, which pipe(8) and local(8) set.
 fn by_postfix(mut command: Command) -> Command {
     command.env("MAIL_CONFIG", "/etc/postfix");
     command
@@ -482,7 +482,7 @@ fn a_full_or_closed_output_changes_nothing() {
     let status = run_with_output(&table, writer.into());
     assert_eq!(status.code(), Some(0));
     drop(reader);
-    // A full, blocking pipe that nobody reads.
+    // A full, blocking pipe whose reader does not read.
     let (reader, mut writer) = std::io::pipe().expect("pipe");
     fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("fcntl");
     while writer.write(&[b'x'; 4096]).is_ok() {}

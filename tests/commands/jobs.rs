@@ -1,4 +1,4 @@
-//! `onedrop jobs`: what it tells of jobs, and what it changes on record.
+//! `onedrop jobs`: what it says of jobs, and what it changes on record.
 
 mod asking;
 mod changing;
@@ -171,7 +171,7 @@ fn run_of(row: &JobRow, start: SystemTime, claim: &LockClaim) -> JobRun {
     JobRun { epoch: claim.epoch, host: "mx1".to_owned(), pid: 4711, ..begun }
 }
 
-/// A run that has ended, or a skip, so long ago.
+/// A run that has ended, or a skip, this long ago.
 fn ended_run(office: &Office, name: &str, ago: Duration, outcome: JobOutcome) -> JobRun {
     let start = office.now() - ago;
     let claim = LockClaim {

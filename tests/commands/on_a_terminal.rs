@@ -37,7 +37,7 @@ fn deliver_says_that_it_waits_for_a_message() {
     assert!(!ended.err.contains(says) && !ended.out.contains(says), "{ended:?}");
 }
 
-/// An old mailbox, of which so much is delivered and so much is left.
+/// An old mailbox, of which a part is delivered and the rest is left.
 #[test]
 fn the_bar_of_a_replay_says_how_much_time_is_left() {
     let admin = Admin::new();

@@ -1,5 +1,5 @@
-//! Which passwords a command reads: those of what it opens, and no other. Who may not read one that
-//! a command needs is told which, and as whom.
+//! Which passwords a command reads: those of what it opens, and no other. If a user may not read
+//! one that it needs, it names both.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -73,7 +73,7 @@ fn a_command_reads_the_passwords_of_what_it_opens() {
         assert!(refuses(&delivered, name), "deliver, {name}: {}", told(&delivered));
         assert_eq!(delivered.status.code(), Some(75));
         for (command, reads) in &commands {
-            // It would serve until it is told to end.
+            // It would serve until a signal ends it.
             if command[0] == "lmtp" && !reads.contains(&name) {
                 continue;
             }
@@ -94,7 +94,7 @@ fn a_command_reads_the_passwords_of_what_it_opens() {
     }
 }
 
-/// With nobody's stdin. A command of a lock is behind two dashes.
+/// Without input. `with-lock` takes options before its two dashes.
 fn ended(config: &Path, command: &[&str]) -> Output {
     if command[0] != "with-lock" {
         return run(config, command);

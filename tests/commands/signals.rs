@@ -229,8 +229,8 @@ fn while_the_store_does_not_answer() {
     }
 }
 
-/// As an administrator may do it (`kill`, a host that goes down): a real Postfix keeps the message,
-/// and one copy comes of it.
+/// An administrator may send it (`kill`), or a host that goes down: a real Postfix keeps the
+/// message, and in the end there is one copy.
 #[test]
 fn postfix_defers_what_a_signal_has_ended() {
     let mut site = Site::with_servers();

@@ -272,7 +272,7 @@ fn line_after(admin: &Admin, sql: &str, topic: &str) -> (String, String) {
     (line.0.to_owned(), line.2.to_owned())
 }
 
-/// So many attempts that ended just now.
+/// `count` attempts that ended just now.
 fn attempts(count: u32, outcome: &str, reason: &str) -> String {
     format!(
         "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {count})

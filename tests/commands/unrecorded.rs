@@ -15,7 +15,7 @@ use crate::support::{fixture, set_mode};
 const ARGS: [&str; 7] =
     ["deliver", "-f", "lisa@gmail.com", "-d", "Scuba@mail.axial.net", "--queue-id", "4Early"];
 
-/// What `deliver` tells journald as it fails, as journalctl prints it.
+/// What `deliver` sends to journald as it fails, as journalctl prints it.
 fn put_off(admin: &Admin, variable: &str, value: &str) -> Value {
     let mut command = admin.command(&ARGS);
     let (status, told) =

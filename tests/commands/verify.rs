@@ -34,7 +34,7 @@ fn site() -> (Site<Files>, PathBuf) {
     (site, config)
 }
 
-/// The accounts of which something is told.
+/// The accounts in the findings.
 fn told(config: &Path, args: &[&str]) -> Vec<String> {
     let output = run(config, &[&["verify", "--json"], args].concat());
     let findings: Vec<Value> = serde_json::from_slice(&output.stdout)

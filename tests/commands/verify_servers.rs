@@ -71,7 +71,7 @@ fn postgres_and_dovecot_agree_again() {
     let (code, findings, said) = verify_site(&config, &[]);
     assert_eq!((code, findings.len()), (0, 0), "{said}");
 
-    // What a zombie and an owner leave behind, by hand.
+    // What a zombie and an owner leave, by hand.
     let date_of = |name: &str, later_secs: u32| {
         psql(&format!(
             "SELECT to_char((recorded_at + {later_secs} * interval '1 s') AT TIME ZONE 'UTC', \

@@ -19,7 +19,7 @@ fn findings(doveconf: &[u8], store: &str, is_named: bool) -> String {
     findings_with(doveconf, store, None, is_named)
 }
 
-/// As [`findings`], with a `store.lmtp`.
+/// Like [`findings`], with a `store.lmtp`.
 fn findings_with(doveconf: &[u8], store: &str, lmtp: Option<&str>, is_named: bool) -> String {
     let site = CheckSite::good();
     site.write("doveconf", doveconf);
@@ -176,7 +176,7 @@ fn a_guard_that_was_compiled_too_soon_is_told() {
     }
     compile("sieve_duplicate_max_period = 7d");
     assert_eq!(about(), fits);
-    // What is no compiled guard says nothing, and is told.
+    // `check` says of a file that is no compiled guard that it cannot read it.
     site.write("guard.svbin", b"no code");
     let told = about();
     assert!(
@@ -250,7 +250,7 @@ fn by_imap(conf: &str) -> String {
     of_doveconf(conf).into_iter().map(|finding| finding.text + "\n").collect()
 }
 
-/// As words (2.3) and as switches (2.4); a trusted network is let wait as well.
+/// The field is a word (2.3) or a switch (2.4); a trusted network waits as well.
 #[test]
 fn the_penalty_is_off_for_everybody_or_for_whom_a_passdb_lets_in() {
     let passdb = |field: &str| format!("passdb {{\n  override_fields = {field}\n}}\n");
@@ -277,7 +277,7 @@ fn the_penalty_is_off_for_everybody_or_for_whom_a_passdb_lets_in() {
     }
 }
 
-/// As words (2.3) and as switches (2.4).
+/// Plugins are words (2.3) or switches (2.4).
 #[test]
 fn a_protocols_own_plugins_come_first() {
     let sieve = "the plugin sieve is in mail_plugins of protocol lmtp";

@@ -1,5 +1,5 @@
 //! What `onedrop check` says of the ledger's memory: beside the time that mail waits in queues, as
-//! the installed postconf tells it, and beside the last purge.
+//! the installed postconf prints it, and beside the last purge.
 
 use super::{CheckSite, fixture_text};
 use crate::support::site::run;

@@ -118,7 +118,7 @@ fn on_postgres_another_database_of_the_server_is_known_by_what_it_has() {
     says(asked(&reader, &[]), OK, SAME);
     site.on(&url("onedrop"), None, &["purge"], b"");
     says(asked(&reader, &[]), OK, SAME);
-    // A copy of the ledger is one until it stays behind, or goes its own way.
+    // A copy of the ledger passes for it until it lags, or goes its own way.
     postgres.psql("CREATE DATABASE copy TEMPLATE onedrop OWNER onedrop");
     says(asked(&url("copy"), &[]), OK, SAME);
     deliver("onedrop", "two");
@@ -131,8 +131,8 @@ fn on_postgres_another_database_of_the_server_is_known_by_what_it_has() {
     says(asked(&url("copy"), &[]), WARNING, behind);
     deliver("copy", "three");
     says(asked(&url("copy"), &[]), WARNING, DIFFERENT);
-    // A login that is refused is told, also without a password: no service is here that it could
-    // be for.
+    // `check` reports a login that is refused, also without a password: no service is here that it
+    // could be for.
     let stranger = url("onedrop").replace("onedrop@", "stranger@");
     let told = asked(&stranger, &[]);
     assert!(told.starts_with(WARNING) && told.contains(": refuses our login: "), "{told}");

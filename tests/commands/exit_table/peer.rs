@@ -17,7 +17,7 @@ pub enum Peer {
     /// An IMAP server that takes the login and answers an APPEND with this after its literal (no
     /// answer when empty).
     Append(&'static str),
-    /// An IMAP server that lets nobody act for the account whose SASL response begins like this.
+    /// An IMAP server that lets no login act for the account whose SASL response begins like this.
     NoAccount(&'static str),
     /// An IMAP server where this mailbox is over its quota.
     FullFor(&'static str),

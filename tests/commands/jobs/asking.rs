@@ -155,7 +155,7 @@ fn an_audit_finds_where_ledger_and_configuration_differ() {
     assert_eq!((&json[3]["job"], &json[3]["kind"]), (&"old".into(), &"ghost".into()));
 }
 
-/// As only somebody else can have written them.
+/// Only another program can have written them.
 #[test]
 fn ghosts_with_odd_names_are_told_on_a_line_and_can_be_removed() {
     let office = Office::new();

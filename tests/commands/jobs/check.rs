@@ -70,7 +70,7 @@ fn a_job_that_did_not_start_is_a_warning_for_its_interval_and_then_critical() {
     says(&office, &[], 2, &format!("{line} | failed=1 overdue=1"));
 }
 
-/// The seconds of a difference without its days told of a job of 25 h that it was one hour old.
+/// A difference's seconds without its days made a job of 25 h one hour old.
 #[test]
 fn ages_are_whole() {
     let office = Office::new();

@@ -17,7 +17,7 @@ fn import(crontab: &Path, more: &[&str]) -> Ended {
     Ended::of(&command.stdin(Stdio::null()).output().expect("binary"))
 }
 
-/// As the configuration's reader takes it.
+/// Reads them as the configuration's sections.
 fn read(sections: &str) -> Vec<JobSettings> {
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("onedrop.toml");

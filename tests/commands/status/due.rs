@@ -1,4 +1,4 @@
-//! What should have been and was not: a verify that nobody runs, hosts that are all gone, jobs that
+//! What should have been and was not: a verify that is not run, hosts that are all gone, jobs that
 //! cannot be read.
 
 use std::fs;
@@ -20,7 +20,7 @@ fn told(level: &str, text: &str, exit: i32) -> (String, String, Option<i32>) {
     (level.to_owned(), text.to_owned(), Some(exit))
 }
 
-/// A job on record whose last run ended with 0 so many seconds ago.
+/// A job on record whose last run ended with 0 `ago` seconds ago.
 fn succeeded(job: &str, ago: u64) -> String {
     format!(
         "INSERT OR REPLACE INTO onedrop_job (name, revision, value, schedule, pause_note, \
