@@ -167,7 +167,7 @@ fn what_came_before_the_guard_was_seen_ends_where_it_is_found() {
     assert_eq!(all.counts("scuba", ["Copies", "INBOX"]), [1, 1]);
 }
 
-/// A guard that nobody has seen may not be there: what is found is the end.
+/// A guard without a proof may not be there: what is found is the end.
 #[test]
 fn without_a_proof_what_is_found_is_the_end() {
     let all = Filtering::new(Guard::On);

@@ -169,7 +169,7 @@ fn one_delivery_for_an_account_is_carried_out_at_a_time() {
     assert_eq!(handing.filters.sent_to("far@").len(), 2);
 }
 
-/// As `forged` for 2.3: what a stranger writes takes no mail out, and is not taken for the copy.
+/// Like `forged` for 2.3: what a stranger writes takes no mail out, and is not taken for the copy.
 #[test]
 fn what_a_stranger_writes_takes_no_mail_out() {
     let handing = Handing::to(&["scuba"], Guard::On);

@@ -91,7 +91,7 @@ fn what_is_handed_over_in_parallel_is_filtered_once() {
             let all = all.into_iter().map(|one| one.join().expect("a dialog"));
             all.filter(|reply| reply.starts_with("250 ")).count()
         });
-        // The others may have been told to come again: one delivery for an account at a time.
+        // The server may have deferred the others: one delivery for an account at a time.
         assert!(taken >= 1, "round {round}");
         is_taken(&hand_over(&dovecot, "scuba", &message));
         let rounds = usize::from(round) + 1;

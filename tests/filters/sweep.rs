@@ -116,7 +116,7 @@ const CALLS: &str = "write,pwrite64,writev,fsync,fdatasync,rename,link,sendto";
 type Point = (String, usize);
 
 const MAILBOXES: [&str; 3] = ["INBOX", "One", "Two"];
-/// So many trials side by side, each with servers of its own.
+/// Trials side by side, each with servers of its own.
 const LANES: usize = 4;
 
 /// A Dovecot with all extensions, and what `include` needs.
@@ -174,7 +174,7 @@ struct Passage<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
     Onedrop,
-    /// Nobody who looks, to a Dovecot without the guard.
+    /// A sender that does not look, to a Dovecot without the guard.
     Itself,
 }
 
@@ -237,7 +237,7 @@ impl Passage<'_> {
         })
     }
 
-    /// As Dovecot does after some minutes with a lock that does not say whose it is.
+    /// Does what Dovecot does after some minutes with a lock that does not say whose it is.
     fn break_locks(&self) {
         let mut folders = vec![self.all.site.dovecot.maildir(&self.name)];
         while let Some(folder) = folders.pop() {

@@ -52,7 +52,7 @@ fn a_run_whose_wrapper_is_killed_is_crashed_and_tried_again() {
         assert!(wait_until(SOON, || is_gone(guardian) && is_gone(command)), "they end with it");
         assert!(wait_until(SOON, || nobody_is_at_work(&site)), "and what they started");
         site.touch("go");
-        // While its lock lasts nobody knows that it is gone.
+        // While its lock lasts a tick does not know that it is gone.
         let end = site.tick();
         assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
         assert_eq!(site.outcomes("j"), [None]);
@@ -191,7 +191,7 @@ fn whatever_is_killed_when_no_two_run_and_the_job_gets_done() {
     assert!(runs.len() >= begun.len(), "{} runs, {} begun", runs.len(), begun.len());
 }
 
-/// As an administrator's own clean-up of the tables, or a table that was restored, leaves it.
+/// A clean-up of the tables by hand, or a restored table, leaves such a record.
 #[test]
 fn a_crash_whose_run_is_not_on_record_as_open_is_settled_all_the_same() {
     let deleted = "DELETE FROM onedrop_job_run";

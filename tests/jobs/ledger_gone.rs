@@ -1,5 +1,5 @@
 //! The ledger cannot be reached: nothing starts, and nothing that has ended is forgotten: the host
-//! keeps it, and tells it before it starts anything else.
+//! keeps it, and puts it on record before it starts anything else.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, symlink};

@@ -54,7 +54,7 @@ fn a_reader_that_is_gone_or_takes_nothing_keeps_no_job_from_going_on() {
     assert_eq!(output.stderr, b"to-stderr\n", "the other one is there");
     assert!(site.only_run("gone").output.ends_with("\n1000000\nto-stderr\nlast\n"));
 
-    // Nobody reads, and nobody has closed it.
+    // The reader neither reads nor has closed it.
     let (reader, writer): (OwnedFd, OwnedFd) = nix::unistd::pipe().expect("a pipe");
     let mut command = site.jobs(&["run", "full"]);
     let error = writer.try_clone().expect("a descriptor");
@@ -70,7 +70,7 @@ fn a_reader_that_is_gone_or_takes_nothing_keeps_no_job_from_going_on() {
     assert_eq!(&begin, b"1\n2\n3\n4\n");
 }
 
-/// A reader that comes back is told how much it has missed.
+/// A reader that comes back sees how much it has missed.
 #[test]
 fn what_nobody_has_read_is_told() {
     let script = "seq 1 300000; touch written; while [ ! -e go ]; do sleep 0.02; done; echo more";
@@ -99,7 +99,7 @@ fn what_nobody_has_read_is_told() {
     assert!(text.starts_with("1\n2\n") && text.ends_with("more\n"), "{} bytes", text.len());
 }
 
-/// What the command leaves behind ends with it, and nobody waits for its end of the pipe.
+/// What the command leaves running ends with it, and the run does not wait for its end of the pipe.
 #[test]
 fn a_background_process_that_keeps_the_pipe_does_not_keep_the_run() {
     let script = "(trap '' TERM HUP; while :; do echo on; sleep 0.05; done) & echo done";

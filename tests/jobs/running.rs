@@ -1,4 +1,4 @@
-//! One run: what the command gets, how each ending is told and put on record.
+//! One run: what the command gets, how each ending is reported and put on record.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -183,7 +183,7 @@ fn a_signal_ends_the_command_and_all_that_it_started() {
     assert_eq!(site.outcomes("deaf").last(), Some(&Some(JobOutcome::Ok)));
 }
 
-/// As cron and systemd have it for each of theirs.
+/// Cron and systemd have such keys for each of theirs.
 #[test]
 fn the_command_runs_where_and_as_its_keys_say() {
     let script = "env >env; pwd >place; id -u >user; id -G >groups; umask >mask; nice >nice; \

@@ -139,7 +139,7 @@ impl JobSite {
         self.change(job, |row| row.retry_at = row.retry_at.map(|_| SystemTime::UNIX_EPOCH));
     }
 
-    /// As time does when nobody renews them.
+    /// Lets the leases run out, unrenewed.
     pub fn expire_locks(&self) {
         let sql = "UPDATE onedrop_lock_lease SET lease_until = lease_until - ";
         match &self.postgres {
@@ -152,7 +152,7 @@ impl JobSite {
         }
     }
 
-    /// Runs SQL behind the program's back.
+    /// Runs SQL beside the program.
     pub fn sql(&self, sql: &str) {
         match &self.postgres {
             None => drop(self.place.site.sqlite().execute(sql, []).expect("SQL")),
@@ -160,7 +160,7 @@ impl JobSite {
         }
     }
 
-    /// How the runs ended that the ledger has not been told of.
+    /// The ends of runs that the ledger does not have yet.
     pub fn ends(&self) -> KeptEnds {
         KeptEnds::new(&self.path("state"))
     }

@@ -1,5 +1,5 @@
-//! Ticks: what is due runs once, whoever ticks and when; what waited follows; a tick that is told
-//! to end ends its jobs.
+//! Ticks: what is due runs once, whoever ticks and when; what waited follows; a tick that gets
+//! SIGTERM ends its jobs.
 
 use std::time::{Duration, SystemTime};
 

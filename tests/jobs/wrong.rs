@@ -65,7 +65,7 @@ fn a_ledger_of_another_schema_or_a_wrong_configuration_runs_nothing() {
     assert!(!site.path("ran").exists());
 }
 
-/// As a host's without that time zone.
+/// A host may lack that time zone.
 #[test]
 fn a_mistake_in_jobs_keeps_no_mail_from_being_delivered() {
     let schedule = "command = [\"true\"]\nschedule = \"17 3 * * *\"";

@@ -20,7 +20,7 @@ const SCUBA: &[u8] = b"scuba@mail.axial.net";
 
 struct Address {
     bytes: Vec<u8>,
-    /// `None`: nobody has it.
+    /// `None`: no account has it.
     account: Option<String>,
 }
 
@@ -40,8 +40,8 @@ fn addresses() -> Vec<Address> {
         .collect()
 }
 
-/// As lmtp(8) says it (quote_821_local.c in Postfix's sources): the local part in quotes if it is
-/// no dot-string.
+/// Like lmtp(8) (quote_821_local.c in Postfix's sources): the local part in quotes if it is no
+/// dot-string.
 fn quoted(address: &[u8]) -> Vec<u8> {
     let at = address.iter().rposition(|byte| *byte == b'@').unwrap_or(address.len());
     let (local, domain) = address.split_at(at);
@@ -85,7 +85,7 @@ fn by_pipe(site: &Site<Files>, sender: &[u8], recipient: &[u8], message: &[u8]) 
     }
 }
 
-/// As lmtp(8) sends it: MAIL, RCPT and DATA at once.
+/// Sends it like lmtp(8): MAIL, RCPT and DATA at once.
 fn by_lmtp(client: &mut LmtpClient, sender: &[u8], recipient: &[u8], message: &[u8]) -> End {
     let (sender, recipient) = (quoted(sender), quoted(recipient));
     let words =

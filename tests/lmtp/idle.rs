@@ -1,4 +1,4 @@
-//! `lmtp.idle_secs`: the server replies 421 4.4.2 to a client that says nothing for so long, and
+//! `lmtp.idle_secs`: the server replies 421 4.4.2 to a client that says nothing for this time, and
 //! closes. It also closes on a client that stops amid a message, and delivers nothing of that. A
 //! client that sends a byte now and then gets no more time; one that sends steadily gets enough.
 

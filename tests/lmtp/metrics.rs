@@ -78,7 +78,7 @@ fn each_counter_is_exactly_what_happened() {
         )
         .expect("SQL");
     assert_eq!(deliver(&mut client, &[SCUBA], &letter("one", "body")), [250]);
-    // Two recipients of one message; nobody's; one that cannot be stored; one too large.
+    // Two recipients of one message; an unknown one; one that cannot be stored; one too large.
     assert_eq!(
         deliver(&mut client, &[SCUBA, "doug@mail.axial.net"], &letter("two", "body")),
         [250, 250]
@@ -190,7 +190,7 @@ fn contention_is_counted_and_pools_show_what_is_in_use() {
     assert_eq!(ends, [",reason=\"contended\",status=\"4.3.0\"} 1"]);
 }
 
-/// What no counter tells, a server asks the ledger, and says on record that its host is there.
+/// A server asks the ledger for what no counter has, and puts on record that its host is there.
 #[test]
 fn the_ledgers_state_is_served_as_gauges() {
     let site = Site::embedded();

@@ -1,4 +1,4 @@
-//! Mail to accounts that nobody has costs those nothing that are there.
+//! Mail to accounts that are not there costs those nothing that are.
 
 use std::fs;
 use std::thread;
@@ -23,8 +23,8 @@ fn users(folder: &TempRoot, accounts: &[&str]) -> String {
     )
 }
 
-/// As Dovecot is without further ado: a login that failed is told two seconds later, and all others
-/// from the same address wait.
+/// Dovecot's own way: the answer to a failed login comes two seconds later, and all others from the
+/// same address wait.
 const PENALTY: &str = "auth_failure_delay = 2 secs\n\
      service anvil {\n  unix_listener anvil-auth-penalty {\n    mode = 0600\n  }\n}\n";
 

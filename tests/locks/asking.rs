@@ -97,7 +97,7 @@ fn a_name_that_looks_like_a_token_is_a_name() {
     assert!(end.err.starts_with("a#1:2#1:1 is not held any more\n"), "{end:?}");
 }
 
-/// What was done is told though not all of it could be done.
+/// The command says what it has done though it could not do all.
 #[test]
 fn a_slot_that_cannot_be_stolen_now_keeps_no_other_from_it() {
     let postgres = Postgres::shared();

@@ -154,7 +154,7 @@ fn a_lock_that_was_stolen_ends_its_command_with_201() {
     assert!(!place.path("ran").exists());
 }
 
-/// It ended by itself, and nobody had told it yet.
+/// The command ended by itself, before the wrapper knew of the loss.
 #[test]
 fn a_lock_that_was_stolen_unnoticed_is_201_at_the_end() {
     let place = Place::new();

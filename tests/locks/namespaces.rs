@@ -27,7 +27,7 @@ fn a_pid_namespace_that_sees_another_proc_is_refused() {
     assert!(end.code == Some(0) && place.path("ran").exists(), "{end:?}");
 }
 
-/// The clock of the one that asks is ahead of the holder's, or behind it.
+/// The asker's clock is ahead of the holder's, or the other way round.
 #[test]
 fn a_lock_in_a_file_excludes_others_whatever_the_time_namespace() {
     let place = Place::new();

@@ -36,8 +36,8 @@ fn streams_and_status_are_the_commands() {
     }
 }
 
-/// A writer hears that nobody reads any more, and a reader that nobody writes any more, while the
-/// command goes on.
+/// A writer hears that its reader is gone, and a reader that its writer is, while the command goes
+/// on.
 #[test]
 fn only_the_command_holds_the_callers_streams() {
     let place = Place::new();
@@ -157,7 +157,7 @@ fn signals_reach_the_command_and_its_children() {
     assert!(!is_alive(child), "its child is gone");
 }
 
-/// As nohup(1) starts it: what the caller ignores ends no waiter.
+/// nohup(1) relies on it: what the caller ignores ends no waiter.
 #[test]
 fn a_signal_that_the_caller_ignores_is_ignored() {
     let place = Place::new();
@@ -202,7 +202,7 @@ fn a_command_that_is_stopped_goes_on_with_its_caller() {
     assert_eq!(held.code(), Some(3));
 }
 
-/// What the command leaves behind has ended when the lock is free.
+/// What the command leaves running has ended when the lock is free.
 #[test]
 fn what_is_left_in_the_background_ends_with_the_command() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! As Postfix's pipe(8) starts it: MAIL_CONFIG is set and standard input is a pipe. And behind a
-//! real Postfix: no message goes back because of a lock.
+//! `with-lock` under Postfix's pipe(8), which sets MAIL_CONFIG and makes standard input a pipe.
+//! With a real Postfix: no message goes back because of a lock.
 
 use std::fs;
 use std::io::Write;
@@ -95,7 +95,7 @@ fn postfix_returns_a_message_for_the_commands_own_status_alone() {
     fs::write(&script, SCRIPT).expect("a file");
     set_mode(&script, 0o755);
     let program = place.give_to_nobody();
-    // The commands would be told of the other number of slots, before they say their status.
+    // Each command would begin with a warning of the other number of slots, not with its status.
     let other = place.with_lock(&["mail", "--slots", "1", "--", "sleep", "600"]).spawn();
     let _other = Held { child: other.expect("binary") };
     assert!(wait_until(SOON, || place.lock(&["holder", "mail"]).code == Some(0)));
@@ -123,7 +123,7 @@ fn postfix_returns_a_message_for_the_commands_own_status_alone() {
     ends("refused", "dsn=5.7.1, status=bounced (not for you");
     ends("unknown", "dsn=5.1.1, status=bounced (user unknown");
     ends("lisa", "dsn=2.0.0, status=sent (delivered via onedrop service (it is stored)");
-    // Nobody gets the lock now.
+    // No delivery gets the lock now.
     let slots: Vec<Held> = (0..10)
         .map(|_| {
             let args = ["mail", "--slots", "9", "--on-busy", "quiet", "--", "sleep", "600"];

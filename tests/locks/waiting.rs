@@ -22,7 +22,7 @@ fn gives_back(mut held: Held) {
     held.code();
 }
 
-/// Whether one waits, and so many of this host wait for its turn.
+/// Whether one waits, and `others` more of this host wait for its turn.
 fn waiting(place: &Place, others: u32) -> bool {
     let list = place.lock(&["list"]).out;
     list.contains(&match others {

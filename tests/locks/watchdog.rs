@@ -65,7 +65,7 @@ fn a_guardian_that_is_stopped_is_replaced_by_the_wrapper() {
     let guardian = held.guardian();
     let command = children(guardian)[0];
     kill(guardian, Signal::SIGSTOP).expect("its child");
-    // Renewed by the wrapper, the lease lasts; then the wrapper is told to end, which the guardian
+    // Renewed by the wrapper, the lease lasts; then the wrapper gets SIGTERM, which the guardian
     // does not hear.
     held.signal(Signal::SIGTERM);
     std::thread::sleep(Duration::from_secs(1));
@@ -77,7 +77,7 @@ fn a_guardian_that_is_stopped_is_replaced_by_the_wrapper() {
     assert!(gone, "the command lives");
 }
 
-/// What it is told fills its socket.
+/// The wrapper's messages fill its socket.
 #[test]
 fn a_guardian_that_is_stopped_keeps_nobody_waiting() {
     let place = Place::new();
@@ -96,7 +96,7 @@ fn a_guardian_that_is_stopped_keeps_nobody_waiting() {
     assert!(wait_until(SOON, || !is_alive(command)), "the command lives");
 }
 
-/// The renewals that it has not heard yet are behind the first one.
+/// The renewals that it has not heard yet come after the first one.
 #[test]
 fn a_guardian_that_goes_on_late_finds_its_lease_renewed() {
     let place = Place::new();
@@ -115,7 +115,7 @@ fn a_guardian_that_goes_on_late_finds_its_lease_renewed() {
     assert_eq!(held.code(), Some(6));
 }
 
-/// As sudo(8) makes it: a process of root's, which its caller may not signal.
+/// sudo(8) makes such a process: root's, which its caller may not signal.
 #[test]
 fn what_cannot_be_ended_keeps_its_lock_and_is_named() {
     let place = Place::new();
@@ -155,7 +155,7 @@ fn a_command_that_is_killed_leaves_the_lock_free() {
     nothing_is_left_for_the_next_holder(&place);
 }
 
-/// The kernel does it: nobody else is left.
+/// The kernel does it: both watchers are gone.
 #[test]
 fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
     let place = Place::new();
@@ -215,7 +215,7 @@ fn a_command_may_run_for_longer_than_the_ttl() {
     assert_eq!(place.lock(&["holder", "n"]).code, Some(1));
 }
 
-/// A process of nobody's is not taken for ours.
+/// Another's process is not taken for ours.
 #[test]
 fn nothing_else_is_ended() {
     let place = Place::new();
