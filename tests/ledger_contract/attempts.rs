@@ -174,7 +174,7 @@ pub fn an_address_is_known_by_the_copies_that_its_attempts_delivered(rig: &dyn R
     let both = ["ghost@mail.axial.net", doug];
     assert_eq!(host.account_reached(&both).as_deref(), Some("doug"));
     assert_eq!(host.account_reached(&[]), None);
-    // Of a message to several, each end tells of its own copies: not of others', nor of a sender's.
+    // Of a message to several, each end names its own copies: not of others', nor of a sender's.
     let (zoe, yan) = (Destination::inbox("zoe"), Destination::inbox("yan"));
     let of_all = [zoe.clone(), yan.clone(), sent()];
     for (copy, number) in host.record(&mail("crowd"), &of_all).copies.iter().zip(1..) {

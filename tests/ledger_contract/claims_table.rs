@@ -531,7 +531,7 @@ impl MemoryRig {
 
 /// What the SQL of an engine says in its own way.
 trait CellSql {
-    /// A time of so many seconds from now on, for a column of the wall clock's.
+    /// The time `secs` from now, for a column of the wall clock's.
     fn at(&self, secs: i64) -> String;
 
     /// The same, for the end of a lease.

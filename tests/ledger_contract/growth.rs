@@ -11,7 +11,7 @@ use measured::{MeasuredPostgres, MeasuredSqlite};
 /// Before the first measurement, so that what a table costs however small it is does not count.
 const BEFORE: u64 = 300;
 
-/// So many that the last page of each table and index, half empty as it is, is little.
+/// Enough to make the last, half empty page of each table and index little.
 const MESSAGES: u64 = 1000;
 
 #[test]

@@ -39,7 +39,7 @@ pub trait Rig: Sync {
     /// Ends every session that any handle has, in use or not; false where a session cannot be lost.
     fn lose_sessions(&self) -> bool;
 
-    /// Runs SQL behind the ledger's back; false where there is none to run.
+    /// Runs SQL beside the ledger; false where there is none to run.
     fn sql(&self, statements: &str) -> bool;
 
     /// Makes each commit take a tenth of a second, where calls at the same time may share one.
@@ -51,7 +51,7 @@ pub trait Rig: Sync {
         None
     }
 
-    /// As if the ledger had been born at this time.
+    /// Sets the time from which on the ledger remembers.
     fn remember_since(&self, at: SystemTime) {
         let secs = at.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let is_postgres = self.shared_transactions().is_some();
@@ -87,7 +87,7 @@ pub trait Rig: Sync {
     }
 }
 
-/// A pool of so many connections.
+/// A pool of `used` connections.
 pub fn limits(used: usize) -> Limits {
     Limits { used, per_key: used, kept: used, idle: Duration::from_secs(60) }
 }

@@ -8,7 +8,7 @@ use super::rigs::{PostgresRig, SqliteRig};
 use super::support::proxy::{Fault, Stage};
 use super::*;
 
-/// So many milliseconds after a moment that is no whole second.
+/// The time `millis` after a moment that is no whole second.
 fn at(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(1_800_000_000_123 + millis)
 }
@@ -562,7 +562,7 @@ fn a_change_whose_answer_is_lost_on_the_way_is_made_once() {
     assert!(lost >= 5, "{lost} answers were lost");
 }
 
-/// As the migration says.
+/// The migration says so.
 #[test]
 fn a_role_that_may_read_and_write_the_tables_may_do_all() {
     let rig = PostgresRig::own();

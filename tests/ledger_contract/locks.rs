@@ -403,7 +403,7 @@ fn answer(session: &mut ::postgres::Client, sql: &str) -> Result<(), String> {
     })
 }
 
-/// As `ONEDROP_LOCK_OWNER` has it.
+/// In the form of `ONEDROP_LOCK_OWNER`.
 fn owner_text(owner: &RandomValue) -> String {
     owner.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -472,7 +472,7 @@ fn another_holder_of_the_same_epoch_is_refused_by_its_owner() {
     assert_eq!(by("NULL"), Ok(()));
 }
 
-/// The transaction is older than the loss: nobody else may begin before it has ended.
+/// The transaction is older than the loss: no other holder may begin before it has ended.
 #[test]
 fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
     let rig = PostgresRig::shared(false);
@@ -540,7 +540,7 @@ fn a_transaction_without_the_lock_fails_on_sqlite() {
     assert_eq!(insert(claim.epoch + 1), Err("the lock is not held".to_owned()));
     connection.execute_batch("BEGIN").expect("a transaction");
     assert_eq!(insert(claim.epoch), Ok(()));
-    // Until its end nobody else writes.
+    // Until its end no other session writes.
     let early = Instant::now() + Duration::from_millis(200);
     let claimed = host.0.renew_lock(&claim, TTL, early);
     assert!(matches!(claimed, Err(LedgerError::Unavailable(_))), "{claimed:?}");

@@ -166,7 +166,7 @@ fn a_server_whose_certificate_nobody_vouches_for_gets_no_password() {
     assert!(is_refused(&verified, None), "a certificate that nobody vouches for");
     let other_name = verified.replace("localhost", "127.0.0.2");
     assert!(is_refused(&other_name, Some(certificate.clone())), "another server's certificate");
-    // In clear text the server itself takes nobody.
+    // In clear text the server itself takes no login.
     let clear = of(&url, None).expect("a ledger").0.schema_version(soon());
     assert!(clear.is_err(), "{clear:?}");
     // One that has no TLS, where TLS was asked for.
@@ -330,7 +330,7 @@ fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
     assert!(old.in_doubt && old.looks_back, "the ledger has forgotten since");
 }
 
-/// Whatever the server refuses behind the message's row leaves nothing of it.
+/// Whatever the server refuses after the message's row leaves nothing of it.
 #[test]
 fn a_record_that_is_refused_half_way_is_made_anew() {
     let rig = MariadbRig::own();
@@ -481,7 +481,7 @@ fn a_transaction_of_a_commands_own_can_assert_its_lock() {
     rig.expire_locks();
     assert_eq!(tell("CALL onedrop_assert_lock('nightly', 1, 1, NULL)"), "not held");
     assert!(host.0.renew_lock(&claim, Duration::from_secs(60), soon()).expect("renewed"));
-    // While a transaction that has asserted it is open, it is renewed, and nobody takes it.
+    // While a transaction that has asserted it is open, it is renewed, and no other takes it.
     let asserted = rig.open_transaction("CALL onedrop_assert_lock('nightly', 1, 1, NULL)");
     assert!(host.0.renew_lock(&claim, Duration::from_secs(60), soon()).expect("renewed"));
     rig.expire_locks();

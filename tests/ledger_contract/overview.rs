@@ -42,7 +42,7 @@ pub fn attempts_of_late_are_counted_by_their_ends(rig: &dyn Rig) {
     host.note(&mail("old"), &[(attempt("mx3"), full.clone())]);
     rig.pass(7200);
     assert_eq!(recent(&host).counts, []);
-    // One whose end the copy's row tells, one that tells more, three that failed, one without an
+    // One whose end is in the copy's row, one that says more, three that failed, one without an
     // end.
     for (name, at) in [("plain", 1), ("found", 2)] {
         let recorded = host.record(&mail(name), &[inbox()]);

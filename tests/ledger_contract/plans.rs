@@ -167,7 +167,7 @@ fn reports(host: &Host) -> Vec<(&'static str, u64, Ask<'_>)> {
     // Attempts that recorded no message are no account's: where they may be a recipient's, all of
     // them are looked at.
     const WITH_UNRECORDED: u64 = 25_000;
-    // Of 500 attempts some may be told by their copies, of which few enough are here to read all.
+    // Some of 500 attempts may have their ends in copies, few enough here to read all.
     const WITH_COPIES: u64 = 25_000;
     let numbers = |of| {
         let last = host.0.last_row(of, soon()).expect("an answer").expect("a row").0;
@@ -334,7 +334,7 @@ fn verify_reads_the_window_by_indexes_on_mariadb() {
     assert!(of_attempts.iter().all(|plan| !["ALL", "index"].contains(&plan[3])), "{log}");
 }
 
-/// As much on record as in the tests above, and of each attempt as long ago as of its message.
+/// The record has as much as in the tests above, and each attempt is as old as its message.
 #[test]
 fn status_reads_its_hour_and_its_window_by_indexes() {
     let rig = PostgresRig::with(

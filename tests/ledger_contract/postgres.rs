@@ -289,7 +289,7 @@ fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
             assert_eq!((n, is_done), (3, true));
             took
         });
-        // Alone none of the others has to wait so long.
+        // Alone none of the others has to wait that long.
         if took.iter().any(|took| *took >= Duration::from_secs(2)) {
             return;
         }

@@ -28,7 +28,7 @@ impl Host {
         }
     }
 
-    /// As many batches of two as it takes: how many are gone, and how many were passed by.
+    /// Takes batches of two to the end: how many are gone, and how many were passed by.
     pub fn purge(&self, what: PurgeWhat, older_than: Duration) -> (u64, u64) {
         let how = BatchTerms { limit: 2, dry_run: false };
         let (mut gone, mut passed_by, mut after) = (0, 0, None);
@@ -118,7 +118,7 @@ pub fn a_message_older_than_the_memory_is_claimed_in_doubt_and_looks_back(rig: &
         let first = claimed(&recorded.copies[0]);
         assert_eq!((first.in_doubt, first.looks_back), (is_old, is_old), "{name}");
         assert_eq!(first.epoch, 1);
-        // Another recipient's delivery, whatever time its copy of the message tells.
+        // Another recipient's delivery, whatever time its copy of the message has.
         let other = host.record_aged(&mail(name), Some(born + 10 * DAY), &[sent()]);
         assert_eq!(looks_back(&other.copies[0]), (is_old, is_old), "{name}");
         // Given back, and after a crash.
@@ -190,7 +190,7 @@ pub fn a_purge_passes_by_what_a_delivery_may_still_write(rig: &dyn Rig) {
     host.keep_until_due(due, &sent(), b"bytes", Duration::ZERO);
     let free = host.claim(&mail("free"), &inbox());
     host.release(&[free]);
-    // Half an hour after the leases; what was given back is nobody's.
+    // Half an hour after the leases; what was given back has no lease.
     rig.pass(HOUR / 2);
     assert_eq!(host.purge(PurgeWhat::Messages, Duration::from_secs(60)), (1, 3));
     assert_eq!(host.confirm(&claim, &uid(1)), Confirmed::Recorded, "late, and in its own row");

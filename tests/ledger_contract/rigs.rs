@@ -87,7 +87,7 @@ pub struct SteppedClocks {
 }
 
 impl SteppedClocks {
-    /// From now on the host is up for so long, in a boot of that name.
+    /// From now on the host has been up for `secs`, in a boot of that name.
     pub fn boot(&self, id: &'static str, secs: f64) {
         let now = self.boot_id(Some(id)).expect("a boot").secs;
         self.boot_secs.fetch_add((secs - now).round() as i64, Ordering::SeqCst);
@@ -417,7 +417,7 @@ impl Rig for MariadbRig {
         }
     }
 
-    /// As on Postgres: what is on record is moved against the server's clock.
+    /// Like on Postgres: moves what is on record against the server's clock.
     fn step_clock(&self, secs: i64) {
         let by = format!("INTERVAL {secs} SECOND");
         self.sql(&format!(

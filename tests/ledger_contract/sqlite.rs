@@ -70,7 +70,7 @@ fn a_writer_that_never_ends_makes_the_ledger_unavailable_and_leaves_no_lock() {
     assert_eq!(hurried.confirm(&claim, &uid(1)), Confirmed::Recorded);
 }
 
-/// Records a message in the ledger at `path`, which nobody has opened before.
+/// Records a message in the ledger at `path`, which no process has opened before.
 fn record_in(path: &Path, until: Instant) -> Result<Recorded, LedgerError> {
     let (host, mail) = (Host(Arc::new(SqliteLedger::new(path.to_owned(), limits(1)))), mail("m"));
     let facts = mail.facts();
@@ -90,7 +90,7 @@ fn a_file_that_is_no_ledger_is_broken() {
     assert_eq!(fs::read_to_string(&path).expect("a file"), text, "it stays as it is");
 }
 
-/// SQLite itself waits for nobody where a file is turned to WAL.
+/// SQLite itself does not wait where it turns a file to WAL.
 #[test]
 fn a_file_that_cannot_be_turned_to_wal_now_is_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -62,7 +62,7 @@ impl Alone {
         self.postgres.psql(&sql).parse().expect("a number")
     }
 
-    /// From now on nobody waits for a standby.
+    /// From now on no commit waits for a standby.
     fn without_standby(&self) {
         self.postgres.psql("ALTER SYSTEM SET synchronous_standby_names = ''");
         self.postgres.psql("SELECT pg_reload_conf()");
@@ -182,7 +182,7 @@ fn by_way_of_a_pooler_a_request_to_cancel_meets_no_other_session() {
 }
 
 /// Neither a turn that is left when its time is over nor a call that has hardly any time left sends
-/// a request to cancel whose answer nobody could wait for: PgBouncer 1.18 would end.
+/// a request to cancel for whose answer it has no time: PgBouncer 1.18 would end.
 #[test]
 fn what_is_over_time_is_closed_and_the_pooler_outlives_it() {
     const ROUNDS: u64 = 3;

@@ -36,7 +36,7 @@ impl PostgresRig {
                           ORDER BY version DESC LIMIT 1)"));
     }
 
-    /// So many messages beside what is there.
+    /// Adds this number of messages.
     fn fill(&self, messages: u64) {
         self.sql(&format!(
             "INSERT INTO onedrop_message (id_hash, digest, sender, size_bytes, message_id)
@@ -51,7 +51,7 @@ impl PostgresRig {
 }
 
 impl MariadbRig {
-    /// So many messages beside what is there.
+    /// Adds this number of messages.
     fn fill(&self, messages: u64) {
         self.sql(&format!(
             "INSERT INTO onedrop_message (id_hash, digest, sender, size_bytes, message_id,
@@ -341,7 +341,7 @@ fn a_program_that_lost_its_lock_and_comes_late_sets_no_version_back() {
         let migrating = scope.spawn(|| new.migrate());
         let builds = "EXISTS (SELECT FROM pg_index WHERE NOT indisvalid)";
         assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(builds)));
-        // Meanwhile another one has done the rest, and a program of the version behind came.
+        // Meanwhile another one has done the rest, and a program of the version after it came.
         rig.sql(
             "UPDATE onedrop_schema SET steps = 3, applied_at = now() WHERE version = 12;
              UPDATE onedrop_ledger SET version = 13, oldest_program = 12",
@@ -406,7 +406,7 @@ fn deliver_while_migrating(hosts: [&(dyn Fn() -> Host + Sync); 2], new: &Host) -
     })
 }
 
-/// As a delivery does, which tries again for `lock.wait_secs`.
+/// Tries again for `lock.wait_secs`, like a delivery.
 fn claim_in_time(host: &Host, mail: &Message) -> Claim {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
