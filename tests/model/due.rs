@@ -69,8 +69,8 @@ struct State {
     purges: u8,
     forgets: u8,
     saves: u8,
-    /// A purge or forget came before settle was done with the copy: nobody writes it any more, or
-    /// takes it out beside the mail program's.
+    /// A purge or forget came before settle was done with the copy: no settle writes it, or takes
+    /// it out beside the mail program's.
     given_up: bool,
     /// No faults any more.
     calm: bool,
@@ -92,7 +92,7 @@ struct Row {
 }
 
 impl Row {
-    /// Nobody's yet.
+    /// No delivery has claimed it yet.
     fn new(doubt: bool) -> Row {
         Row {
             value: 1,

@@ -14,7 +14,7 @@ use crate::explored::{breaks, broken};
 use crate::full;
 
 const LEASE: u8 = 2;
-/// Last bytes go out before the lease has so many ticks less.
+/// Last bytes go out while the lease is at most this many ticks old.
 const DEADLINE: u8 = 0;
 const LISTS: usize = 0;
 const INBOX: usize = 1;
@@ -126,13 +126,13 @@ enum Answer {
     Refused,
 }
 
-/// What came of a mailbox that is meant.
+/// How far a delivery is with a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Part {
     NotMeant,
     Claimed(u8, bool),
     Placed,
-    /// As INBOX's, which this delivery claims if it does not mean it.
+    /// INBOX has the copy; this delivery claims INBOX if it does not mean it.
     ByInbox,
     Failed,
 }
@@ -662,7 +662,7 @@ impl Elsewhere {
                 state.rows[LISTS].receipt.get_or_insert(Receipt::Elsewhere);
             }
             if is_done {
-                // Told apart from the end of one that failed.
+                // Not the end of one that failed.
                 state.deliveries[me].at = At::Delivered;
             }
             state.ends(me);

@@ -16,7 +16,7 @@ use crate::explored::{breaks, broken};
 use crate::full;
 
 const LEASE: u8 = 2;
-/// The final dot goes out before the lease has so many ticks less.
+/// The final dot goes out while the lease is at most this many ticks old.
 const DEADLINE: u8 = 0;
 /// Of a message that no delivery of ours has handed over, or whose field a filter took out.
 const NO_VALUE: u8 = 0;
@@ -47,7 +47,7 @@ enum Broken {
     NotesFirst,
     /// What is found is the end, though the guard would drop what had ended.
     FoundIsTheEnd,
-    /// What was found is handed over again where nobody has proven the guard,
+    /// What was found is handed over again where the guard is not proven,
     AgainUnproven,
     /// where the guard has forgotten it,
     AgainTooLate,
@@ -689,7 +689,7 @@ impl Handed {
             return state.answers(sender, Answer::Done);
         }
         if self.broken == Some(Broken::NotesFirst) {
-            // As if it had been killed right behind the note.
+            // As if it had been killed right after the note.
             state.remembered |= 1 << value;
             if state.deaths > 0 && !state.calm {
                 state.deaths -= 1;
@@ -815,7 +815,7 @@ fn a_server_that_dies_before_its_note_delivers_twice() {
         assert_eq!(broken(&model, &[CONTENDED]), [ONE], "{filter:?}");
     }
     assert_eq!(broken(&GUARDED, &[FOUND, CONTENDED, OUTLIVED]), [ONE], "refused");
-    // Where nobody knows of the guard what is found is the end.
+    // Where the guard is not proven, what is found is the end.
     holds(Handed { is_proven: false, ..dies }, &[FOUND, CONTENDED]);
     holds(UNPROVEN, &[FOUND, CONTENDED, OUTLIVED]);
 }
@@ -829,7 +829,7 @@ fn a_filter_that_was_broken_off_comes_to_its_end() {
         let dies = Handed { deaths: 1, lost_sessions: 0, filter, ..parts.clone() };
         assert_eq!(broken(&dies, &[FOUND, DROPPED]), [ONE], "{filter:?}");
     }
-    // The price of no guard, and of one that nobody has proven.
+    // The price of no guard, and of one that is not proven.
     for one in [UNPROVEN, UNGUARDED] {
         let faultless = Handed { crashes: 0, lost_sessions: 0, lost_answers: 0, ..one };
         let dies = Handed { deaths: 1, has_second: true, refusals: 0, stalls: false, ..faultless };

@@ -19,7 +19,7 @@ const TTL: u8 = 3;
 enum Broken {
     /// Trust is counted from the answer.
     TrustFromAnswer,
-    /// Nobody ends the command when its lease does.
+    /// No guardian ends the command when its lease ends.
     NoWatch,
     /// A claim keeps the epoch.
     SameEpoch,
@@ -55,7 +55,7 @@ struct State {
     epoch_fell: bool,
     /// The fenced store took a write of an epoch after one of a higher epoch.
     write_fell: bool,
-    /// A holder was told that it had lost the lock that it had given back.
+    /// A holder heard that it had lost the lock that it had given back.
     lost_falsely: bool,
 }
 

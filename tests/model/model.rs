@@ -479,7 +479,7 @@ fn a_forgotten_row_is_created_again_in_doubt() {
     check("forgotten while not leased", &forgotten, &[], &[FOUND]);
     let answers = Faults { crash: false, lost_answers: 1, ..forgets };
     check("the same, answers lost", &Protocol { faults: answers, ..once() }, &[], &[AGAIN, FOUND]);
-    // Like a ledger that was restored from a backup without being told.
+    // Like a ledger that was restored from a backup and does not know it.
     let fresh = Protocol { layers: Layers { memory: false, ..ALL }, ..forgotten };
     check("forgotten, and claimed without doubt", &fresh, &[ONE_EVER, ONE_AT_END, SETTLED], &[]);
     // Outside the promise: the holder of the lease may write after the next process has looked.

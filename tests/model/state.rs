@@ -182,7 +182,7 @@ pub enum At {
     Undo,
     Expunge,
     Wait,
-    /// As `RecordAgain`.
+    /// Like `RecordAgain`.
     WaitAgain,
     Delivered,
 }

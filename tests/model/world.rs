@@ -336,7 +336,7 @@ impl Protocol {
     }
 
     /// The host restarts: every process ends. A lease lasts its own length from the boot on, since
-    /// nothing tells how much of it was left.
+    /// nothing says how much of it was left.
     fn restart(&self, state: &mut State) {
         state.boots -= 1;
         for index in 0..state.processes.len() as u8 {
@@ -404,7 +404,7 @@ fn is_verified(state: &State, at: Verify) -> bool {
     state.verifiers.iter().any(|verifier| verifier.at == at)
 }
 
-/// A step in words, for a counterexample.
+/// The text of a step, for a counterexample.
 pub fn words(action: Action) -> String {
     let name = |index: u8| char::from(b'A' + index);
     match action {
