@@ -268,7 +268,7 @@ fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
         letter.deliver(&no_sent).is(0, "stored");
         let author = letter.author();
         site.dovecot.doveadm(&["mailbox", "create", "-u", &author, "Sent"]);
-        // A first try that nobody knows the end of, so that the second one looks before it appends.
+        // A first try whose end is not known, so that the second one looks before it appends.
         let proxy = imap_proxy(&site);
         proxy.plan(Stage::LastBytes, Fault::Cut);
         letter

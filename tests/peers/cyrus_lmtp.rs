@@ -1,5 +1,5 @@
 //! Recipients' own copies go to a real Cyrus' LMTP (`store.lmtp`), one of its own that suppresses
-//! no duplicates: Cyrus would tell them by Message-ID and Date, and drop another text.
+//! no duplicates: Cyrus would go by Message-ID and Date, and drop another text.
 
 use std::path::Path;
 

@@ -61,7 +61,7 @@ fn recorded_at() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000)
 }
 
-/// As IMAP has them: CRLF, and 0x80 for NUL.
+/// IMAP's form: CRLF, and 0x80 for NUL.
 fn over_imap(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for (at, byte) in bytes.iter().enumerate() {

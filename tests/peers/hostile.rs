@@ -283,8 +283,7 @@ fn freeze_at_each(
             (proxy, letter, config, run)
         })
         .collect();
-    // Where requests travel together nobody comes to a stage between them, and that delivery ends
-    // well.
+    // Where requests travel together no delivery comes to a stage between them: it ends well.
     for (proxy, _, _, run) in &mut held {
         assert!(wait_until(Duration::from_secs(20), || proxy.reached() > 0 || run.has_ended()));
     }
@@ -392,8 +391,8 @@ fn a_postgres_that_is_stopped_at_any_request_defers_and_then_gets_one_copy() {
 }
 
 /// Dovecot waits for a mailbox's lock in the middle of an APPEND, by default for longer than a
-/// lease; when the lock comes free, a look may go through before that append does. Told to wait for
-/// less than our answer takes, as by the shipped file, it says NO, and nothing is left over that
+/// lease; when the lock comes free, a look may go through before that append does. With a wait
+/// shorter than our answer's, as in the shipped file, it says NO, and nothing is left over that
 /// comes to its end after another try.
 #[test]
 fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
@@ -502,7 +501,7 @@ fn a_message_that_drips_or_never_ends_is_not_delivered() {
     let mut stdin = run.stdin();
     let bytes = letter.bytes().to_vec();
     let dripping = thread::spawn(move || {
-        // Until nobody reads any more; one byte in 100 ms, for 60 s at most.
+        // Until its reader is gone; one byte in 100 ms, for 60 s at most.
         for byte in bytes.iter().cycle().take(600) {
             if stdin.write_all(&[*byte]).is_err() {
                 return;

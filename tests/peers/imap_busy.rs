@@ -15,8 +15,8 @@ fn message(id: &str) -> Vec<u8> {
     format!("{from} 10:00:00 +0000\nMessage-ID: <{id}@b>\nSubject: s\n\nbody\n").into_bytes()
 }
 
-/// Dovecot with so many sessions for an account, and a site whose proof is on record: to find that
-/// out takes two.
+/// A Dovecot that allows an account `sessions` sessions, and a site whose proof is on record: to
+/// find that out takes two.
 fn site(sessions: usize, more: &str) -> (Dovecot, Mail) {
     let dovecot = Dovecot::start_with(&format!("mail_max_userip_connections = {sessions}\n"));
     let mail = Mail::at(dovecot.imap_port(), more);
@@ -112,7 +112,7 @@ fn a_delivery_that_gets_no_place_in_its_time_is_contended_and_keeps_no_lease() {
     assert_eq!(dovecot.files("doug"), 1);
 }
 
-/// Sent's copy waits, and then is kept for later: it defers nobody.
+/// Sent's copy waits, and then is kept for later: it defers no recipient.
 #[test]
 fn a_sender_without_a_place_for_a_session_keeps_no_mail_from_a_recipient() {
     let more = "accounts = { \"lisa@gmail.com\" = \"doug\" }\n[sent]\ntrust = \"header\"\n\

@@ -93,7 +93,7 @@ fn parse(text: &str) -> Vec<Dialog> {
     dialogs
 }
 
-/// As a letter travels: bare LF as CRLF, NUL as 0x80.
+/// A letter on its way: bare LF as CRLF, NUL as 0x80.
 fn sent(letter: &[u8]) -> Vec<u8> {
     let mut sent = Vec::new();
     for byte in letter {
@@ -145,7 +145,7 @@ fn serve(listener: &TcpListener, dialog: &Dialog, go: &Sender<()>) {
     }
 }
 
-/// Asks the store; returns what came of it in the words of a dialog.
+/// Asks the store; returns the answer in a dialog's words.
 fn ask(
     store: &ImapStore,
     dialog: &Dialog,

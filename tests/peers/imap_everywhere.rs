@@ -53,7 +53,7 @@ fn examine(server: &mut ScriptedServer, mailbox: &str, count: u32) {
     server.reply("OK open");
 }
 
-/// EXAMINE and SEARCH, one behind the other, with these hits.
+/// EXAMINE and SEARCH, one after the other, with these hits.
 fn search(server: &mut ScriptedServer, mailbox: &str, hits: &str) {
     examine(server, mailbox, 9);
     server.expect(&format!("UID SEARCH SINCE 20-Nov-2026 HEADER X-Onedrop-Copy {VALUE}"));
@@ -177,7 +177,7 @@ fn the_mailbox_of_what_is_sent_is_not_searched() {
     world.end();
 }
 
-/// As one that its owner has renamed after it was listed.
+/// Its owner has renamed it after it was listed.
 #[test]
 fn of_a_mailbox_that_vanishes_the_new_name_is_searched() {
     let world = World::new(|listener| {

@@ -275,7 +275,7 @@ fn a_template_names_the_account_in_the_login() {
         "{ghost:?}"
     );
     counts(&whose(&dovecot, template(), "lisa"), NOT_FOR_ITSELF);
-    // A server that knows of no separator lets nobody in.
+    // A server without a separator takes no such login.
     let other = Dovecot::start_with_users(&users);
     let elsewhere = ImapSettings { port: other.imap_port(), ..template() };
     let refused = append(&store_with(elsewhere), &Destination::inbox("lisa"));

@@ -125,14 +125,14 @@ fn serve(server: &mut ScriptedServer, ways: Ways, mailboxes: &Mutex<Mailboxes>) 
 enum Found {
     Accounts,
     Users,
-    /// It cannot be told, as the server is set up.
+    /// The server's set-up does not show it.
     Setup,
-    /// It cannot be told now.
+    /// It cannot be found out now.
     NotStored,
 }
 use Found::{Accounts, NotStored, Setup, Users};
 
-/// Asks; it must come to that for this reason, and no mailbox be left behind.
+/// Asks; it must come to that for this reason, and leave no mailbox.
 fn is(expected: Found, reason: &str, ways: Ways) -> Mailboxes {
     let (owner, mailboxes) = ask(ways);
     let why = match (expected, &owner) {

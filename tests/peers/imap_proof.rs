@@ -44,7 +44,7 @@ impl Mail {
         mail
     }
 
-    /// As if the time of all leases had come.
+    /// Lets all leases run out.
     pub fn expire_leases(&self) {
         self.execute("UPDATE onedrop_copy SET leased_until = leased_until - 1e6");
     }
@@ -203,8 +203,8 @@ fn a_proof_that_is_no_longer_so_is_taken_off_the_record() {
     assert_eq!(courier.messages("mda"), Vec::<Vec<u8>>::new());
 }
 
-/// A master password that is changed while the server keeps sessions: it is nobody's fault but
-/// ours, and nothing is lost.
+/// A master password that is changed while the server keeps sessions: the fault is ours alone, and
+/// nothing is lost.
 #[test]
 fn a_password_changed_under_the_server_loses_no_mail() {
     let dovecot = Dovecot::start_high_performance();

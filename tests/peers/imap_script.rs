@@ -114,7 +114,8 @@ impl ScriptedServer {
         self.reply(answer);
     }
 
-    /// Reads an APPEND of so many letters to INBOX, but not the CRLF that makes it take effect.
+    /// Reads an APPEND of this number of letters to INBOX, but not the CRLF that makes it take
+    /// effect.
     pub fn append(&mut self, letters: usize) {
         let announced = format!("{DATE} {{{}+}}", LETTER_SENT.len());
         self.expect(&format!("APPEND \"INBOX\" {announced}"));

@@ -27,8 +27,8 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Runs `then` while an append waits for the server's answer, which comes when it is told to; the
-/// server goes on by `script`.
+/// Runs `then` while an append waits for the server's answer, which comes once `then` calls its
+/// function; the server goes on by `script`.
 fn while_one_appends(
     script: impl FnOnce(&TcpListener, &mut ScriptedServer) + Send + 'static,
     then: impl FnOnce(&World, &dyn Fn()),
@@ -43,7 +43,7 @@ fn while_one_appends(
         script(&listener, &mut server);
     });
     world.store.prepare("doug", soon());
-    // The login tells what the server can do.
+    // At the login the server says what it can do.
     until(|| world.store.count() == (0, 1));
     thread::scope(|scope| {
         let first = scope.spawn(|| world.append(&deadline()));
@@ -54,8 +54,8 @@ fn while_one_appends(
     world.end();
 }
 
-/// What comes of copies that are appended by `deadlines` and wait for the one before; `None` of one
-/// that panicked. The server goes on by `script`.
+/// How copies end that are appended by `deadlines` and wait for the one before; `None`: it
+/// panicked. The server goes on by `script`.
 fn all_wait(
     deadlines: &[Deadline],
     script: impl FnOnce(&TcpListener, &mut ScriptedServer) + Send + 'static,

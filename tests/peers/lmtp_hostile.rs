@@ -46,7 +46,7 @@ enum Origin {
 }
 use Origin::{Found, Handed};
 
-/// As a server that has two recipients.
+/// Like a server that has two recipients.
 fn said_twice(said: &[u8]) -> Vec<u8> {
     [said, said].concat()
 }
@@ -165,7 +165,7 @@ fn an_lmtp_server_that_fails_at_any_step_defers_and_then_gets_one_copy() {
     });
 }
 
-/// As [`Letter::stands_once`], where the server has not said which UID it is.
+/// Like [`Letter::stands_once`], where the server has not said which UID it is.
 #[track_caller]
 fn is_there_once(letter: &Letter, site: &Site) {
     for (account, mailbox) in [(letter.recipient(), "INBOX"), (letter.author(), "Sent")] {

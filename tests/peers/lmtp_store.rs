@@ -312,7 +312,7 @@ fn a_server_for_mailboxes_that_hangs_keeps_no_fresh_mail_waiting() {
     });
 }
 
-/// And nobody holds the ledger's turn meanwhile, which is taken behind the slot.
+/// No delivery holds the ledger's turn meanwhile, which is taken after the slot.
 #[test]
 fn one_in_doubt_has_its_accounts_turn_with_its_slot() {
     let rig = Rig::new();

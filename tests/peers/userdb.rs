@@ -51,7 +51,7 @@ fn the_real_one_tells_who_is_there_and_under_which_name() {
         ("Doug@mail.axial.net", Some("doug")),
         ("ghost", None),
         ("dou", None),
-        // What no user's name may hold is nobody's (auth_username_chars).
+        // No user's name may hold these (auth_username_chars).
         ("do ug", None),
         ("do\tug", None),
         ("do\nug\nUSER\t2\tdoug", None),
