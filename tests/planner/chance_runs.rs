@@ -321,7 +321,7 @@ fn lives(steps: bool) -> BTreeMap<&'static str, u64> {
     came_to
 }
 
-/// The same of `every`: one run is due at a time, and successes are so long apart at least.
+/// The same of `every`: one run is due at a time, and successes are at least that far apart.
 #[test]
 fn every_is_that_long_after_the_last_start() {
     for seed in 0..JOBS as u64 {

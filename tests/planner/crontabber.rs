@@ -38,7 +38,7 @@ fn topological_sort() {
     assert_eq!(sorted(&[("z", &[]), ("a", &["z"])]), "z a");
 }
 
-/// test_circular_no_roots, test_circular_one_root_still_circular: told with file and line.
+/// test_circular_no_roots, test_circular_one_root_still_circular: the error has file and line.
 #[test]
 fn circular() {
     let no_roots = [("a", &["b"][..]), ("b", &["c"]), ("c", &["a"])];
@@ -331,7 +331,7 @@ fn ages_are_whole() {
     assert_eq!(world.story("a"), ["skipped_late 2026-06-01 10:00"]);
 }
 
-/// A busy job ended the whole pass there: nothing behind it ran.
+/// A busy job ended the whole pass there: nothing after it ran.
 #[test]
 fn a_busy_job_does_not_end_the_pass() {
     let text = "[a]\nschedule = \"* * * * *\"\n[b]\nschedule = \"* * * * *\"";

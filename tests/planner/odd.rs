@@ -357,7 +357,7 @@ fn a_dependency_has_dealt_with_all_up_to_its_time() {
                 [j]\nschedule = \"0 2 * * *\"\ndepends_on = [\"k\"]";
     let mut world = World::new(text, "2026-12-01 12:00");
     let waits = JobStep::WaitsFor(vec!["k".to_owned()]);
-    // Nobody was there for three days, and k has run for the newest by hand.
+    // No tick came for three days, and k has run for the newest by hand.
     world.at("2026-12-04 12:00").force("k", Some((utc("2026-12-04 02:00"), 0))).expect("a run");
     world.succeed("k");
     assert_eq!(world.plan("j", LockSight::NotOurs).step, waits);

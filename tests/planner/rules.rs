@@ -38,7 +38,7 @@ fn every_counts_from_the_start_and_begins_at_once() {
     world.at("2026-05-01 12:50").succeed("a");
     assert_eq!(world.tick(), ["a"], "it took longer than that");
     world.succeed("a");
-    // Nobody was there for three days: it is due once.
+    // No tick came for three days: it is due once.
     assert_eq!(world.at("2026-05-04 12:00").tick(), ["a"]);
     world.succeed("a");
     assert_eq!(world.next("a"), "2026-05-04 12:15");
@@ -380,7 +380,7 @@ fn a_dependency_has_succeeded_for_the_same_time() {
     assert_eq!(world.plan("j", LockSight::NotOurs).step, disabled);
 }
 
-/// What it waited for is the reason as long as somebody looked; afterwards nobody knows.
+/// What it waited for is the reason as long as ticks looked; afterwards it has missed its times.
 #[test]
 fn waiting_is_no_absence() {
     let text = "[k]\nschedule = \"0 3 * * *\"\n\

@@ -224,7 +224,7 @@ fn stuck_for_12_hours_and_for_25() {
         let (ledger, job) = (MemoryLedger::default(), hourly());
         let first = claim(&ledger, "a").expect("the lock");
         let run = begins(&ledger, &job, first.epoch).expect("a run");
-        // It goes on for so long, and its lock with it.
+        // It goes on for `hours`, and its lock with it.
         for _ in 0..hours * 120 + 1 {
             ledger.advance(Duration::from_secs(30));
             assert!(ledger.renew_lock(&first, LEASE, soon()).expect("a ledger"));

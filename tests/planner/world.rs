@@ -14,7 +14,7 @@ pub fn utc(text: &str) -> SystemTime {
     time.to_zoned(TimeZone::UTC).expect("a time").timestamp().into()
 }
 
-/// As [`utc`] reads it, without seconds that are 0.
+/// In the form that [`utc`] reads, without seconds that are 0.
 pub fn shown(time: SystemTime) -> String {
     let time = jiff::Timestamp::try_from(time).expect("a time").to_zoned(TimeZone::UTC);
     let text = time.strftime("%Y-%m-%d %H:%M:%S%.f").to_string();
@@ -130,7 +130,7 @@ impl World {
         Ok(())
     }
 
-    /// As the ledger does it.
+    /// Writes them like the ledger.
     pub fn write(&mut self, mut row: JobRow, added: Vec<JobRun>, ended: Option<JobRun>) {
         if let Some(ended) = ended {
             let open = self.runs.iter_mut().find(|run| {

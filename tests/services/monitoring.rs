@@ -15,7 +15,7 @@ use crate::support::site::{Site, run};
 const RULES: &str = "conf/prometheus/onedrop.rules.yml";
 const RULES_TEST: &str = "conf/prometheus/onedrop.rules.test.yml";
 const DASHBOARD: &str = "conf/grafana/onedrop.json";
-/// What tells of metrics, and of nothing else that is called so.
+/// Pages on metrics, and on nothing else that is called so.
 const PAGES: [&str; 3] = ["docs/metrics.md", "docs/monitoring.md", "docs/troubleshoot-alerts.md"];
 
 fn read(file: &str) -> String {
@@ -36,7 +36,7 @@ fn prometheus_takes_the_rules_and_they_fire_when_they_should() {
     }
 }
 
-/// What stands behind `key` in lines of YAML.
+/// What follows `key` in lines of YAML.
 fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
     let lines = text.lines().map(|line| line.trim_start().trim_start_matches("- "));
     lines.filter_map(|line| Some(line.strip_prefix(key)?.trim())).collect()
@@ -88,7 +88,7 @@ fn every_metric_that_is_named_is_one_of_the_programs() {
     assert_eq!(seen, served, "the dashboard shows all of them");
 }
 
-/// What a host tells whether or not it sees the ledger.
+/// What a host reports whether or not it sees the ledger.
 const OF_HOSTS: [&str; 6] = [
     "onedrop_build_info",
     "onedrop_ledger_up",

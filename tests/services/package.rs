@@ -156,8 +156,8 @@ fn one_cargo_deb_builds_the_package() {
     }
 }
 
-/// Delivers a message a time by the socket, until it is told to end. As Postfix does, it tries
-/// again after 421 (the server is stopping), and ends at anything else, such as a refused
+/// Delivers a message a time by the socket, until `/root/enough` is there. As Postfix does, it
+/// tries again after 421 (the server is stopping), and ends at anything else, such as a refused
 /// connection; `/root/count` says how many messages were taken.
 const CLIENT: &str = r#"
 import os, smtplib
@@ -187,7 +187,7 @@ const UNITS: [&str; 6] = [
     "onedrop-textfile.timer",
     "onedrop-web.socket",
 ];
-/// What nobody enables: its socket or its timer starts it.
+/// The package enables none of these: a socket or a timer starts each.
 const STARTED: [&str; 3] =
     ["onedrop-web.service", "onedrop-jobs.service", "onedrop-textfile.service"];
 
@@ -287,7 +287,7 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
     // What tests/run may have left there; and no index of all manual pages after each step.
     machine.run("rm -f /usr/sbin/policy-rc.d /var/lib/man-db/auto-update");
 
-    // Installed: the steps are told word by word, and nothing runs or will.
+    // Installed: dpkg prints the steps word by word, and nothing runs or will.
     let said = machine.run("dpkg -i /root/one.deb");
     assert!(said.contains(&Page::read("packaging/next-steps").text), "{said}");
     life.nothing_runs();
@@ -413,7 +413,7 @@ EOF
     machine.run("test ! -e /etc/onedrop && test ! -e /var/lib/onedrop");
 }
 
-/// As the page on monitoring has it: Prometheus finds the rules where the package puts them.
+/// By the page on monitoring, Prometheus finds the rules where the package puts them.
 #[track_caller]
 fn tools_take_the_alerts(machine: &Machine) {
     let blocks = Page::read("docs/monitoring.md").blocks();

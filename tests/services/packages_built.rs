@@ -54,7 +54,7 @@ fn two_builds_have_the_same_bytes_and_a_bare_debian_takes_them() {
     }
 }
 
-/// As where an image is built: there is no /proc, and no systemd.
+/// Where an image is built there is no /proc, and no systemd.
 fn takes_the_package_where_no_system_runs(debian: &Path, package: &Path) {
     fs::copy(package, debian.join("onedrop.deb")).expect("a copy");
     // Without /proc; but a delivery needs it.

@@ -14,7 +14,7 @@ pub struct Page {
 
 /// A block of code.
 pub struct Block {
-    /// What stands behind the fence: `sh`, `toml`, or nothing.
+    /// What follows the fence: `sh`, `toml`, or nothing.
     pub language: String,
     pub text: String,
     /// The last `##` heading before it.
@@ -114,7 +114,7 @@ impl Page {
         text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     }
 
-    /// The rows of its tables behind a heading: their cells. Header rows and lines are left out.
+    /// The rows of its tables under a heading: their cells. Header rows and lines are left out.
     pub fn rows(&self, section: &str) -> Vec<Vec<String>> {
         let (mut rows, mut here, mut before) = (Vec::new(), section.is_empty(), "");
         let mut is_body = false;

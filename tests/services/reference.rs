@@ -166,7 +166,7 @@ fn options_on_the_pages_are_the_commands_own() {
                 let output = onedrop().args([command, "--help"]).output();
                 String::from_utf8(output.expect("onedrop").stdout).expect("text")
             });
-            // Behind the two hyphens are another command's.
+            // Options after the two hyphens are another command's.
             let own = words[at + 2..].iter().take_while(|word| **word != "--");
             for option in own.filter(|word| word.starts_with("--")) {
                 count += 1;

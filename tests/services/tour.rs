@@ -32,7 +32,7 @@ fn the_tour_shows_what_happens() {
 
     let pages = ["docs/tour.md", "docs/tour-more.md"].map(Page::read);
     let blocks: Vec<_> = pages.iter().flat_map(said_and_shown).collect();
-    // A mark behind each block, and an end where one fails.
+    // A mark after each block, and an end where one fails.
     let script: String =
         blocks.iter().map(|block| format!("{}echo '--- end of block'\n", block.commands)).collect();
     let output = Command::new("sh")

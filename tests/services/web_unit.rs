@@ -9,7 +9,7 @@ use crate::machine::{Machine, provide};
 use crate::page::PROJECT;
 use crate::support::{TempRoot, onedrop_path};
 
-/// Where mail is handed over to nobody: `check` is not asked.
+/// Nothing takes mail over here: `check` is not asked.
 const SITE: &str = r#"
 [store]
 url = "imap://127.0.0.1:143"
@@ -60,7 +60,7 @@ domains = ["mail.axial.net"]
 
 const PATHS: &str = "/ /failures /search?q=scuba /doubts /locks /jobs /hosts";
 
-/// What is behind the first of these in docs/web.md, up to the second.
+/// What follows the first of these in docs/web.md, up to the second.
 fn part_of_page(begin: &str, end: &str) -> String {
     let page = crate::support::fixture_text("docs/web.md");
     let (_, rest) = page.split_once(begin).unwrap_or_else(|| panic!("no {begin}"));
@@ -298,8 +298,8 @@ fn the_pages_user_serves_them_all_and_reads_no_password_of_deliveries() {
     let says = format!("ok      {ledger} has no password, and lets this user not in, ");
     assert!(told.starts_with(&says) && told.lines().count() == 1, "{told}");
 
-    // A ledger in a file is told to be another's; by the drop-in the owner serves it, whom the
-    // other passwords are kept from.
+    // The service says that a ledger in a file is another's; by the drop-in the owner serves it,
+    // who cannot read the other passwords.
     machine.run("rm /etc/onedrop/conf.d/postgres.toml /etc/onedrop/conf.d/reader.toml");
     machine.run(&format!(
         "rm -r /srv/deliveries/conf.d; runuser -u onedrop -- onedrop migrate; {restart}"

@@ -12,7 +12,7 @@ use crate::world::{MAIL, World, head};
 
 /// The longest gap between two looks of settle at what it watches.
 const LONGEST_GAP: Duration = Duration::from_secs(4 * 3600);
-/// As long as a copy that no look sees is looked for.
+/// The time for which a copy that no look sees is looked for.
 const OUT_OF_SIGHT: Duration = Duration::from_secs(8 * 24 * 3600);
 
 /// How many copies are too many when a run is over, and when verify has seen it.
@@ -64,7 +64,7 @@ pub fn judge(world: &World) -> Doubles {
     for destination in world.destinations() {
         bytes_are_right(world, &destination);
         match on_record(world, &destination) {
-            // That it lies nowhere nobody can judge.
+            // Only the account's filters know where it lies.
             Some(receipt) if receipt.is_handed() => {}
             Some(receipt) if receipt.is_elsewhere() => nothing_is_left(world, &destination),
             None if world.plan.kind == Kind::Filed && !destination.shared => {}

@@ -53,7 +53,7 @@ const HAPPENS: [&str; 15] = [
     "take_turn",
 ];
 
-/// What came of one run.
+/// The result of one run.
 struct Ran {
     wrong: Vec<String>,
     steps: Vec<String>,
@@ -83,7 +83,7 @@ fn run_to_its_end(world: &Arc<World>) -> Ran {
     Ran { wrong, steps, doubles, seen: std::mem::take(&mut known.seen) }
 }
 
-/// What came of many runs.
+/// The result of many runs.
 #[derive(Default)]
 struct Runs {
     /// The first seed whose run went wrong.

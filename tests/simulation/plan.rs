@@ -21,7 +21,7 @@ pub enum Fault {
     Crash,
     /// The process' session with the ledger ends, and with it what it holds there.
     LostSession,
-    /// The call took effect, and its caller is told that nobody knows.
+    /// The call took effect, and its caller does not learn of it.
     LostAnswer,
     /// The call fails before it takes effect.
     Fails,
@@ -162,7 +162,7 @@ pub struct Plan {
     pub often: u64,
     /// How long an append may take effect after its check of the clock, at most.
     pub slack: Duration,
-    /// When the ledger's clock steps, by so many seconds.
+    /// When the ledger's clock steps, and by how many seconds.
     pub steps: Vec<(Duration, i64)>,
     /// When the host restarts.
     pub restarts: Vec<Duration>,

@@ -335,7 +335,7 @@ impl Scheduler {
         state.tasks.iter_mut().for_each(|task| task.due = task.due.map(|_| now));
     }
 
-    /// Lets the process stand still for so long, perhaps with its machine suspended.
+    /// Lets the process stand still for `time`, perhaps with its machine suspended.
     pub fn freeze(&self, process: usize, time: Duration, is_suspended: bool) {
         let mut state = lock(&self.state);
         let until = state.now + time;
@@ -406,7 +406,7 @@ impl Clock for ProcessClock {
         let state = lock(&self.scheduler.state);
         let suspended =
             self.process.map_or(Duration::ZERO, |process| state.processes[process].suspended);
-        // Two days on: so long a machine may have been suspended.
+        // Two days on, since a machine may have been suspended that long.
         self.scheduler.base + state.now - suspended
     }
 

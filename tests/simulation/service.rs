@@ -34,7 +34,7 @@ static LOADED: LazyLock<[Arc<Loaded>; 2]> = LazyLock::new(|| {
     })
 });
 
-/// Nobody connects to these.
+/// No delivery connects to these.
 const ADAPTERS: Adapters = Adapters {
     ledger: |_, _| Ok(Arc::new(MemoryLedger::default())),
     reading: |_, _| Ok(Arc::new(MemoryLedger::default())),

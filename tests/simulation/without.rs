@@ -20,7 +20,7 @@ use onedrop::store::{Copy, LookBack, LookedBack, Need, Receipt, Slot, Store, Sto
 use crate::plan::Without;
 
 /// Without the epoch, whoever has the newest claim is as good as the one before; without the copy's
-/// lock, nobody holds it.
+/// lock, no delivery holds it.
 pub struct DeliverysLedger {
     pub without: Option<Without>,
     pub calls_again: bool,

@@ -39,7 +39,7 @@ pub struct Mail {
     pub alone: Vec<Message>,
     pub together: Message,
     pub facts: Facts,
-    /// As the author's mail program saves it: with fields that the sent one has not.
+    /// The form that the author's mail program saves: with fields that the sent one has not.
     pub saved: Vec<u8>,
 }
 
@@ -78,7 +78,7 @@ pub struct Known {
     pub wrong: Vec<String>,
     /// How often what happened.
     pub seen: BTreeMap<&'static str, usize>,
-    /// All that happened, in words.
+    /// All that happened, as text.
     pub steps: Vec<String>,
 }
 
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// As a delivery leaves the copies that crashed after its record.
+    /// Leaves the copies like a delivery that crashed after its record.
     fn begin_in_doubt(&self) {
         let entry = Entry {
             identity: MAIL.together.identity(),
@@ -336,7 +336,7 @@ impl World {
         self.at(at, move |world| world.start(again));
     }
 
-    /// No recipient is told "delivered" without a copy, or the bytes of a shared one on record.
+    /// No recipient's delivery succeeds without a copy, or the bytes of a shared one on record.
     fn assert_delivered(&self, recipient: usize) {
         let own = self.destination(recipient);
         let stand_in = own.stand_in();
@@ -517,7 +517,7 @@ impl World {
     }
 }
 
-/// Tells Postfix how a process ended, however it did.
+/// Reports to Postfix how a process ended, however it did.
 struct Ended {
     world: Arc<World>,
     name: String,
@@ -686,7 +686,7 @@ impl Seat {
         self.world.scheduler.go_on_or_unwind(self.process);
     }
 
-    /// At most so long, of a thread that is about to write.
+    /// At most for `most`, of a thread that is about to write.
     fn freeze(&self, call: &Call<'_>, fault: Fault, most: Option<Duration>) {
         let longest = most.unwrap_or(Duration::MAX);
         let secs = {

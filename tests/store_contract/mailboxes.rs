@@ -41,7 +41,7 @@ pub fn a_recipients_mailbox_other_than_inbox_is_never_made(rig: &dyn Rig) {
         assert_eq!(look(store.as_ref(), &lists, &mail("refused")), None);
     }
     assert!(rig.messages("doug", "lists").is_empty());
-    // Where copies have locks, nobody writes one while another delivery finds no mailbox for it.
+    // Where copies have locks, no delivery writes one while another finds no mailbox for it.
     let made = Destination { shared: true, ..lists.clone() };
     reserve(store.as_ref(), &lists, &mail("held"), Need::Write, |slot| {
         append(other.as_ref(), &made, &mail("makes it"));

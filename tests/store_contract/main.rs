@@ -44,7 +44,7 @@ trait Rig: Sync {
     /// has none.
     fn messages(&self, account: &str, mailbox: &str) -> Vec<(Vec<u8>, bool)>;
 
-    /// The date of each message in a mailbox; `None` where the rig cannot tell.
+    /// The date of each message in a mailbox; `None` where the rig cannot read it.
     fn dates(&self, account: &str, mailbox: &str) -> Option<Vec<SystemTime>>;
 
     /// What the store makes of the bytes.

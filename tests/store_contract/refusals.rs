@@ -38,7 +38,7 @@ fn a_link_that_is_refused_stores_nothing_and_any_other_failure_is_in_doubt() {
         let _ = fs::remove_file(&new);
         fs::rename(&aside, &new).expect("a rename");
     }
-    // Too many links on the way: nobody has said that this means that no link was made.
+    // Too many links on the way: this does not say that no link was made.
     let failed = append_after(&rig, "refused", || {
         fs::rename(&new, &aside).expect("a rename");
         symlink("new", &new).expect("a link to itself");

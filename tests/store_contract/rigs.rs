@@ -49,7 +49,7 @@ impl Rig for MemoryRig {
 /// The file of a Maildir's locks.
 pub const LOCKS: &str = "onedrop.lock";
 
-/// A root between two folders that nobody may write to.
+/// A root between two folders that no delivery may write to.
 pub struct MaildirRig {
     folder: tempfile::TempDir,
 }

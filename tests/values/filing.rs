@@ -23,7 +23,7 @@ fn the_first_rule_that_applies_names_the_mailbox() {
         ("X-SPAM-FLAG:yes ", Some("Junk")),
         ("X-Spam-Flag:\r\n Yes", Some("Junk")),
         ("X-Spam: yes\r\nX-Spam-Flag: YES", Some("Junk")),
-        // A sender has put one of its own on top; the filter's stands behind it.
+        // A sender has put one of its own on top; the filter's comes after it.
         ("X-Spam-Flag: NO\r\nSubject: x\r\nX-Spam-Flag: YES", Some("Junk")),
         ("List-ID: <Rust.example.org>", Some("lists/rust")),
         ("X-Spam: Yes\r\nList-Id: <rust.example.org>", Some("lists/rust")),

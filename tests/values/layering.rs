@@ -139,7 +139,7 @@ fn is_punct(token: Option<&TokenTree>, c: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == c)
 }
 
-/// Behind the next `;` or braces.
+/// After the next `;` or braces.
 fn end_of_item(tokens: &[TokenTree], from: usize) -> usize {
     let is_body = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,

@@ -64,7 +64,7 @@ fn the_parameters_of_mail_are_read() {
     for (parameters, name, utf8) in [
         ("SIZE=1000 BODY=8BITMIME SMTPUTF8 AUTH=l+C3+A9a+2Bx", "léa+x", true),
         ("AUTH=<>", "", false),
-        // A name with control characters is nobody's.
+        // A name with control characters is no login's.
         ("AUTH=a+0Ab", "", false),
     ] {
         let line = format!("MAIL FROM:<a@b.org> {parameters}");

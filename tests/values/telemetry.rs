@@ -13,7 +13,7 @@ use onedrop::telemetry::{self, LAST_LINES, Priority, WAITING_LINES};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{Registry, registry};
 
-/// Takes nothing until it is told to, as a pipe that nobody reads.
+/// Takes nothing before a word comes by `until`, like a pipe that is not read.
 struct Blocked {
     until: Receiver<()>,
     taken: Arc<Mutex<Vec<u8>>>,
@@ -21,7 +21,7 @@ struct Blocked {
 
 impl Write for Blocked {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        // Told once, it goes on for good: the sender is gone.
+        // After the first word it goes on for good: the sender is gone.
         let _ = self.until.recv();
         self.taken.lock().expect("lines").extend_from_slice(bytes);
         Ok(bytes.len())

@@ -1,5 +1,5 @@
-//! The pages of a ledger that is not of this program's schema version: one of the version before
-//! is shown as it is, and of another it is told what to do.
+//! The pages of a ledger that is not of this program's schema version: one of the version before is
+//! shown as it is, and for another the page says what to do.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A browser by WebDriver (https://www.w3.org/TR/webdriver2/): Debian's chromium behind
+//! A browser by WebDriver (https://www.w3.org/TR/webdriver2/): Debian's chromium, through
 //! chromedriver. By hand: the protocol is one JSON object a request over HTTP, and the crates that
 //! speak it bring an async client and some sixty crates of their own. Talks to the driver on this
 //! host alone, with its own profile in a temporary folder.
@@ -178,7 +178,7 @@ impl Browser {
         self.command("/goog/cdp/execute", &json!({ "cmd": command, "params": params }))
     }
 
-    /// A screen of so many units, light or dark.
+    /// A screen of this width, light or dark.
     #[track_caller]
     pub fn screen(&self, width: u32, dark: bool) {
         let size = json!({

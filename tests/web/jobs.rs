@@ -15,7 +15,7 @@ use crate::support::site::{Site, run};
 use crate::support::wait_until;
 use crate::wire::{InProcess, LONG};
 
-/// Takes out jobs that nobody has in the configuration any more.
+/// Takes out jobs that are in no configuration any more.
 const REMOVE: &str = "onedrop jobs audit --remove-ghosts";
 
 struct Well;
@@ -87,7 +87,7 @@ fn where_a_jobs_section_is_wrong_no_job_is_told_to_be_removed() {
     assert!(jobs.contains("This host runs no job") && jobs.contains("jobs.other"), "{jobs}");
     assert!(jobs.contains(">nightly ") && !jobs.contains(REMOVE), "{jobs}");
     assert!(!jobs.contains("</span> ghost</span>"), "{jobs}");
-    // A job that is not there any more is told as such.
+    // The page says of a job that is not there any more that it is a ghost.
     let config = site.config("web", &job("other"));
     let [front, jobs] = pages_of(&site, &config, "");
     assert!(!front.contains(wrong), "{front}");

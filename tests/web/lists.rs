@@ -49,7 +49,7 @@ fn doubts_are_all_seen_or_told_of() {
         path = following;
     }
     let all = pages.concat();
-    // The message before and the one behind, whole; of the long one a page.
+    // The message before and the one after, whole; of the long one a page.
     assert_eq!(all.matches("/m/1\"").count(), 1, "{all}");
     assert_eq!(all.matches("/m/3\"").count(), 1, "{all}");
     let rows = all.matches("<p><a href=\"/m/2\">").count();

@@ -27,7 +27,7 @@ const HASH: &str = "$2a$04$jSm6Cq3nP0hs2aq4Q8Fz.eTN99.WlCdv5n/cLBY6qqs3FwxBzUKs.
 const FIELDS: [&str; 4] =
     ["content-security-policy", "x-content-type-options", "referrer-policy", "cache-control"];
 
-/// The pages behind a proxy.
+/// The pages, through a proxy.
 struct Proxied {
     // Declared first: they are dropped before their folder goes.
     proxy: Server,
@@ -156,7 +156,7 @@ fn caddy(web: &str) -> Proxied {
 }
 
 impl Proxied {
-    /// As a browser would, which believes the proxy's certificate.
+    /// Asks like a browser that believes the proxy's certificate.
     #[track_caller]
     fn ask(&mut self, path: &str, more: &[&str]) -> Answer {
         let mut curl = Command::new("curl");

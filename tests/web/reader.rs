@@ -16,7 +16,7 @@ struct Attempted {
     refusals: &'static [&'static str],
 }
 
-/// Runs the statements one by one, whatever comes of them, and tells the error of each line.
+/// Runs the statements one by one to the end, and returns the error of each line.
 fn errors(mut client: Command, sql: &str) -> Vec<(usize, String)> {
     client.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = client.spawn().expect("a client");
@@ -71,7 +71,7 @@ fn has_all(tables: &BTreeSet<String>) {
 
 pub fn changes_nothing_on_postgres(postgres: &Postgres, url: &str) {
     const DENIED: &[&str] = &["42501"];
-    // A view, or a column of one, that nobody can write to is refused as that.
+    // A view, or a column of one, that no role can write to is refused as that.
     const OF_VIEW: &[&str] = &["42501", "55000", "428C9", "0A000"];
     let columns = rows(&postgres.psql(
         "SELECT concat_ws(' ', c.relname, c.relkind, a.attname)

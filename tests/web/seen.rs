@@ -51,7 +51,7 @@ impl Rig {
     fn is_quiet(&self, path: &str) {
         let console = self.browser.log("browser");
         let told = console.iter().filter(|line| {
-            // The page that is not there is told as such.
+            // The console names the page that is not there.
             !(path == "/nope" && line["message"].as_str().unwrap_or_default().contains("404"))
         });
         assert_eq!(told.count(), 0, "{path}: {console:#?}");

@@ -1,4 +1,4 @@
-//! `onedrop web` as a process, and a client that sends what it is told to.
+//! `onedrop web` as a process, and a client that sends what a test gives it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -104,7 +104,7 @@ impl Served {
         let mut client = self.connect();
         client.write_all(request)?;
         let mut answer = Vec::new();
-        // A server that refuses what it has not read resets the connection behind its answer.
+        // A server that refuses what it has not read resets the connection after its answer.
         match client.read_to_end(&mut answer) {
             Err(error) if answer.is_empty() => Err(error),
             _ => Ok(answer),

@@ -110,7 +110,7 @@ fn what_is_left_to_settle_is_not_for_verify() {
     assert_eq!(commands(&doubts, "onedrop settle").len(), 1, "{doubts}");
 }
 
-/// Nobody but its owner's filters knows in which mailbox it lies.
+/// Only its owner's filters know in which mailbox it lies.
 #[test]
 fn a_copy_that_was_handed_over_is_in_no_mailbox_that_is_known() {
     let (site, config) = site();

@@ -16,7 +16,7 @@ use crate::served::Answer;
 use crate::support::wait_until;
 use crate::wire::{InProcess, LONG, WaitsAt};
 
-/// A ledger whose answer to this takes so long.
+/// A ledger that takes this time to answer this call.
 struct TakesAWhile(&'static str, Duration);
 
 impl Hook<LedgerError> for TakesAWhile {
@@ -34,7 +34,7 @@ fn answer_of(mut client: TcpStream) -> Answer {
     Answer::of(&answer)
 }
 
-/// How many of so many at once get the page; the others get 503.
+/// How many of `clients` at once get the page; the others get 503.
 fn served_at_once(clients: usize) -> usize {
     let served = InProcess::start(Arc::new(TakesAWhile("jobs", Duration::from_millis(20))));
     let asking: Vec<_> = (0..clients).map(|_| served.ask("/jobs")).collect();
@@ -85,7 +85,7 @@ fn while_many_wait_a_page_keeps_its_turn_for_a_while() {
         let are_kept_out = others.iter().all(is_kept_out);
         // For a while only.
         let are_served = others.into_iter().map(answer_of).all(|answer| answer.status == 200);
-        // Nobody waits any more, and the turns come back.
+        // No client waits any more, and the turns come back.
         assert!(wait_until(LONG, || served.get("/locks").status == 200));
         served.end();
         are_kept_out && are_served
@@ -121,7 +121,7 @@ fn however_many_probe_the_ledger_is_asked_twice_a_second() {
     served.end();
 }
 
-/// No probe is told that the ledger is away because others probe, however slow its answer is.
+/// No probe fails because others probe, however slow the ledger's answer is.
 #[test]
 fn probes_at_once_of_a_slow_ledger_are_all_answered() {
     let slow = TakesAWhile("schema_version", Duration::from_millis(30));

@@ -218,7 +218,7 @@ fn every_answer_has_the_fields_that_keep_browsers_in_bounds() {
     assert_eq!(without.status, 421, "{without:?}");
 }
 
-/// A proxy that still sends a body when the connection ends tells of that, not of our answer.
+/// A proxy that still sends a body when the connection ends reports that, not our answer.
 #[test]
 fn who_sends_a_body_gets_the_answer() {
     let limits = HttpLimits { head: LONG, whole: LONG, ..web::LIMITS };

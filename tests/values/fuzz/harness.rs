@@ -79,7 +79,7 @@ pub fn run(name: &str, target: &Target, targets: usize) {
     );
 }
 
-/// So many spoilt inputs, for checks that take them together.
+/// `count` spoilt inputs, for checks that take them together.
 pub fn spoilt(name: &str, seeds: &[Vec<u8>], dictionary: &[&[u8]], count: usize) -> Vec<Vec<u8>> {
     let seed = seed();
     println!("fuzz {name}: seed {seed}, {count} inputs; the same again: ONEDROP_FUZZ_SEED={seed}");

@@ -156,7 +156,7 @@ fn with<T>(
     };
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The first connection only: another try finds nobody.
+            // The first connection only: another try finds no server.
             if let Ok((stream, _)) = listener.accept() {
                 drop(listener);
                 let _ = stream.set_read_timeout(Some(4 * TIME));

@@ -1,4 +1,4 @@
-//! What a server, a store or a person has said, in the reply that tells of it.
+//! What a server, a store or a person has said, in the reply that passes it on.
 
 use onedrop::net::lmtp::reply;
 use onedrop::outcome::{Outcome, Status};

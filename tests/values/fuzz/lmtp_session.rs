@@ -62,8 +62,8 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 /// What a connection that is given `input` does, however that is cut: it panics nowhere, says the
-/// same, gives each command its reply before the next is read, and says no more than so much for
-/// each byte.
+/// same, gives each command its reply before the next is read, and says no more than 1 KiB and 32
+/// bytes for each byte.
 pub fn check(input: &[u8]) {
     let limits = [(1, 0), (3, 100), (0, 0)];
     for (recipients, bytes) in limits {
@@ -133,7 +133,7 @@ impl<'a> Lockstep<'a> {
         Lockstep { rest: input, said: Said::Nothing, chunk: 0, seen: 0 }
     }
 
-    /// Looks at what came of what was said last: the reply, where there is one alone.
+    /// Looks at the server's answer to what was said last: the reply, where there is one alone.
     fn look<'t>(&mut self, transcript: &'t [String]) -> Option<&'t str> {
         let new = &transcript[self.seen..];
         self.seen = transcript.len();

@@ -104,7 +104,7 @@ pub const DICTIONARY: &[&[u8]] = &[
     b"undisclosed-recipients:;",
 ];
 
-/// As an IMAP server holds it: each line ends in CRLF.
+/// In an IMAP server's form: each line ends in CRLF.
 pub fn crlf(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() + 16);
     for (at, byte) in bytes.iter().enumerate() {

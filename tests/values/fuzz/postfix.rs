@@ -1,5 +1,5 @@
-//! What `onedrop check` reads of Postfix: what `postconf` prints of main.cf and, behind a line
-//! `--`, of master.cf.
+//! What `onedrop check` reads of Postfix: what `postconf` prints of main.cf and, after a line `--`,
+//! of master.cf.
 
 use std::fs;
 

@@ -49,7 +49,7 @@ pub fn check(input: &[u8]) {
     as_a_value(input);
 }
 
-/// Whatever stands behind the verb: it is taken or refused, no word of it is told that could mean
+/// Whatever follows the verb: it is taken or refused, no word of it is passed on that could mean
 /// something in a header field or in a log, and the message that follows comes through.
 fn as_arguments(input: &[u8]) {
     let line: Vec<u8> = input.iter().copied().filter(|byte| *byte != b'\n').take(8000).collect();
@@ -68,8 +68,8 @@ fn as_arguments(input: &[u8]) {
     assert!(envelope.contains(" addr=") || !envelope.contains(" helo="), "{envelope}");
 }
 
-/// A value of any bytes as Postfix says it (xtext, RFC 3461 section 4): told as it is, but for what
-/// is not harmless.
+/// A value of any bytes as Postfix says it (xtext, RFC 3461 section 4): passed on as it is, but for
+/// what is not harmless.
 fn as_a_value(input: &[u8]) {
     let bytes = &input[..input.len().min(LONGEST / 3)];
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && *byte != b'+' && *byte != b'=';
@@ -86,7 +86,7 @@ fn as_a_value(input: &[u8]) {
     let (replies, envelope) =
         said(format!(" ADDR=192.0.2.1 HELO={xtext} IDENT={xtext}").as_bytes());
     assert!(replies[0].starts_with("250 2.0.0"), "{}", replies[0]);
-    // What is no UTF-8 is told as it came.
+    // What is no UTF-8 is passed on as it came.
     let decoded = String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| xtext.clone());
     let special = |c: char| !c.is_ascii_graphic() || "<>()\\\";@".contains(c);
     let expected: String = decoded.chars().map(|c| if special(c) { '?' } else { c }).collect();
@@ -110,7 +110,7 @@ fn said(arguments: &[u8]) -> (Vec<String>, String) {
         .iter()
         .filter_map(|line| line.strip_prefix("S: "))
         .filter(|line| line.as_bytes()[3] == b' ');
-    // Not the greeting, nor what LHLO is told.
+    // Not the greeting, nor the reply to LHLO.
     let replies: Vec<String> = replies.skip(2).map(str::to_owned).collect();
     assert!(
         replies.len() == 5 && replies[1..].iter().all(|reply| !reply.starts_with('5')),
