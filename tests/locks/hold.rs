@@ -53,12 +53,15 @@ fn a_lock_that_is_lost_is_said_before_it_is_another_s() {
     assert_eq!(line(&mut out), "lost\n");
     assert_eq!(held.code(), Some(201));
     // Also where the process that renews it is killed.
-    let (held, mut out) = holding(&place, &["--ttl", "10s", "--grace", "1s"]);
+    let (held, mut out) = holding(&place, &[]);
     assert!(line(&mut out).starts_with("held n#1:3 "));
     held.signal(Signal::SIGKILL);
     let mut rest = String::new();
     out.read_to_string(&mut rest).expect("the end");
     assert_eq!(rest, "lost\n");
+    // And it is free before its lease has run out.
+    let end = ended(&mut place.with_lock(&["n", "--hold", "--wait", "30s"]));
+    assert!(end.out.starts_with("held n#1:4 "), "{end:?}");
 }
 
 #[test]

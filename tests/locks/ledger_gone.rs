@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::place::{Held, Place, SOON, ended, timed};
+use crate::place::{Held, Place, SOON, ended, is_alive, timed};
 use crate::support::postgres::Postgres;
 use crate::support::wait_until;
 
@@ -52,6 +52,23 @@ fn a_ledger_that_comes_back_in_time_costs_nothing() {
     std::fs::write(place.path("go"), "").expect("a file");
     assert_eq!(held.code(), Some(3));
     assert_eq!(place.lock(&["holder", "n"]).code, Some(1), "given back in a new session");
+}
+
+#[test]
+fn a_lock_whose_wrapper_is_killed_without_the_ledger_lasts_for_its_time() {
+    let mut postgres = Postgres::start();
+    let place = place(&postgres);
+    let mut held = place.beating(&["n", "--grace", "0"]);
+    let guardian = held.guardian();
+    postgres.stop_immediate();
+    held.child.kill().expect("our child");
+    held.child.wait().expect("its end");
+    // It tries for some seconds.
+    assert!(wait_until(SOON, || !is_alive(guardian)), "the guardian goes on");
+    postgres.restart();
+    let last = (place.last_beat("beats"), place.last_beat("deep"));
+    assert_eq!(place.lock(&["assert", "n#1:1"]).code, Some(0));
+    assert_eq!((place.last_beat("beats"), place.last_beat("deep")), last);
 }
 
 /// No answer comes; the time is far below that of a call.

@@ -3,6 +3,7 @@
 //! next holder.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, nanos_now};
+use crate::support::mariadb::Mariadb;
+use crate::support::postgres::Postgres;
 use crate::support::{set_mode, unix_user, wait_until};
 
 const SHORT: [&str; 5] = ["n", "--ttl", "6s", "--grace", "0"];
@@ -37,6 +40,55 @@ fn a_wrapper_that_is_killed_takes_the_command_along() {
     nothing_is_left_for_the_next_holder(&place);
     // Long before the lease's end, but for the grace, which is none.
     assert!(place.last_beat("deep") < began + 2_000_000_000);
+}
+
+/// Far from the end of a lease: half of the default.
+const BEFORE_THE_LEASE_ENDS: &str = "30s";
+
+#[test]
+fn a_wrapper_that_is_killed_frees_its_lock_when_its_command_is_gone() {
+    let (postgres, mariadb) = (Postgres::shared(), Mariadb::shared());
+    let on_postgres = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    for ledger in ["", &on_postgres, &mariadb.toml()] {
+        let place = Place::with(ledger);
+        let mut held = place.beating(&["n", "--grace", "1s"]);
+        let script = "date +%s%N >next; echo $ONEDROP_LOCK_TOKEN";
+        let waiting = place.shell(&["n", "--wait", BEFORE_THE_LEASE_ENDS], script).spawn();
+        let mut waiting = Held { child: waiting.expect("binary") };
+        assert!(wait_until(SOON, || place.lock(&["list"]).out.contains(" waits for 1/1 ")));
+        held.child.kill().expect("our child");
+        held.child.wait().expect("its end");
+        assert_eq!(waiting.code(), Some(0), "{ledger}");
+        let mut token = String::new();
+        let mut out = waiting.child.stdout.take().expect("stdout");
+        out.read_to_string(&mut token).expect("text");
+        assert_eq!(token, "n#1:2\n", "{ledger}");
+        let (beats, deep, next) =
+            (place.last_beat("beats"), place.last_beat("deep"), place.last_beat("next"));
+        assert!(beats.max(deep) < next, "{ledger}: {beats} {deep} {next}");
+        assert_eq!((place.last_beat("beats"), place.last_beat("deep")), (beats, deep));
+        assert_eq!(place.lock(&["holder", "n"]).code, Some(1), "{ledger}");
+    }
+}
+
+#[test]
+fn a_guardian_gives_back_no_lock_but_that_of_its_wrapper() {
+    let place = Place::new();
+    let mut held = place.beating(&["n", "--grace", "0"]);
+    let guardian = held.guardian();
+    kill(guardian, Signal::SIGSTOP).expect("its child");
+    held.child.kill().expect("our child");
+    held.child.wait().expect("its end");
+    let stolen = place.lock(&["steal", "n", "--force"]);
+    assert_eq!(stolen.code, Some(0), "{stolen:?}");
+    let script = "echo $ONEDROP_LOCK_TOKEN >token; read line";
+    let mut next = place.shell(&["n"], script);
+    let next = Held { child: next.stdin(Stdio::piped()).spawn().expect("binary") };
+    let token = appears(&place.path("token"));
+    kill(guardian, Signal::SIGCONT).expect("a child of its");
+    assert!(wait_until(SOON, || !is_alive(guardian)), "the guardian lives");
+    assert_eq!(place.lock(&["assert", token.trim()]).code, Some(0), "{token}");
+    drop(next);
 }
 
 #[test]
@@ -115,6 +167,12 @@ fn a_guardian_that_goes_on_late_finds_its_lease_renewed() {
     assert_eq!(held.code(), Some(6));
 }
 
+/// Whether the process of this number has become root's.
+fn is_root(pid: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
+    status.contains("Uid:\t0\t")
+}
+
 /// sudo(8) makes such a process: root's, which its caller may not signal.
 #[test]
 fn what_cannot_be_ended_keeps_its_lock_and_is_named() {
@@ -123,18 +181,31 @@ fn what_cannot_be_ended_keeps_its_lock_and_is_named() {
     fs::copy("/usr/bin/setpriv", &as_root).expect("setpriv");
     set_mode(&as_root, 0o4755);
     let nobody = unix_user("nobody");
-    let script = "./as-root --reuid=0 --regid=0 --clear-groups sleep 600 >/dev/null 2>&1 &
-                  echo $! >pid; wait";
-    let as_nobody = |name: &str, script: &str| {
+    let script = |pid: &str| {
+        format!(
+            "./as-root --reuid=0 --regid=0 --clear-groups sleep 600 >/dev/null 2>&1 &
+             echo $! >{pid}; wait"
+        )
+    };
+    let as_nobody = |name: &str, timeout: &str, script: &str| {
         let mut command = std::process::Command::new(&program);
         command.arg("--config").arg(&place.config).args(["with-lock", name, "--grace", "0"]);
-        command.args(["--timeout", "1s", "--", "sh", "-c", script]).current_dir(&*place.site.root);
+        command.args(["--timeout", timeout, "--", "sh", "-c", script]);
+        command.current_dir(&*place.site.root);
         command.uid(nobody.uid.as_raw()).gid(nobody.gid.as_raw()).stdin(Stdio::null());
         command
     };
-    let end = ended(&mut as_nobody("other", "sleep 600"));
+    let mut orphan = as_nobody("orphan", "10m", &script("orphan-pid"));
+    let mut orphan = Held { child: orphan.spawn().expect("binary") };
+    appears(&place.path("orphan-pid"));
+    let guardian = orphan.guardian();
+    // Before that it could be ended.
+    assert!(wait_until(SOON, || is_root(&place.text("orphan-pid"))));
+    orphan.child.kill().expect("our child");
+    orphan.child.wait().expect("its end");
+    let end = ended(&mut as_nobody("other", "1s", "sleep 600"));
     assert_eq!(end.code, Some(124), "{end:?}");
-    let end = ended(&mut as_nobody("n", script));
+    let end = ended(&mut as_nobody("n", "1s", &script("pid")));
     let pid = appears(&place.path("pid")).trim().to_owned();
     let process = Pid::from_raw(pid.parse().expect("a pid"));
     assert_eq!(end.code, Some(201), "{end:?}");
@@ -143,6 +214,13 @@ fn what_cannot_be_ended_keeps_its_lock_and_is_named() {
     assert!(end.err.starts_with(&says) && end.err.lines().count() == 1, "{end:?}");
     assert!(is_alive(process), "it was to live");
     assert_eq!(place.lock(&["holder", "n"]).code, Some(0), "its lease lasts");
+    kill(process, Signal::SIGKILL).expect("a process of the test's");
+    // The same where a wrapper was killed.
+    assert!(wait_until(SOON, || !is_alive(guardian)), "its guardian goes on");
+    assert_eq!(place.lock(&["holder", "orphan"]).code, Some(0), "its lease lasts");
+    let pid = place.text("orphan-pid");
+    let process = Pid::from_raw(pid.trim().parse().expect("a pid"));
+    assert!(is_alive(process), "it was to live");
     kill(process, Signal::SIGKILL).expect("a process of the test's");
 }
 
@@ -155,22 +233,22 @@ fn a_command_that_is_killed_leaves_the_lock_free() {
     nothing_is_left_for_the_next_holder(&place);
 }
 
-/// The kernel does it: both watchers are gone.
+/// The kernel does it: both watchers are gone, and the lock has its time.
 #[test]
 fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
     let place = Place::new();
     let script = "while :; do date +%s%N >>beats; sleep 0.01; done";
-    let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
-    let mut held = Held { child: place.with_lock(&args).spawn().expect("binary") };
+    let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.last_beat("beats") > 0));
     let guardian = held.guardian();
     let command = children(guardian)[0];
+    kill(guardian, Signal::SIGSTOP).expect("its child");
     held.child.kill().expect("our child");
-    kill(guardian, Signal::SIGKILL).expect("its child");
     held.child.wait().expect("its end");
+    kill(guardian, Signal::SIGKILL).expect("its child");
     let gone = || std::fs::read_to_string(format!("/proc/{command}/stat")).is_err();
     assert!(wait_until(SOON, gone), "the command lives");
-    assert!(place.last_beat("beats") < place.next_holder("n"));
+    assert_eq!(place.lock(&["holder", "n"]).code, Some(0), "its lease lasts");
 }
 
 /// Outside of the promise, and what fencing is for: the ledger refuses the late one.

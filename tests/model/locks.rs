@@ -1,6 +1,6 @@
 //! A model of named locks, checked exhaustively: claims over several slots, renewals, releases that
-//! are made again, and theft, with requests and answers that are lost or come late, crashes, and
-//! commands whose both watchers are stopped.
+//! are made again, and theft, with requests and answers that are lost or come late, crashes of a
+//! wrapper, with its guardian or without, and commands whose both watchers are stopped.
 //! It shares no code with `src/`.
 //!
 //! Time is the ledger's clock; a holder's own clock goes as fast. As long as one of a command's two
@@ -25,6 +25,9 @@ enum Broken {
     SameEpoch,
     /// A release asks only for the slot.
     ReleasesAnybodys,
+    /// The guardian gives the lock of a wrapper that has crashed back before it has ended the
+    /// command.
+    GivesBackTooSoon,
     /// A release that is made again is believed to have found what the first one left.
     BelievesSecondRelease,
 }
@@ -83,6 +86,8 @@ struct Process {
     gave_back: bool,
     /// Both watchers; the command runs.
     is_stopped: bool,
+    /// The wrapper has crashed, and its guardian has not ended yet.
+    is_orphan: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -141,7 +146,12 @@ enum Step {
     Hear(usize),
     /// The request or its answer is lost with the session.
     Lose(usize),
+    /// Of the wrapper and its guardian.
     Crash(usize),
+    /// Of the wrapper alone.
+    Orphan(usize),
+    /// The guardian has ended the command, and gives the lock back.
+    GiveBack(usize),
     Stop(usize),
     Go(usize),
     Steal(usize),
@@ -171,6 +181,11 @@ impl State {
 }
 
 impl Locks {
+    /// Whether a wrapper may crash alone; elsewhere that is only another of many ways to the same.
+    fn may_orphan(&self) -> bool {
+        self.faults > 0 && self.slots == 1 && !self.outside
+    }
+
     fn must_end(&self, process: &Process, time: u8) -> bool {
         let is_due = process.work.is_some_and(|work| time + 1 >= work.trust);
         is_due && !process.is_stopped && self.broken != Some(Broken::NoWatch)
@@ -256,6 +271,18 @@ impl Model for Locks {
             if is_busy && state.crashed < self.faults {
                 steps.push(Step::Crash(n));
             }
+            if process.is_orphan {
+                if process.work.is_some() && process.call.is_none() {
+                    steps.push(Step::GiveBack(n));
+                }
+                if process.answer.is_some() {
+                    steps.push(Step::Hear(n));
+                }
+                continue;
+            }
+            if process.work.is_some() && state.crashed < self.faults && self.may_orphan() {
+                steps.push(Step::Orphan(n));
+            }
             if self.must_end(process, state.time) {
                 steps.push(Step::End(n));
             }
@@ -339,6 +366,10 @@ impl Model for Locks {
             Step::Hear(n) => {
                 let (call, answer) = state.processes[n].answer.take()?;
                 let process = &mut state.processes[n];
+                if std::mem::take(&mut process.is_orphan) {
+                    process.work = None;
+                    return Some(state);
+                }
                 let from = match self.broken {
                     Some(Broken::TrustFromAnswer) => time,
                     _ => call.asked_at,
@@ -381,7 +412,25 @@ impl Model for Locks {
                 let process = &mut state.processes[n];
                 process.late = process.call.take().or(process.late);
                 (process.work, process.answer) = (None, None);
+                process.is_orphan = false;
                 state.crashed += 1;
+            }
+            Step::Orphan(n) => {
+                let process = &mut state.processes[n];
+                // A renewal that the ledger may still execute, also after the lock is given back.
+                process.late = process.call.take().or(process.late);
+                process.answer = None;
+                process.is_orphan = true;
+                state.crashed += 1;
+            }
+            Step::GiveBack(n) => {
+                let process = &mut state.processes[n];
+                let Work { slot, epoch, .. } = process.work?;
+                let owner = (n, process.run);
+                process.call = Some(Call::new(What::Release, slot, epoch, owner, time));
+                if self.broken != Some(Broken::GivesBackTooSoon) {
+                    process.work = None;
+                }
             }
             Step::Stop(n) => state.processes[n].is_stopped = true,
             Step::Go(n) => state.processes[n].is_stopped = false,
@@ -415,6 +464,14 @@ impl Model for Locks {
                 state.processes.iter().filter_map(|process| process.work).any(is_long)
             }),
         ];
+        if self.may_orphan() {
+            let in_time = |_: &Self, state: &State| {
+                let gave_back = |process: &Process| process.is_orphan && process.gave_back;
+                state.time < TTL && state.processes.iter().any(gave_back)
+            };
+            let name = "the lock of a wrapper that crashed is given back";
+            properties.push(Property::<Self>::sometimes(name, in_time));
+        }
         if self.outside {
             properties
                 .push(Property::<Self>::sometimes("two work", |_, state| two_in(state, false)));
@@ -469,6 +526,7 @@ fn each_rule_of_locks_is_needed() {
         (Broken::NoWatch, "one works in a slot"),
         (Broken::SameEpoch, "epochs only grow"),
         (Broken::ReleasesAnybodys, "one works in a slot"),
+        (Broken::GivesBackTooSoon, "one works in a slot"),
         (Broken::BelievesSecondRelease, "what was given back is not told as lost"),
     ] {
         // A release that comes late needs a third claim, and less time.

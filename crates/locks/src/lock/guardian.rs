@@ -2,9 +2,11 @@
 //! wrapper lives, is stopped, or hears nothing from the ledger. It speaks only with the wrapper. It
 //! has one thread and a process group of its own, so that a terminal's signals do not reach it; as
 //! a subreaper it inherits the processes that the command leaves, and ends them, too, before it
-//! says that the command has ended.
+//! says that the command has ended. Where the wrapper was killed there is none to hear that: then
+//! it gives the lock back itself, the one time that it asks the ledger.
 //!
-//! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper.
+//! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper, or, where
+//! that one was killed as well, the lock to its lease's end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -30,14 +33,20 @@ use nix::unistd::{
 use super::boot_timer::BootTimer;
 use super::descendants::signal_all;
 use super::frames::{CommandStatus, Notice, Order, Variables};
+use super::keeper::{RELEASE, give_back};
+use super::line::Line;
 use super::output::CommandStreams;
 use super::{LockTerms, since_boot, survives_until};
-use onedrop_core::ledger::RandomValue;
+use onedrop_core::ledger::{LockClaim, Locks, RandomValue};
 use onedrop_core::lock_key::hex;
 use onedrop_core::lock_name::{LockName, LockToken};
 
 /// Between the first rounds of SIGKILL, and the longest time between two.
 const KILL_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// How often, and how long between, it is looked whether the wrapper is dead: its descriptors are
+/// closed a moment before that.
+const DEATH: (u32, Duration) = (200, Duration::from_millis(10));
 
 /// The command, and what it gets to know about its lock.
 #[derive(Debug, Clone)]
@@ -95,28 +104,39 @@ pub(super) struct Caller {
     pub null: File,
 }
 
+/// The wrapper, and what is done in its place where it was killed.
+pub(super) struct WrapperSide<'a> {
+    pub pid: Pid,
+    pub stream: &'a UnixStream,
+    /// No call was made on it before the fork: what this process does there is in a session of its
+    /// own.
+    pub ledger: &'a dyn Locks,
+    pub line: Option<&'a Line>,
+}
+
 /// Waits for the order to start, and guards the command to its end.
 ///
 /// # Errors
 /// What is missing here; the command is gone when the process is.
 pub(super) fn guard(
     plan: &CommandPlan,
-    wrapper: &UnixStream,
+    wrapper: &WrapperSide<'_>,
     caller: &Caller,
     streams: Option<CommandStreams>,
 ) -> io::Result<()> {
+    let stream = wrapper.stream;
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_child_subreaper(true)?;
-    let mut order = Order::receive(wrapper)?;
+    let mut order = Order::receive(stream)?;
     let mut variables = plan.variables.clone();
     if let Some(Order::Environment(more)) = order {
         variables.extend(more);
-        order = Order::receive(wrapper)?;
+        order = Order::receive(stream)?;
     }
     let Some(Order::Start { slot, epoch, trust }) = order else { return Ok(()) };
     if since_boot()? >= plan.terms.ends_at(trust) {
         let status = CommandStatus::Killed(Signal::SIGKILL as i32);
-        return Notice::Ended { status, by_trust: true }.send(wrapper);
+        return Notice::Ended { status, by_trust: true }.send(stream);
     }
     let mut command = Command::new(&plan.program);
     command.envs(variables);
@@ -132,14 +152,52 @@ pub(super) fn guard(
     match start(command, plan, slot, epoch, caller) {
         Ok(command) => {
             let_go_of_the_callers_streams(&caller.null)?;
-            Notice::Started.send(wrapper)?;
-            Guardian::new(plan, command, trust, wrapper)?.watch()
+            // A wrapper that was killed meanwhile is found to be gone when it is heard.
+            let _ = Notice::Started.send(stream);
+            let mut guardian = Guardian::new(plan, command, trust, stream)?;
+            if let Remains::None = guardian.watch()?
+                && guardian.wrapper.is_none()
+                && is_dead(wrapper.pid)
+            {
+                let (name, owner) = (plan.name.clone(), plan.owner);
+                let claim = LockClaim { name, slot, epoch, owner };
+                give_back_in_its_place(wrapper, &claim, guardian.trust)?;
+            }
+            Ok(())
         }
         Err(error) => {
             let number = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);
-            Notice::NotStarted(number).send(wrapper)
+            Notice::NotStarted(number).send(stream)
         }
     }
+}
+
+/// Whether the wrapper, this process's parent, is dead. One that lives, and has only closed its
+/// socket, gives the lock back itself, after what it has to put on record.
+fn is_dead(wrapper: Pid) -> bool {
+    (0..DEATH.0).any(|_| {
+        let is_dead = getppid() != wrapper;
+        if !is_dead {
+            thread::sleep(DEATH.1);
+        }
+        is_dead
+    })
+}
+
+/// Nothing of the command is left. The ledger refuses what was stolen, or is another's by now.
+fn give_back_in_its_place(
+    wrapper: &WrapperSide<'_>,
+    claim: &LockClaim,
+    trust: Duration,
+) -> io::Result<()> {
+    let time = RELEASE.min(trust.saturating_sub(since_boot()?));
+    let lock = &claim.name;
+    match give_back(wrapper.ledger, wrapper.line, claim, time) {
+        Some(true) => tracing::warn!(%lock, "with-lock was killed; its lock was given back"),
+        Some(false) => tracing::warn!(%lock, "with-lock was killed; its lock was lost before"),
+        None => tracing::warn!(%lock, "with-lock was killed; its lock lasts until its lease ends"),
+    }
+    Ok(())
 }
 
 /// Starts it; nothing of its streams is left here.
@@ -223,6 +281,13 @@ enum Stage {
     },
 }
 
+/// What is left of the command.
+enum Remains {
+    None,
+    /// Processes that could not be ended.
+    Some,
+}
+
 struct Guardian<'a> {
     plan: &'a CommandPlan,
     wrapper: Option<&'a UnixStream>,
@@ -262,7 +327,7 @@ impl<'a> Guardian<'a> {
         })
     }
 
-    fn watch(&mut self) -> io::Result<()> {
+    fn watch(&mut self) -> io::Result<Remains> {
         loop {
             // All of them first: after a stop, the newest trust may be the last of them.
             self.hear_wrapper()?;
@@ -272,7 +337,8 @@ impl<'a> Guardian<'a> {
                 matches!(self.stage, Stage::Killing { gives_up_at, .. } if now >= gives_up_at);
             if none_is_left || gives_up {
                 let killed = CommandStatus::Killed(Signal::SIGKILL as i32);
-                return self.tell(self.status.unwrap_or(killed));
+                self.tell(self.status.unwrap_or(killed));
+                return Ok(if none_is_left { Remains::None } else { Remains::Some });
             }
             let next = self.step(now);
             let nobody = self.children.as_fd();
@@ -297,9 +363,10 @@ impl<'a> Guardian<'a> {
     }
 
     /// Nothing of the command is left but what cannot be ended; the wrapper sees that.
-    fn tell(&self, status: CommandStatus) -> io::Result<()> {
+    fn tell(&mut self, status: CommandStatus) {
         let notice = Notice::Ended { status, by_trust: self.by_trust };
-        self.wrapper.map_or(Ok(()), |wrapper| notice.send(wrapper))
+        // It may have been killed since it was last heard.
+        self.wrapper = self.wrapper.filter(|wrapper| notice.send(wrapper).is_ok());
     }
 
     /// What is due; returns when to look again.

@@ -32,7 +32,7 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 /// One call of the ledger, at most.
 const CALL: Duration = Duration::from_secs(10);
 /// What giving back may take; the lease ends by itself as well.
-const RELEASE: Duration = Duration::from_secs(5);
+pub(super) const RELEASE: Duration = Duration::from_secs(5);
 /// The same for a claim that had no answer, and the time that a waiter has for all when it is to
 /// end.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -367,34 +367,40 @@ impl Work {
         }
     }
 
-    /// Gives the lock back; returns whether it was ours, if that is known.
     fn release(&self, claim: &LockClaim) -> Option<bool> {
-        let was_ours = self.give_back(claim);
-        if let Some(line) = &self.wish.line {
-            line.ring();
-        }
-        was_ours
+        give_back(&*self.ledger, self.wish.line.as_ref(), claim, RELEASE)
     }
+}
 
-    fn give_back(&self, claim: &LockClaim) -> Option<bool> {
-        let end = Instant::now() + RELEASE;
-        let mut is_unclear = false;
-        loop {
-            match self.ledger.release_lock(claim, end) {
-                Ok(true) => return Some(true),
-                // An earlier call may have given it back, and another have claimed it since.
-                Ok(false) => return Some(false).filter(|_| !is_unclear),
-                Err(error) => {
-                    tracing::warn!(%error, lock = %claim.name, "the lock was not given back");
-                    is_unclear |= may_have_done_it(&error);
-                    if !may_pass(&error) || Instant::now() + AGAIN >= end {
-                        return None;
-                    }
-                    thread::sleep(AGAIN);
+/// Gives a lock back, trying for `time`; those of this host that wait for it then ask at once.
+/// Returns whether it was still held under this claim, if that is known.
+pub(super) fn give_back(
+    ledger: &dyn Locks,
+    line: Option<&Line>,
+    claim: &LockClaim,
+    time: Duration,
+) -> Option<bool> {
+    let end = Instant::now() + time;
+    let mut is_unclear = false;
+    let was_ours = loop {
+        match ledger.release_lock(claim, end) {
+            Ok(true) => break Some(true),
+            // An earlier call may have given it back, and another have claimed it since.
+            Ok(false) => break Some(false).filter(|_| !is_unclear),
+            Err(error) => {
+                tracing::warn!(%error, lock = %claim.name, "the lock was not given back");
+                is_unclear |= may_have_done_it(&error);
+                if !may_pass(&error) || Instant::now() + AGAIN >= end {
+                    break None;
                 }
+                thread::sleep(AGAIN);
             }
         }
+    };
+    if let Some(line) = line {
+        line.ring();
     }
+    was_ours
 }
 
 /// The call may have taken effect all the same.

@@ -17,12 +17,13 @@ use nix::libc;
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp};
+use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp, getpid};
 
 use super::boot_timer::BootTimer;
 use super::frames::{CommandStatus, Notice, Order};
-use super::guardian::{self, Caller, CommandPlan, Company};
+use super::guardian::{self, Caller, CommandPlan, Company, WrapperSide};
 use super::keeper::{Keeper, LockNews, LockWish, described};
+use super::line::Line;
 use super::output::{CommandStreams, HeldOutput, Output, OutputPipes};
 use super::record::RunRecord;
 use super::{LockTerms, MARGIN, since_boot, survives_until};
@@ -117,10 +118,11 @@ fn fork_guardian(
     callers_mask: &SigSet,
     pipes: Option<OutputPipes>,
     null: &File,
+    (ledger, line): (&dyn Locks, Option<&Line>),
 ) -> io::Result<(UnixStream, Pid, Option<OutputPipes>)> {
     prctl::set_child_subreaper(true)?;
     let (ours, theirs) = UnixStream::pair()?;
-    let (group, null) = (getpgrp(), null.try_clone()?);
+    let (pid, group, null) = (getpid(), getpgrp(), null.try_clone()?);
     if fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("another thread runs already"));
     }
@@ -134,8 +136,9 @@ fn fork_guardian(
             // Nothing of it reaches the caller of this function, which is the wrapper's. What went
             // wrong shows there as an end without a notice.
             let caller = Caller { group, mask: *callers_mask, null };
+            let wrapper = WrapperSide { pid, stream: &theirs, ledger, line };
             let streams: Option<CommandStreams> = pipes.map(|pipes| pipes.writers);
-            let guard = || guardian::guard(plan, &theirs, &caller, streams);
+            let guard = || guardian::guard(plan, &wrapper, &caller, streams);
             let _ = catch_unwind(AssertUnwindSafe(guard));
             exit::end_guardian()
         }
@@ -201,7 +204,9 @@ impl<'a> Wrapper<'a> {
             Company::Alone => Some(OutputPipes::apart()?),
             Company::CallersGroup | Company::OwnGroup => None,
         };
-        let (guardian, guardian_pid, pipes) = fork_guardian(plan, &callers_mask, pipes, &null)?;
+        let lock = (&*ledger, wish.line.as_ref());
+        let (guardian, guardian_pid, pipes) =
+            fork_guardian(plan, &callers_mask, pipes, &null, lock)?;
         let output = match pipes {
             Some(pipes) if *is_for_mail => OutputWay::HeldBack(pipes.hold_back()?),
             Some(pipes) => OutputWay::PassedOn(pipes.read(wrapping.label.clone())?),
