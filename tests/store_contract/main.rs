@@ -246,7 +246,7 @@ fn look(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Opti
     try_look(store, destination, mail).expect("look")
 }
 
-/// As of a ledger that does not remember.
+/// Looks for a ledger that does not remember.
 fn look_back(store: &dyn AnyStore, destination: &Destination, mail: &Message) -> Option<Receipt> {
     look_since(store, destination, mail, None)
 }
