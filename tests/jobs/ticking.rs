@@ -251,3 +251,12 @@ fn old_runs_are_taken_off_the_record() {
     assert_eq!(site.tick().code, Some(0));
     assert!(site.only_run("j").started_at > old.started_at);
 }
+
+#[test]
+fn a_tick_has_no_more_runs_going_than_its_concurrency() {
+    let script = "mkdir going || echo two >>faults; sleep 0.3; rmdir going; echo ran >>journal";
+    let jobs: String = ["a", "b", "c"].map(|name| job(name, script, "")).concat();
+    let site = JobSite::new(&format!("[jobs]\nconcurrency = 1\n{jobs}"));
+    assert_eq!(site.tick().code, Some(0));
+    assert_eq!((site.lines("faults").len(), site.lines("journal").len()), (0, 3));
+}

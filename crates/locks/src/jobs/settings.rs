@@ -17,6 +17,8 @@ pub struct JobsSettings {
     pub run_in: RunIn,
     /// The time zone of schedules, by its name in the tz database.
     pub timezone: String,
+    /// How many runs one tick has going at a time.
+    pub concurrency: usize,
     /// Days that runs and skips stay on record.
     pub keep_runs_days: u64,
     /// The folder where this host keeps ends of runs that the ledger does not have yet.

@@ -27,8 +27,6 @@ use onedrop_core::exit::RunStatus;
 use onedrop_core::ledger::{JobChange, JobLedger, JobRow, JobsOnRecord, LedgerError, RandomValue};
 use onedrop_core::os::host_name;
 
-/// How many runs of this process may go on at a time.
-const MOST_RUNS: usize = 10;
 /// Between two passes, at most.
 const MINUTE: Duration = Duration::from_secs(60);
 /// Between two passes, at least.
@@ -324,7 +322,8 @@ impl Tick<'_> {
         let is_same = |(seen, at): &(Option<i64>, Instant)| {
             *seen == revision && at.elapsed() < MINUTE - SECOND
         };
-        if self.runs.len() >= MOST_RUNS || self.tried.get(job).is_some_and(is_same) {
+        if self.runs.len() >= self.settings.concurrency || self.tried.get(job).is_some_and(is_same)
+        {
             return;
         }
         self.tried.insert(job.to_owned(), (revision, Instant::now()));

@@ -128,6 +128,7 @@ pub(super) const KEYS: &[Key] = &[
     key("pool.idle_secs", "60", Count(1..=IMAP_AUTOLOGOUT_SECS)),
     key("jobs.run_in", "timer", Choice(&["timer", "server"])),
     key("jobs.timezone", "UTC", Text(time_zone)),
+    key("jobs.concurrency", "10", Count(1..=1000)),
     key("jobs.keep_runs_days", "90", Count(1..=3650)),
     key("jobs.state_dir", "/var/lib/onedrop/jobs", Text(absolute)),
     key("jobs.settle_secs", "90", Count(0..=DAY)),
