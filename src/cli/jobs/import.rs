@@ -14,15 +14,12 @@ use super::{CommandOutcome, ended};
 use onedrop_core::text;
 use onedrop_locks::schedule::Schedule;
 
-/// What stands where a crontab names a user.
-const AS_THE_TICK: &str = "a job runs as the user whose tick starts it; where root ticks, user = \
-                           names another";
-
 const HEAD: &str = "\
 # By onedrop jobs import. As with cron, a time that was missed is not made up for (backfill), and a
 # command that failed is not tried again (retry): take these two lines out of a job to have both.
 # What cron does and a job does not: it begins in the user's home, sets HOME, LOGNAME, SHELL and
 # PATH=/usr/bin:/bin, mails what the command writes, and starts a line again while it still runs.
+# For a user, root has to tick.
 ";
 
 /// With the form of /etc/crontab, in which a user comes before the command.
@@ -75,7 +72,7 @@ impl Import {
             let why = match name.as_str() {
                 "MAILTO" | "MAILFROM" => "a job sends no mail: have onedrop jobs check ask for it",
                 "CRON_TZ" => "jobs have timezone, which is this host's below",
-                "LOGNAME" | "USER" => AS_THE_TICK,
+                "LOGNAME" | "USER" => "a job has user, for which root has to tick",
                 _ => return self.settings.push((name, value)),
             };
             return self.comment(number, line, why);
@@ -111,10 +108,10 @@ impl Import {
             return Err("it has no command".to_owned());
         }
         let name = self.name(&command);
-        let user = user.map_or_else(String::new, |user| {
-            let user = text::escaped(user);
-            format!("# Its user was {user}: {AS_THE_TICK}.\n")
-        });
+        if user.is_some_and(|user| user.contains(char::is_control)) {
+            return Err("its user has a control character".to_owned());
+        }
+        let user = user.map_or_else(String::new, |user| format!("user = {}\n", quoted(user)));
         let list =
             |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(", ");
         let of_shell = |(name, _): &&(String, String)| name == "SHELL";
@@ -127,7 +124,7 @@ impl Import {
             false => format!("env = [{}]\n", list(&others)),
         };
         Ok(format!(
-            "\n{}{user}[jobs.{name}]\nschedule = {}\ntimezone = {}\ncommand = [{}]\n{env}\
+            "\n{}[jobs.{name}]\nschedule = {}\ntimezone = {}\ncommand = [{}]\n{user}{env}\
              backfill = \"none\"\nretry = \"0\"\n",
             cited(number, line),
             quoted(&times),
