@@ -5,15 +5,13 @@ mod manual_pages;
 mod monitoring;
 mod package;
 mod packages_built;
-mod page;
 mod pages;
 mod postfix_stop;
 mod readme;
 mod reference;
 mod set_up;
-mod shown;
 mod systemd;
 mod tour;
 mod web_unit;
 
-use onedrop_kit as support;
+use onedrop_kit::{self as support, page, shown};

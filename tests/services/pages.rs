@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::page::{PROJECT, Page};
 use crate::set_up::FOLLOWED;
+use crate::shown::is_as_shown;
 
 const CONTENTS: &str = "docs/README.md";
 
@@ -151,4 +152,22 @@ fn readme_names_the_test_command_that_ci_runs() {
     assert_eq!(console, ["tests/run"]);
     let ci = fs::read_to_string(Path::new(PROJECT).join(".ci/run")).expect(".ci/run");
     assert!(ci.ends_with("\nexec tests/run\n"), "{ci}");
+}
+
+#[test]
+fn dots_stand_for_any_text() {
+    for (said, shown, fit) in [
+        ("a\nb\n", "a\nb\n", true),
+        ("a\nb\n", "a\n", false),
+        ("a\nb\n", "a\n...\n", true),
+        ("a\n", "a\n...\n", true),
+        ("a\nb\nc\n", "...\nc\n", true),
+        ("name=1; x\n", "name=...; x\n", true),
+        ("name=1; y\n", "name=...; x\n", false),
+        ("a – b", "a ... b", true),
+        ("", "", true),
+        ("a", "", false),
+    ] {
+        assert_eq!(is_as_shown(said, shown), fit, "{said:?} {shown:?}");
+    }
 }

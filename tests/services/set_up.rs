@@ -13,12 +13,16 @@ use crate::page::{PROJECT, Page};
 use crate::support::{TempRoot, onedrop_path};
 
 /// The pages whose commands tests run, all of them. README's trial is run by `readme.rs`, the tour
-/// by `tour.rs`.
-pub const FOLLOWED: [&str; 12] = [
+/// by `tour.rs`, those on moving locks by `tests/locks/moving.rs`.
+pub const FOLLOWED: [&str; 16] = [
     "README.md",
     "docs/install.md",
     "docs/jobs-ticking.md",
     "docs/locks.md",
+    "docs/moving-civimail.md",
+    "docs/moving-crontabber.md",
+    "docs/moving-locks.md",
+    "docs/moving-symfony.md",
     "docs/moving.md",
     "docs/set-up-filters.md",
     "docs/set-up-imap.md",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub const PROJECT: &str = env!("CARGO_MANIFEST_DIR");
+pub use crate::PROJECT;
 
 /// A page that has been read.
 pub struct Page {
