@@ -6,6 +6,7 @@ mod asking;
 mod endings;
 mod hold;
 mod ledger_gone;
+mod moving;
 mod namespaces;
 mod passing;
 mod postfix;

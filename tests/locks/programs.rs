@@ -6,21 +6,22 @@ use std::process::{Command, Output, Stdio};
 
 use crate::place::Place;
 use crate::support::mariadb::Mariadb;
+use crate::support::page::Page;
 use crate::support::postgres::Postgres;
 use crate::support::{fixture_text, onedrop_path};
 
 /// Where the clients connect to.
-struct Server {
-    place: Place,
+pub struct Server {
+    pub place: Place,
     /// PDO's name of it, and its user.
-    pdo: String,
-    user: String,
+    pub pdo: String,
+    pub user: String,
     /// Python that connects.
     connects: String,
 }
 
 impl Server {
-    fn postgres(postgres: &Postgres) -> Server {
+    pub fn postgres(postgres: &Postgres) -> Server {
         let (folder, port) = (postgres.socket_dir().display().to_string(), postgres.port());
         let database = postgres.database();
         Server::with(
@@ -35,7 +36,7 @@ impl Server {
         )
     }
 
-    fn mariadb(mariadb: &Mariadb) -> Server {
+    pub fn mariadb(mariadb: &Mariadb) -> Server {
         let (socket, database) = (mariadb.socket().display().to_string(), mariadb.database());
         Server::with(
             Place::with(&mariadb.toml()),
@@ -49,20 +50,21 @@ impl Server {
     }
 
     fn with(place: Place, pdo: String, user: String, connects: String) -> Server {
-        clients_into(&place);
+        programs_of("docs/locks-programs.md", &place);
+        programs_of("docs/locks-clients.md", &place);
         fs::write(place.path("connects.py"), &connects).expect("a file");
         Server { place, pdo, user, connects }
     }
 
-    fn php(&self, script: &str) -> Command {
+    pub fn php(&self, script: &str) -> Command {
         let begin = format!(
             "ini_set('display_errors', 'stderr'); error_reporting(E_ALL);
              require 'SharedLock.php';
              $connect = fn() => new PDO('{}', '{}');\n",
             self.pdo, self.user
         );
-        let mut command = Command::new("php");
-        command.args(["-r", &format!("{begin}{script}")]).current_dir(&*self.place.site.root);
+        let mut command = within(&self.place, "php");
+        command.args(["-r", &format!("{begin}{script}")]);
         command
     }
 
@@ -72,9 +74,16 @@ impl Server {
 }
 
 fn python(place: &Place, script: &str) -> Command {
-    let mut command = Command::new("/usr/bin/python3");
     let begin = "import sys; sys.path.insert(0, '.')\n";
-    command.args(["-c", &format!("{begin}{script}")]).current_dir(&*place.site.root);
+    let mut command = within(place, "/usr/bin/python3");
+    command.args(["-c", &format!("{begin}{script}")]);
+    command
+}
+
+/// A program in the place's folder, which finds `onedrop` and its configuration.
+pub fn within(place: &Place, program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(&*place.site.root);
     let path = std::env::var("PATH").unwrap_or_default();
     let folder = onedrop_path().parent().expect("a folder").display().to_string();
     command.env("PATH", format!("{folder}:{path}")).env("ONEDROP_CONFIG", &place.config);
@@ -82,22 +91,24 @@ fn python(place: &Place, script: &str) -> Command {
     command
 }
 
-/// The clients of the page, under the names that they say.
-fn clients_into(place: &Place) {
-    let page = fixture_text("docs/locks-programs.md") + &fixture_text("docs/locks-clients.md");
-    for (kind, comment) in [("php", "<?php // "), ("python", "# ")] {
-        for block in page.split(&format!("```{kind}\n")).skip(1) {
-            let text = block.split("```").next().expect("its end");
-            let name = text.lines().next().and_then(|line| line.strip_prefix(comment));
-            let name = name.expect("the first line names the file");
-            assert!(text.lines().count() <= 31, "{name} is long: {}", text.lines().count());
-            fs::write(place.path(name), text).expect("a file");
-        }
+/// The programs of a page, under the names that they say.
+pub fn programs_of(page: &str, place: &Place) {
+    for block in Page::read(page).blocks() {
+        let comment = match block.language.as_str() {
+            "php" => "<?php // ",
+            "python" => "# ",
+            _ => continue,
+        };
+        let name = block.text.lines().next().and_then(|line| line.strip_prefix(comment));
+        let name = name.expect("the first line names the file");
+        let count = block.text.lines().count();
+        assert!(count <= 31, "{name} is long: {count}");
+        fs::write(place.path(name), &block.text).expect("a file");
     }
 }
 
 #[track_caller]
-fn out(command: &mut Command) -> String {
+pub fn out(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("a program");
     let err = String::from_utf8_lossy(&stderr);
     assert!(status.success() && err.is_empty(), "{status}: {err}");
@@ -184,7 +195,7 @@ fn the_clients_of_the_page_hold_locks_on_mariadb() {
 #[test]
 fn the_pipes_of_the_page_hold_locks() {
     let place = Place::new();
-    clients_into(&place);
+    programs_of("docs/locks-programs.md", &place);
     let script = "
 from held import Held
 with Held('import') as lock:
@@ -197,16 +208,8 @@ with Held('import') as lock:
     assert_eq!(said, "import#1:1\nnot held: exit status 200\n");
     let page = fixture_text("docs/locks-programs.md");
     let bash = page.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next());
-    let mut shell = python(&place, "");
-    let config = shell.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned)));
-    let config: Vec<_> = config.collect();
-    shell = Command::new("bash");
+    let mut shell = within(&place, "bash");
     shell.args(["-c", bash.expect("a script")]);
-    for (name, value) in config {
-        if let Some(value) = value {
-            shell.env(name, value);
-        }
-    }
     assert_eq!(out(&mut shell), "working as import#1:2\n");
     assert_eq!(place.lock(&["list"]).out, "");
 }
