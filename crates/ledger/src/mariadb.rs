@@ -63,7 +63,7 @@ impl MariadbLedger {
     /// A server that has accounts to ask for and keeps no ledger: nothing else may be asked of it.
     ///
     /// # Errors
-    /// As [`new`](MariadbLedger::new).
+    /// What [`new`](MariadbLedger::new) fails with.
     pub fn for_accounts(
         settings: MariadbSettings,
         limits: Limits,
@@ -76,7 +76,7 @@ impl MariadbLedger {
     /// longer than two seconds.
     ///
     /// # Errors
-    /// As [`new`](MariadbLedger::new).
+    /// What [`new`](MariadbLedger::new) fails with.
     pub fn reading(
         settings: MariadbSettings,
         program: Program,

@@ -65,7 +65,7 @@ impl PostgresLedger {
     /// than two seconds.
     ///
     /// # Errors
-    /// As [`new`](PostgresLedger::new).
+    /// What [`new`](PostgresLedger::new) fails with.
     pub fn reading(
         settings: PostgresSettings,
         program: Program,
