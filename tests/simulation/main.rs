@@ -9,7 +9,8 @@
 //! after `verify`; of mailboxes that come and go each has its copy, or INBOX has it; and the
 //! server's own delivery carries out once what is handed over to it. A seed repeats its run and
 //! prints its steps: `ONEDROP_SEED=n cargo nextest run --test simulation a_seed --no-capture`.
-//! `ONEDROP_FULL=1`: a million runs, and every order of two processes' calls with one fault.
+//! `ONEDROP_FULL=1`: a million runs, and every order of two processes' calls with one fault;
+//! otherwise a part of these runs, another one with each commit.
 
 mod judge;
 mod plan;
@@ -19,11 +20,13 @@ mod without;
 mod world;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use onedrop_core::testing::chance;
+use onedrop_kit::sample;
 
 use chance::Chance;
 use judge::Doubles;
@@ -31,8 +34,10 @@ use plan::{Kind, Plan, Without};
 use scheduler::{Pool, lock};
 use world::World;
 
-/// Runs that CI makes.
-const RUNS: u64 = 20_000;
+/// Of a full run's runs; each of its parts has everything happen that must ([`HAPPENS`]).
+const PARTS: u64 = 100;
+/// Within which a rule that is taken away is missed.
+const MISSED: u64 = 20_000;
 
 /// What has to happen in them, so that what holds does not hold for want of trying.
 const HAPPENS: [&str; 15] = [
@@ -92,9 +97,9 @@ struct Runs {
     seen: Seen,
 }
 
-/// Runs the seeds below `runs`, up to the first that goes wrong.
-fn runs(kind: Kind, without: Option<Without>, runs: u64) -> Runs {
-    let (next, first) = (AtomicU64::new(0), AtomicU64::new(runs));
+/// Runs these seeds, up to the first that goes wrong.
+fn runs(kind: Kind, without: Option<Without>, seeds: Range<u64>) -> Runs {
+    let (next, first) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
     let all = Mutex::new(Runs::default());
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
@@ -130,12 +135,13 @@ fn told(kind: Kind, without: Option<Without>, seed: u64) -> String {
 }
 
 fn holds(kind: Kind, number: u64) {
-    let number = if full() { number * 50 } else { number };
-    let ran = runs(kind, None, number);
+    let first = sample::part(PARTS) * number;
+    let seeds = if full() { 0..PARTS * number } else { first..first + number };
+    let ran = runs(kind, None, seeds.clone());
     if let Some(seed) = ran.wrong {
         panic!("{}", told(kind, None, seed));
     }
-    println!("{kind:?}, {number} runs: {:?} {:?}", ran.doubles, ran.seen);
+    println!("{kind:?}, seeds {seeds:?}: {:?} {:?}", ran.doubles, ran.seen);
     let restarts = (kind == Kind::OneHost).then_some("a restart");
     let goes = (kind == Kind::Filed).then_some("a copy goes to INBOX");
     let drops = (kind == Kind::Handed).then_some("the guard drops a copy");
@@ -148,27 +154,27 @@ fn holds(kind: Kind, number: u64) {
 
 #[test]
 fn inside_of_the_promise_there_is_one_copy() {
-    holds(Kind::Inside, RUNS * 3 / 4);
+    holds(Kind::Inside, 5_000);
 }
 
 #[test]
 fn on_one_host_that_restarts_and_whose_clock_steps_there_is_one_copy() {
-    holds(Kind::OneHost, RUNS / 10);
+    holds(Kind::OneHost, 1_000);
 }
 
 #[test]
 fn of_mailboxes_that_come_and_go_each_has_its_copy_or_inbox_has_it() {
-    holds(Kind::Filed, RUNS / 5);
+    holds(Kind::Filed, 2_000);
 }
 
 #[test]
 fn what_is_handed_over_is_carried_out_once() {
-    holds(Kind::Handed, RUNS / 5);
+    holds(Kind::Handed, 2_000);
 }
 
 #[test]
 fn outside_of_the_promise_there_is_one_copy_after_verify() {
-    holds(Kind::Outside, RUNS / 4);
+    holds(Kind::Outside, 2_000);
 }
 
 /// Every order of the calls of two processes, each with every fault in every place.
@@ -238,7 +244,7 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
         (Kind::Handed, Without::Doubt),
         (Kind::Handed, Without::Lease),
     ] {
-        let ran = runs(kind, Some(without), RUNS);
+        let ran = runs(kind, Some(without), 0..MISSED);
         let seed = ran.wrong.unwrap_or_else(|| panic!("{without:?} is not missed"));
         println!("without {without:?}: seed {seed}");
     }
@@ -250,9 +256,9 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
 fn what_epoch_undo_and_lock_are_for() {
     let rules =
         [Without::Epoch, Without::Undo, Without::CopyLock, Without::EpochAndCopyLock].map(Some);
-    let number = if full() { 10_000 } else { 2_000 };
+    let number = if full() { 10_000 } else { 500 };
     for without in [None].into_iter().chain(rules) {
-        let ran = runs(Kind::Frozen, without, number);
+        let ran = runs(Kind::Frozen, without, 0..number);
         if let Some(seed) = ran.wrong {
             panic!("{}", told(Kind::Frozen, without, seed));
         }

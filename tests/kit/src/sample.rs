@@ -32,6 +32,11 @@ fn offset() -> usize {
     })
 }
 
+/// Which of so many parts this run takes.
+pub fn part(parts: u64) -> u64 {
+    offset() as u64 % parts
+}
+
 /// All that `always` counts, and `wanted` of the others, evenly spread; everything where that is
 /// asked for.
 pub fn sample<T>(all: Vec<T>, wanted: usize, always: impl Fn(&T) -> bool) -> Vec<T> {
