@@ -4,9 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-use onedrop::message::{Bytes, DedupBy, Message};
-
-use crate::corpus::{corpus, input, own_copy};
+use crate::corpus::{corpus, identity, input, own_copy};
 use crate::support::TempRoot;
 use crate::support::letters::from_ann;
 use crate::support::site::{Site, run};
@@ -16,11 +14,7 @@ const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntr
 /// What must stand in a mailbox: the first of those that are one message.
 fn wanted(messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut seen = HashSet::new();
-    let is_first = |message: &&Vec<u8>| {
-        let message = Message::new(Bytes::Memory(message.to_vec()), DedupBy::Content);
-        let identity = message.identity();
-        seen.insert((identity.id_hash, identity.digest))
-    };
+    let is_first = |message: &&Vec<u8>| seen.insert(identity(message));
     let mut wanted: Vec<Vec<u8>> =
         messages.iter().filter(is_first).map(|message| own_copy(message).to_vec()).collect();
     wanted.sort();
