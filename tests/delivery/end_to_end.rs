@@ -10,8 +10,6 @@ use crate::support::postfix::{Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use crate::support::site::{STORY, Site, deliver, delivered, run};
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
-/// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
-/// ("skipped, still being delivered").
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
 

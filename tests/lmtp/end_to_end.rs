@@ -10,8 +10,6 @@ use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::site::{STORY, Site, run};
 use crate::support::{onedrop_path, wait_until};
 
-/// Postfix leaves a queue file alone for a minute or more when a queue run finds it in delivery
-/// ("skipped, still being delivered").
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
 /// Fields to which Postfix adds none but Received.
