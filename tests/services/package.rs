@@ -11,19 +11,21 @@ use std::process::{Command, Output};
 use crate::machine::{Machine, provide};
 use crate::page::{PROJECT, Page};
 use crate::set_up::{APT, README_SET_UP};
-use crate::support::{TempRoot, onedrop_path, run};
+use crate::support::{TempRoot, onedrop_path, run, shared};
 
-/// Packs the program as of this version, with cargo-deb of the system or of `tests/run`.
-pub fn pack(root: &TempRoot, version: &str) -> PathBuf {
-    let release = root.join("target/release");
-    fs::create_dir_all(&release).expect("a folder");
-    fs::copy(onedrop_path(), release.join("onedrop")).expect("the program");
-    let package = root.join(format!("onedrop_{version}.deb"));
-    let mut cargo = Command::new("cargo");
-    cargo.current_dir(PROJECT).env("CARGO_TARGET_DIR", root.join("target"));
-    cargo.args(["deb", "--no-build", "--fast", "--offline", "--deb-version", version, "-o"]);
-    run(cargo.arg(&package));
-    package
+/// The program's package, version 0.1.0-1, with cargo-deb of the system or of `tests/run`: one for
+/// all tests of a run.
+pub fn packed() -> PathBuf {
+    shared::file("onedrop.deb", |package| {
+        let root = TempRoot::new();
+        let release = root.join("target/release");
+        fs::create_dir_all(&release).expect("a folder");
+        fs::copy(onedrop_path(), release.join("onedrop")).expect("the program");
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(PROJECT).env("CARGO_TARGET_DIR", root.join("target"));
+        cargo.args(["deb", "--no-build", "--fast", "--offline", "--deb-version", "0.1.0-1", "-o"]);
+        run(cargo.arg(package));
+    })
 }
 
 pub fn lint(package: &Path) {
@@ -83,8 +85,7 @@ fn installed(name: &str) -> String {
 
 #[test]
 fn the_package_has_all_that_is_shipped_and_lintian_finds_no_fault() {
-    let root = TempRoot::new();
-    let package = pack(&root, "0.1.0-1");
+    let package = packed();
     lint(&package);
     let contents = contents(&package);
     let shipped = ["completions", "conf", "docs", "man", "systemd"].map(files).concat();
@@ -272,7 +273,7 @@ const THIRD: &str = "echo '# of version 3' >>etc/onedrop/onedrop.toml";
 #[test]
 fn the_package_is_installed_upgraded_removed_and_purged() {
     let root = TempRoot::new();
-    let one = pack(&root, "0.1.0-1");
+    let one = packed();
     let two = repacked(&root, &one, "0.1.0-2", SECOND);
     let three = repacked(&root, &two, "0.1.0-3", THIRD);
     let machine = Machine::boot(|files| {

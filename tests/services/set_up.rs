@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::machine::{Machine, provide};
-use crate::package::pack;
+use crate::package::packed;
 use crate::page::{PROJECT, Page};
-use crate::support::{TempRoot, onedrop_path};
+use crate::support::onedrop_path;
 
 /// The pages whose commands tests run, all of them. README's trial is run by `readme.rs`, the tour
 /// by `tour.rs`, those on moving locks by `tests/locks/moving.rs`.
@@ -280,9 +280,7 @@ fn each_command_of_the_page_on_installing_is_run() {
 
 #[test]
 fn readme_leads_from_the_package_to_the_first_mail() {
-    let root = TempRoot::new();
-    let package = pack(&root, "0.1.0-1");
-    let machine = machine_with(|files| provide_package(files, &package));
+    let machine = machine_with(|files| provide_package(files, &packed()));
     leads_from_the_package_to_the_first_mail(&machine);
     what_no_ledger_has_is_in_the_journal(&machine);
 }

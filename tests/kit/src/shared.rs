@@ -24,7 +24,7 @@ const GUARD: &str = r#"run=$1 told=$2 folder=$3 signal=$4; shift 4
 "$@" &
 tail --pid="$run" -s 0.2 -f /dev/null
 kill -s "$signal" $!; wait
-rm -rf "$folder" "$told"; rmdir "${told%/*}""#;
+rm -rf "$folder" "$told" "${told%/*}/files"; rmdir "${told%/*}""#;
 
 /// The process of our run.
 fn run() -> u32 {
@@ -120,6 +120,21 @@ pub fn server(name: &str, start: impl FnOnce(&Starting) -> u16) -> Shared {
     let folder = starting.root.keep();
     fs::write(&told, format!("{}\n{port}", folder.display())).expect("where the server is");
     Shared { folder, port }
+}
+
+/// The run's file of this name; if there is none yet, `make` makes it at the path that it is given.
+/// It is gone with the run's servers, or when the next run begins.
+pub fn file(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    let folder = TOLD.join("files");
+    fs::create_dir_all(&folder).expect("folder");
+    let lock = File::create(cache_dir().join(format!("{name}.lock"))).expect("lock");
+    lock.lock().expect("lock");
+    let (path, new) = (folder.join(name), folder.join(format!("new.{name}")));
+    if !path.exists() {
+        make(&new);
+        fs::rename(&new, &path).expect("the file");
+    }
+    path
 }
 
 /// A name that no other test of the run gets: of a database, a role, an account.
