@@ -68,18 +68,24 @@ fn tally(place: &Place, workers: u32, slots: u32, kills: bool) {
 
 #[test]
 fn with_the_ledger_in_a_file_no_more_run_than_there_are_slots() {
-    for (workers, slots) in [(3, 1), (8, 2)] {
-        tally(&Place::new(), workers, slots, true);
-    }
+    std::thread::scope(|scope| {
+        for (workers, slots) in [(3, 1), (8, 2)] {
+            scope.spawn(move || tally(&Place::new(), workers, slots, true));
+        }
+    });
 }
 
 #[test]
 fn with_postgres_no_more_run_than_there_are_slots() {
-    for (workers, slots, kills) in [(8, 5, false), (3, 2, true)] {
-        let postgres = Postgres::shared();
-        let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
-        tally(&place, workers, slots, kills);
-    }
+    std::thread::scope(|scope| {
+        for (workers, slots, kills) in [(8, 5, false), (3, 2, true)] {
+            scope.spawn(move || {
+                let postgres = Postgres::shared();
+                let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+                tally(&Place::with(&ledger), workers, slots, kills);
+            });
+        }
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -29,21 +29,29 @@ impl CheckSite {
 
 #[test]
 fn every_postfix_gets_exactly_the_findings_expected() {
-    let mut wrong = String::new();
-    let mut count = 0;
+    const AT_ONCE: usize = 4;
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/postfix");
-    for entry in fs::read_dir(&fixtures).expect("fixtures/postfix") {
-        let folder = entry.expect("an entry").path();
+    let entries = fs::read_dir(&fixtures).expect("fixtures/postfix");
+    let folders: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let wrong_in = |folder: &Path| {
         let name = folder.file_name().expect("a name").to_string_lossy();
         let expected = fs::read_to_string(folder.join("expected")).unwrap_or_default();
         let actual = CheckSite::of_fixture(&name).postfix_findings();
-        if actual != expected {
-            wrong += &format!("=== {name}\n--- expected\n{expected}--- actual\n{actual}");
-        }
-        count += 1;
-    }
+        let wrong = format!("=== {name}\n--- expected\n{expected}--- actual\n{actual}");
+        (actual != expected).then_some(wrong)
+    };
+    // A check waits for a dozen programs, one after the other.
+    let wrong: String = std::thread::scope(|scope| {
+        let part = folders.len().div_ceil(AT_ONCE);
+        let check = |part: &[PathBuf]| -> String {
+            part.iter().filter_map(|folder| wrong_in(folder)).collect()
+        };
+        let parts: Vec<_> =
+            folders.chunks(part).map(|part| scope.spawn(move || check(part))).collect();
+        parts.into_iter().map(|part| part.join().expect("no panic")).collect()
+    });
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(count >= 60, "only {count} cases found");
+    assert!(folders.len() >= 60, "only {} cases found", folders.len());
 }
 
 #[test]
