@@ -100,8 +100,9 @@ fn a_check_ends_in_time_where_a_table_is_locked() {
 #[test]
 fn an_end_that_the_ledger_was_away_for_is_told_by_the_next_tick() {
     let well = "touch well; while [ ! -e go ]; do sleep 0.02; done; echo done";
+    let keys = "ttl = \"20s\"\ngrace = \"1s\"";
     let mut site =
-        JobSite::with_postgres(&format!("{}{}", job("j", WAITS, ""), job("k", well, "")));
+        JobSite::with_postgres(&format!("{}{}", job("j", WAITS, keys), job("k", well, keys)));
     let [j, k] = ["j", "k"].map(|name| site.jobs(&["run", name]).spawn().expect("binary"));
     assert!(exists(&site.path("began")) && exists(&site.path("well")));
     site.postgres().stop_immediate();
