@@ -1,5 +1,5 @@
 //! What others write and we read, spoilt at random: nothing panics, nothing hangs, and what each
-//! target asserts holds. Every run tries other inputs, for two seconds a target, or 60 in all where
+//! target asserts holds. Every run tries other inputs, for two seconds a target, or 30 in all where
 //! CI=true; with `ONEDROP_FUZZ_SECS=600` the targets share ten minutes, `ONEDROP_FUZZ_SEED=7`
 //! gives the same inputs in the same order. A failing input is made small and kept as
 //! `fixtures/fuzz/TARGET/found-...`. All that is kept there runs first.

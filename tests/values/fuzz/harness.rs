@@ -21,7 +21,7 @@ pub struct Target {
 
 /// Without an environment variable, for each target; and for all together where CI is true.
 const SECS_EACH: f64 = 2.0;
-const SECS_IN_CI: f64 = 60.0;
+const SECS_IN_CI: f64 = 30.0;
 /// An input whose check takes longer than this is a fault. Far above what a busy machine needs for
 /// [`LONGEST`] bytes.
 const SLOWEST: Duration = Duration::from_secs(30);
