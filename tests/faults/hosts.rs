@@ -1,6 +1,6 @@
 //! Four hosts: network, host name, mounts and temporary folder are each one's own, and all they
-//! share is one Postgres and one Dovecot. 200 messages come in on all of them at once, every
-//! recipient on two, and processes are killed at random moments, until everything is delivered.
+//! share is one Postgres and one Dovecot. Messages come in on all of them at once, every recipient
+//! on two, and processes are killed at random moments, until everything is delivered.
 //! Then every mailbox holds exactly what it should.
 //!
 //! `ONEDROP_SEED` repeats a run's messages, hosts and who is killed in which part of its life (not
@@ -17,7 +17,7 @@ use crate::support::site::{Site, settle_kept};
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
 const HOSTS: usize = 4;
-const MESSAGES: usize = 200;
+const MESSAGES: usize = 100;
 const ACCOUNTS: u64 = 24;
 const AT_ONCE_PER_HOST: usize = 4;
 /// Of a hundred first and second tries, how many are to be killed, some time before a delivery of

@@ -129,7 +129,7 @@ fn each_stands_once(site: &Site, messages: usize) {
 #[test]
 fn restarts_under_load_lose_nothing_and_postfix_does_not_notice() {
     let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
-    host.under_load(2000, 100, |_, lmtp| {
+    host.under_load(800, 80, |_, lmtp| {
         let ended = lmtp.stop();
         assert!(ended.status.success(), "{ended:?}\n{}", lmtp.log());
         assert!(ended.took < Duration::from_secs(10), "{ended:?}");
@@ -142,7 +142,7 @@ fn restarts_under_load_lose_nothing_and_postfix_does_not_notice() {
 #[test]
 fn restarts_with_sockets_of_its_own_lose_nothing() {
     let mut host = MailHost::start(|launch| launch);
-    host.under_load(600, 100, |_, lmtp| {
+    host.under_load(400, 80, |_, lmtp| {
         lmtp.stop();
         lmtp.start_again();
     });
@@ -151,7 +151,7 @@ fn restarts_with_sockets_of_its_own_lose_nothing() {
 #[test]
 fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
-    host.under_load(1000, 150, |_, lmtp| {
+    host.under_load(600, 100, |_, lmtp| {
         lmtp.kill();
         lmtp.start_again();
     });
@@ -161,7 +161,7 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
 fn a_postgres_that_restarts_under_load_loses_nothing() {
     let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
     let pid = host.lmtp.pid();
-    host.under_load(1000, 200, |site, _| {
+    host.under_load(600, 150, |site, _| {
         site.postgres.stop_immediate();
         site.postgres.restart();
     });
@@ -171,7 +171,7 @@ fn a_postgres_that_restarts_under_load_loses_nothing() {
 #[test]
 fn a_dovecot_that_is_killed_under_load_loses_nothing() {
     let mut host = MailHost::start(Launch::with_sockets_of_the_rig);
-    host.under_load(1000, 200, |site, _| {
+    host.under_load(600, 150, |site, _| {
         site.dovecot.kill();
         site.dovecot.start_again();
     });
@@ -183,7 +183,7 @@ fn a_dovecot_that_is_killed_under_load_loses_nothing() {
 fn reloads_under_load_are_not_noticed() {
     let mut host = MailHost::start(|launch| launch);
     let pid = host.lmtp.pid();
-    host.under_load(600, 50, |_, lmtp| lmtp.reload());
+    host.under_load(400, 50, |_, lmtp| lmtp.reload());
     host.postfix_has_not_noticed();
     assert_eq!((host.lmtp.has_ended(), host.lmtp.pid()), (false, pid), "{}", host.lmtp.log());
 }

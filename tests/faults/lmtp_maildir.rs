@@ -231,7 +231,7 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
 /// as it is there and the server is frozen at any moment.
 #[test]
 fn one_message_by_many_ways_at_once_stands_once() {
-    const MESSAGES: usize = 60;
+    const MESSAGES: usize = 30;
     const CONNECTIONS: usize = 8;
     const PROCESSES: usize = 3;
     let host = MailHost::start();

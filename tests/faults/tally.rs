@@ -1,7 +1,7 @@
 //! Locks on four hosts: network, boot clock and wall clock are each one's own, an hour apart, and
 //! all they share is a Postgres with a synchronous standby. Workers on all of them run commands
 //! under one lock; wrappers, guardians and commands are killed and stopped past the lease, the
-//! ledger freezes or is down for twice as long, a host's cable is pulled, wall clocks step, the
+//! ledger freezes or is down for as long, a host's cable is pulled, wall clocks step, the
 //! standby is promoted. At no time do more commands run than the lock has slots, and none of those
 //! that were frozen with both of their watchers writes what is fenced.
 //!
@@ -34,9 +34,12 @@ use judge::{fence_held, judged};
 const HOSTS: usize = 4;
 /// The shortest there is.
 const TTL: Duration = Duration::from_secs(6);
+/// Past the lease: what is stopped, frozen, down or cut off.
 const STOPPED_FOR: Duration = Duration::from_secs(8);
+/// As long as the troubles take.
+const WORKED_FOR: Duration = Duration::from_secs(50);
 /// Between two troubles.
-const CALM: Duration = Duration::from_secs(5);
+const CALM: Duration = Duration::from_secs(4);
 /// A bound for what a worker waits for.
 const SOON: Duration = Duration::from_secs(90);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -287,12 +290,12 @@ fn troubles(world: &World, mut primary: Postgres, standby: Postgres) -> Postgres
     match dice.below(2) {
         0 => world.trouble(|| {
             primary.pause();
-            thread::sleep(2 * TTL);
+            thread::sleep(STOPPED_FOR);
             primary.resume();
         }),
         _ => world.trouble(|| {
             primary.stop_immediate();
-            thread::sleep(2 * TTL);
+            thread::sleep(STOPPED_FOR);
             primary.restart();
         }),
     }
@@ -305,7 +308,7 @@ fn troubles(world: &World, mut primary: Postgres, standby: Postgres) -> Postgres
     let cut = &world.hosts[dice.below(HOSTS as u64) as usize];
     world.trouble(|| {
         cut.plug(false);
-        thread::sleep(2 * TTL);
+        thread::sleep(STOPPED_FOR);
         cut.plug(true);
     });
     for (n, clock) in world.clocks.iter().enumerate() {
@@ -382,7 +385,7 @@ fn tally(workers: usize, slots: u32) {
         fates: Mutex::default(),
         endings: Mutex::default(),
     };
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + WORKED_FOR;
     let leader = thread::scope(|scope| {
         for host in 0..HOSTS {
             for worker in 0..workers {

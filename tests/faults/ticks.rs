@@ -35,6 +35,8 @@ use judge::{DayTally, RunRow, Times, judged_journal, judged_rows};
 const HOSTS: usize = 8;
 /// 10 March 2026, a day without a change of any clock, in seconds since 1970.
 const MIDNIGHT: u64 = 1_773_100_800;
+/// A job's lock outlives a killed wrapper by that.
+const TTL: &str = "24s";
 /// Once nothing more is killed: a lock's TTL, and room for a busy machine.
 const SETTLED_WITHIN: Duration = Duration::from_secs(150);
 const BACKFILLS: [&str; 3] = ["all", "latest", "none"];
@@ -50,7 +52,7 @@ struct Day {
     pause: u64,
 }
 
-const SAMPLE: Day = Day { jobs: 20, hours: 4, rate: 240, pause: 500 };
+const SAMPLE: Day = Day { jobs: 20, hours: 3, rate: 240, pause: 500 };
 const WHOLE: Day = Day { jobs: 50, hours: 24, rate: 72, pause: 1500 };
 
 struct JobPlan {
@@ -96,7 +98,7 @@ fn job(n: usize, journal: &Path) -> JobPlan {
     };
     let mut toml = format!(
         "[jobs.{name}]\n{when}\ncommand = [\"sh\", \"-c\", '''{script}''']\n\
-         backfill = \"{backfill}\"\nretry = \"2m\"\nretry_most = \"10m\"\n"
+         backfill = \"{backfill}\"\nretry = \"2m\"\nretry_most = \"10m\"\nttl = \"{TTL}\"\n"
     );
     if n % 10 == 6 {
         writeln!(toml, "depends_on = [\"job{:02}\"]", n - 5).expect("a text");
