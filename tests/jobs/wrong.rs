@@ -1,9 +1,11 @@
 //! Wrong input: a sentence that names it, nothing run.
 
+use std::os::unix::process::CommandExt as _;
+
 use crate::place::{end as end_of, ended};
 use crate::site::{JobSite, job};
-use crate::support::onedrop;
 use crate::support::site::{delivered, run};
+use crate::support::{onedrop, unix_user};
 
 #[test]
 fn wrong_words_are_told_and_run_nothing() {
@@ -131,6 +133,16 @@ fn check_warns_of_what_this_host_lacks_for_its_jobs() {
     ];
     assert_eq!(lines, says, "{out}");
     assert!(out.contains("jobs.b.every: less than a minute"), "{out}");
+    // A user that a crontab named, where not root ticks.
+    let of_root = JobSite::new("[jobs.a]\nevery = \"1h\"\ncommand = [\"true\"]\nuser = \"root\"\n");
+    let mut check = std::process::Command::new(of_root.place.give_to_nobody());
+    let nobody = unix_user("nobody");
+    check.uid(nobody.uid.as_raw()).gid(nobody.gid.as_raw()).current_dir(&*of_root.place.site.root);
+    let check = ended(check.arg("--config").arg(&of_root.place.config).arg("check"));
+    assert!(
+        check.out.contains("warning jobs: a: user: only root can run it as root\n"),
+        "{check:?}"
+    );
     // What a job has done is shown as long as it is on record.
     assert_eq!(site.run(&["c"]).code, Some(0));
     site.set_jobs("");

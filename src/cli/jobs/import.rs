@@ -70,7 +70,7 @@ impl Import {
         if let Some((name, value)) = setting(line) {
             self.settings.retain(|(other, _)| *other != name);
             let why = match name.as_str() {
-                "MAILTO" | "MAILFROM" => "a job sends no mail: have onedrop jobs check ask for it",
+                "MAILTO" | "MAILFROM" => "a job sends no mail: its on_failure can",
                 "CRON_TZ" => "jobs have timezone, which is this host's below",
                 "LOGNAME" | "USER" => "a job has user, for which root has to tick",
                 _ => return self.settings.push((name, value)),
