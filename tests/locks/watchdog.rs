@@ -148,6 +148,19 @@ fn a_guardian_that_is_stopped_keeps_nobody_waiting() {
     assert!(wait_until(SOON, || !is_alive(command)), "the command lives");
 }
 
+#[test]
+fn a_guardian_that_is_stopped_while_the_command_ends_is_woken() {
+    let place = Place::new();
+    let script = "sleep 600 & echo began >began; read line; exit 6";
+    let mut command = place.shell(&SHORT, script);
+    let mut held = Held { child: command.stdin(Stdio::piped()).spawn().expect("binary") };
+    appears(&place.path("began"));
+    kill(held.guardian(), Signal::SIGSTOP).expect("its child");
+    drop(held.child.stdin.take());
+    assert_eq!(held.code(), Some(6));
+    assert_eq!(place.lock(&["holder", "n"]).code, Some(1));
+}
+
 /// The renewals that it has not heard yet come after the first one.
 #[test]
 fn a_guardian_that_goes_on_late_finds_its_lease_renewed() {

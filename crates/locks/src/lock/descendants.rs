@@ -42,11 +42,25 @@ pub(super) fn below(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// The fourth field of /proc/PID/stat; the second, the name, may hold blanks and brackets.
+/// Whether there are processes below `root`, and each of them runs: none has ended and waits for
+/// its parent to hear of it.
+pub(super) fn all_run_below(root: Pid) -> bool {
+    let found = below(root);
+    !found.is_empty()
+        && found.into_iter().all(|pid| stat(pid).is_some_and(|(state, _)| state != 'Z'))
+}
+
 fn parent_of(pid: Pid) -> Option<Pid> {
+    stat(pid).map(|(_, parent)| parent)
+}
+
+/// The third and fourth field of /proc/PID/stat; the second, the name, may hold blanks and
+/// brackets.
+fn stat(pid: Pid) -> Option<(char, Pid)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(1)?.parse().ok().map(Pid::from_raw)
+    let mut rest = stat.rsplit_once(") ")?.1.split(' ');
+    let state = rest.next()?.chars().next()?;
+    Some((state, rest.next()?.parse().ok().map(Pid::from_raw)?))
 }
 
 #[cfg(test)]

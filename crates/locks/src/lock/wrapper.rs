@@ -15,11 +15,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp, getpid};
 
 use super::boot_timer::BootTimer;
+use super::descendants::all_run_below;
 use super::frames::{CommandStatus, Notice, Order};
 use super::guardian::{self, Caller, CommandPlan, Company, WrapperSide};
 use super::keeper::{Keeper, LockNews, LockWish, described};
@@ -314,6 +315,7 @@ impl<'a> Wrapper<'a> {
                 LockNews::Renewed { trust } => {
                     self.trust = Some(trust);
                     self.order(Order::Trust(trust));
+                    self.wake_the_guardian();
                 }
                 LockNews::Stop(by) => {
                     self.state.stopped = Some(format!("the command was stopped by {by}"));
@@ -393,6 +395,14 @@ impl<'a> Wrapper<'a> {
     /// process ends the command in time.
     fn order(&self, order: Order) {
         let _ = order.send(&self.guardian);
+    }
+
+    /// One that was stopped before it could say that the command has ended: the lock would be
+    /// renewed for ever. To one that runs this signal is nothing.
+    fn wake_the_guardian(&self) {
+        if !all_run_below(self.guardian_pid) {
+            let _ = kill(self.guardian_pid, Signal::SIGCONT);
+        }
     }
 
     fn order_the_end(&mut self, now: Duration) {
