@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::SystemTime;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser as _, ValueEnum as _};
 use nix::sys::stat::{Mode, SFlag, fstat, umask};
 
@@ -16,7 +16,7 @@ use onedrop_core::deliver::Failure;
 use onedrop_core::exit::{self, Verdict};
 use onedrop_core::ledger::{CANNOT_BE_REACHED, REFUSES_OUR_LOGIN};
 use onedrop_core::outcome::Outcome;
-use onedrop_core::text::one_line;
+use onedrop_core::text::{one_line, shortened};
 use onedrop_site::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
 use onedrop_site::config::{Config, Loaded, Opens};
 use onedrop_site::service::{Adapters, Site};
@@ -53,7 +53,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
     // Mail is private: files are made for their owner alone.
     let umask = umask(Mode::from_bits_truncate(0o077));
     let cli =
-        Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(&error, &argv));
+        Cli::try_parse_from(&argv).unwrap_or_else(|error| end_without_a_command(error, &argv));
     let config = cli.config.as_deref();
     let screen = Screen::of_stdout(cli.color);
     let read = |opens| load_despite_jobs(config, opens).map(|loaded| Site::new(loaded, adapters));
@@ -168,10 +168,20 @@ const DELIVERS_NOTHING: &str = "this command delivers nothing, and Postfix gave 
     MAIL_CONFIG is set and standard input is a pipe; transports call `onedrop deliver` \
     (a script: use </dev/null)";
 
+/// Bytes of a value that a refusal quotes.
+const LONGEST_QUOTED: usize = 200;
+
 /// Ends the process if the command line asks for help or is wrong. Postfix, and every caller of
 /// `deliver`, gets one line with the status and the error; an administrator gets clap's whole text
 /// on standard error.
-fn end_without_a_command(error: &clap::Error, argv: &[OsString]) -> ! {
+fn end_without_a_command(mut error: clap::Error, argv: &[OsString]) -> ! {
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+        && value.len() > LONGEST_QUOTED
+    {
+        let value = shortened(value, LONGEST_QUOTED).into_owned();
+        error.insert(ContextKind::InvalidValue, ContextValue::String(value));
+    }
+    let error = &error;
     let asks = matches!(
         error.kind(),
         ErrorKind::DisplayHelp

@@ -92,12 +92,13 @@ fn what_keeps_the_command_from_running_is_125_to_127() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o644)).expect("a mode");
     let touch = ["--", "touch", "ran"];
     let long = "n".repeat(201);
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["n", "--", "./nowhere"], 127, "./nowhere: No such file"),
         (&["n", "--", "no-such-program"], 127, "no-such-program: No such file"),
         (&["n", "--", "/tmp"], 126, "/tmp: is a directory"),
         (&["n", "--", "./script"], 126, "./script: Permission denied"),
         (&["n", "--ttl", "20s"], 125, "--ttl 20 s is too short for --grace 5 s: a third of it"),
+        (&["n", "--ttl", "8d"], 125, "--ttl 691200 s is more than 7 days"),
         (&["n", "--ttl", "soon"], 125, "invalid value 'soon' for '--ttl <TIME>': expected a time"),
         (&["", "--slots", "2"], 125, "the name of a lock is empty"),
         (&["a\nb"], 125, "the name of a lock holds a control character"),
@@ -110,6 +111,8 @@ fn what_keeps_the_command_from_running_is_125_to_127() {
         ends(&place, &args, code, says);
     }
     ends(&place, &["n"], 125, "required arguments were not provided");
+    let end = ended(&mut place.with_lock(&[&"n".repeat(10_000), "--", "touch", "ran"]));
+    assert!(end.err.len() < 400 && end.err.contains("has 10000 bytes"), "{end:?}");
     assert!(!place.path("ran").exists());
     assert_eq!(place.lock(&["holder", "n"]).code, Some(1), "nothing is left held");
 }

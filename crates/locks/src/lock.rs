@@ -36,6 +36,9 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// What a process that gets SIGKILL has to end, unless its lease ends before.
 const LAST: Duration = Duration::from_secs(10);
 
+/// Of a lease: a holder that is gone without a guardian keeps the lock for it.
+pub const LONGEST_TTL: Duration = Duration::from_secs(7 * 86_400);
+
 /// How long is waited for what gets SIGKILL from `now` on.
 fn survives_until(now: Duration, trust: Duration) -> Duration {
     (now + LAST).min(trust + MARGIN)
@@ -50,8 +53,12 @@ pub struct LockTerms {
 
 impl LockTerms {
     /// # Errors
-    /// Renewals, every third of the time, would leave no time to end the command.
+    /// Renewals, every third of the time, would leave no time to end the command; or it is more
+    /// than [`LONGEST_TTL`].
     pub fn new(ttl: Duration, grace: Duration) -> Result<LockTerms, String> {
+        if ttl > LONGEST_TTL {
+            return Err(format!("--ttl {} s is more than 7 days", ttl.as_secs_f64()));
+        }
         if grace.checked_add(2 * MARGIN).is_none_or(|least| least > ttl / 3) {
             return Err(format!(
                 "--ttl {} s is too short for --grace {} s: a third of it must be {} s at least",

@@ -15,7 +15,7 @@ use super::layer::Reading;
 use super::suggest::closest;
 use super::{Backfill, JobSettings};
 use onedrop_core::duration;
-use onedrop_locks::lock::LockTerms;
+use onedrop_locks::lock::{LONGEST_TTL, LockTerms};
 use onedrop_locks::schedule::Schedule;
 
 /// The jobs, each after those that it depends on, else by name. What is wrong between keys and
@@ -112,7 +112,11 @@ fn job(
         reading.broken(&[&keys[0], &keys[1]], text);
     }
     let (ttl, grace) = (values.time("ttl")?, values.time("grace")?);
-    if LockTerms::new(ttl, grace).is_err() {
+    if ttl > LONGEST_TTL {
+        let key = values.full("ttl");
+        let text = format!("{key} ({}) must not be more than 7d", duration::shown(ttl));
+        reading.broken(&[&key], text);
+    } else if LockTerms::new(ttl, grace).is_err() {
         let keys = [values.full("ttl"), values.full("grace")];
         let (ttl, grace) = (duration::shown(ttl), duration::shown(grace));
         let text = format!(
