@@ -128,7 +128,10 @@ fn split_hosts(config: &Config, mode_given: bool) -> Result<Vec<HostTarget>, Led
         || !matches(addresses.len())
         || !(matches(ports.len()) || ports.len() == 1)
     {
-        return Err(unusable("it does not have as many ports and addresses as hosts"));
+        return Err(unusable(
+            "it does not have as many ports and addresses as hosts: write host1:port,host2:port \
+             before the database, and no host= or port=",
+        ));
     }
     let mut found = Vec::with_capacity(count);
     for at in 0..count {
