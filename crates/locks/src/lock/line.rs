@@ -3,21 +3,26 @@
 //! has locked the byte at that number, until it leaves or dies; it waits for the byte of the one
 //! before. The first says now and then that it is alive: one that is stopped is passed over.
 //!
+//! The bell is a pipe with a name beside it. It is no inotify: to close one takes 20 ms and more
+//! (the kernel waits until no processor sees its watches), between the claim and the command.
+//!
 //! Order and cheapness alone depend on it, not exclusion. Processes that see another file (another
 //! user's, another configuration's) or none at all ask the ledger on their own.
 
-use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
-use std::io;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::libc;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use nix::unistd::geteuid;
+use nix::sys::stat::Mode;
+use nix::unistd::{geteuid, mkfifo};
 
 use super::since_boot;
+use onedrop_core::ledger::RandomValue;
 use onedrop_core::lock_key::{hex, name_hash};
 use onedrop_core::lock_name::LockName;
 use onedrop_core::os::byte_lock::{self, Sharing};
@@ -31,11 +36,13 @@ const DOOR: i64 = 0;
 /// How often one that finds the door closed tries again, and how long between.
 const TRIES: (u32, Duration) = (200, Duration::from_millis(5));
 
-/// In the file: the last number, the number of the first in the line, and when that one last said
-/// that it is alive, in milliseconds since the boot. Locks are apart from bytes.
+/// In the file: the last number, the number of the first in the line, when that one last said that
+/// it is alive, in milliseconds since the boot, and the owner of the lock that one of the line took
+/// last. Locks are apart from bytes.
 const LAST: u64 = 0;
 const FIRST: u64 = 8;
 const BEAT: u64 = 16;
+const TAKER: u64 = 24;
 
 /// One that has said nothing for this long is stopped: longer than a call of the ledger with the
 /// pause after it.
@@ -82,11 +89,19 @@ impl Line {
 
     /// The lock may be free: the first in the line asks at once.
     pub(super) fn ring(&self) {
-        if let Ok(file) = self.open(false) {
-            // Both: one alone counts as a write or a read (fsnotify_change in the kernel).
-            let now = SystemTime::now();
-            let _ = file.set_times(FileTimes::new().set_accessed(now).set_modified(now));
+        // It is opened to read by those that wait; without one this fails.
+        if let Ok(mut bell) = self.open_bell(OpenOptions::new().write(true)) {
+            // One that is full rings already.
+            let _ = bell.write(b"!");
         }
+    }
+
+    fn open_bell(&self, options: &mut OpenOptions) -> io::Result<File> {
+        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.bell_path())
+    }
+
+    fn bell_path(&self) -> PathBuf {
+        self.path.with_extension("bell")
     }
 
     fn open(&self, makes: bool) -> io::Result<File> {
@@ -137,6 +152,17 @@ impl PlaceInLine {
         let _ = self.file.write_all_at(&stamp, FIRST);
     }
 
+    /// This one has the lock. It calls [`Line::ring`] when it gives it back.
+    pub fn has_taken(&self, owner: RandomValue) {
+        let _ = self.file.write_all_at(owner.bytes(), TAKER);
+    }
+
+    /// Who of this line took the lock last, if one has.
+    pub fn last_taker(&self) -> Option<RandomValue> {
+        let mut bytes = [0; 16];
+        self.file.read_exact_at(&mut bytes, TAKER).ok().map(|()| RandomValue::from(bytes))
+    }
+
     /// Waits until the one before it has left. Another may be first still.
     pub fn wait_for_the_one_before(&self) -> io::Result<()> {
         let before = self.number - 1;
@@ -145,19 +171,23 @@ impl PlaceInLine {
 
     /// How many are before this one, and how many are not.
     pub fn others(&self) -> (u32, u32) {
-        let last = number_at(&self.file, LAST);
+        let (first, last) = (number_at(&self.file, FIRST).max(1), number_at(&self.file, LAST));
         let count = |numbers: std::ops::RangeInclusive<i64>| {
             let is_there = |number: &i64| self.is_any_in_line(*number..=*number).unwrap_or(false);
             u32::try_from(numbers.filter(is_there).count()).unwrap_or(u32::MAX)
         };
-        (count(1..=self.number - 1), count(self.number + 1..=last))
+        // Those that left long ago are not counted one by one.
+        (count(first..=self.number - 1), count(self.number + 1..=last))
     }
 
     /// Readable when [`Line::ring`] was called.
-    pub fn bell(&self) -> io::Result<Inotify> {
-        let bell = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        bell.add_watch(&self.line.path, AddWatchFlags::IN_ATTRIB)?;
-        Ok(bell)
+    pub fn bell(&self) -> io::Result<File> {
+        match mkfifo(&self.line.bell_path(), Mode::S_IRUSR | Mode::S_IWUSR) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Without a writer of its own it would seem to have ended after each ring.
+        self.line.open_bell(OpenOptions::new().read(true).write(true))
     }
 
     fn is_any_in_line(&self, numbers: std::ops::RangeInclusive<i64>) -> io::Result<bool> {
@@ -166,7 +196,7 @@ impl PlaceInLine {
 }
 
 impl Drop for PlaceInLine {
-    /// The last one to leave removes the file.
+    /// The last one to leave removes the files.
     fn drop(&mut self) {
         let is_alone = || -> io::Result<bool> {
             Ok(byte_lock::try_lock(&self.file, DOOR)?
@@ -174,9 +204,15 @@ impl Drop for PlaceInLine {
                 && !self.is_any_in_line(self.number + 1..=i64::MAX - 1)?)
         };
         if is_alone().unwrap_or(false) {
+            let _ = fs::remove_file(self.line.bell_path());
             let _ = fs::remove_file(&self.line.path);
         }
     }
+}
+
+/// What has rung is heard.
+pub(super) fn drain(mut bell: &File) {
+    while bell.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
 }
 
 /// A number of the file; 0 where it is not there yet.
@@ -261,5 +297,9 @@ mod tests {
         assert!(!rings(Duration::ZERO), "others come and go without it");
         line.ring();
         assert!(rings(since_boot().unwrap() + Duration::from_secs(30)));
+        drain(&bell);
+        assert!(!rings(Duration::ZERO), "it was heard");
+        drop((place, other));
+        assert!(!line.bell_path().exists(), "the last one removes it");
     }
 }

@@ -1,6 +1,8 @@
 //! Asking for the lock: until it is ours, the time to wait is over, or it cannot be had. One that
-//! waits asks when it is the first of its host's line. A claim that had no answer is made once
-//! more, and given back if it is not needed.
+//! waits asks when it is the first of its host's line. While one of the same line holds the lock it
+//! asks once, which opens its session, and then waits for the bell: a place in the ledger's line
+//! costs more than the claim, and is worth it where another host has the lock or waits for it. A
+//! claim that had no answer is made once more, and given back if it is not needed.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -9,13 +11,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::inotify::Inotify;
-
 use super::{
     AGAIN, CALL, LEAVE, LockNews, LockWish, PAUSE, TROUBLE_PAUSE, TakenLock, Work, copy_of,
     may_have_done_it, may_pass,
 };
-use crate::lock::line::PlaceInLine;
+use crate::lock::line::{PlaceInLine, drain};
 use crate::lock::since_boot;
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::ledger::{LedgerError, LockClaim, LockRequest, LockRow, LockTry};
@@ -23,6 +23,10 @@ use onedrop_core::ledger::{LedgerError, LockClaim, LockRequest, LockRow, LockTry
 /// How often one in the line looks whether the one before it is stopped, and how often when that
 /// one has left, and others before it not.
 const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(100));
+
+/// How long the first in the line relies on the bell of the one that holds the lock, which may be
+/// dead; after that it asks again and again.
+const FOLLOWS: Duration = Duration::from_secs(1);
 
 /// What is known while the ledger is asked.
 #[derive(Default)]
@@ -105,6 +109,9 @@ impl Work {
         let (mut trouble, mut is_last) = (None, false);
         let (patience, first_asked) = (terms.ttl / 3, Instant::now());
         let bell = place.and_then(|place| place.bell().ok());
+        // After the bell was put up: one that has given the lock back by now is seen to have.
+        let before = place.and_then(PlaceInLine::last_taker);
+        let mut follows = before.is_some();
         loop {
             if let Some(place) = place {
                 place.beat();
@@ -116,9 +123,13 @@ impl Work {
                 owner: *owner,
                 lease: terms.ttl,
                 holder,
-                waiting: (!wait.is_zero()).then(|| place.map_or(0, |place| place.others().1)),
+                waiting: (!wait.is_zero() && !follows)
+                    .then(|| place.map_or(0, |place| place.others().1)),
             };
-            drain(bell.as_ref());
+            // What rang before the ledger is asked is answered by asking it.
+            if let Some(bell) = &bell {
+                drain(bell);
+            }
             let (asked, asked_since_boot) = (Instant::now(), since_boot());
             let answer = self.ledger.take_lock(&request, asked + patience.min(CALL));
             known.is_unclear = match &answer {
@@ -129,11 +140,22 @@ impl Work {
             known.waits |= request.waiting.is_some();
             let (last, pause) = match (answer, asked_since_boot) {
                 (Ok(LockTry::Taken { claim, others }), Ok(asked_since_boot)) => {
+                    if let Some(place) = place {
+                        place.has_taken(*owner);
+                    }
                     return Some(TakenLock { claim, others, asked, asked_since_boot });
                 }
                 (Ok(LockTry::Busy(others)), _) => {
                     trouble = None;
-                    let pause = pause_after(first_asked.elapsed(), &others);
+                    let (had_followed, waited) = (follows, first_asked.elapsed());
+                    let is_before = matches!(&others[..], [row] if Some(row.owner) == before);
+                    follows &= is_before && waited < FOLLOWS;
+                    let pause = match follows {
+                        true => until_the_next_end(FOLLOWS - waited, &others),
+                        // It gets a place in the ledger's line.
+                        false if had_followed => Duration::ZERO,
+                        false => pause_after(waited, &others),
+                    };
                     (LockNews::Busy(others), pause)
                 }
                 (Err(error), _) if may_pass(&error) => {
@@ -188,11 +210,16 @@ impl Work {
 /// How long one that has waited for this long waits until it asks again; not past the end of a
 /// lease.
 pub fn pause_after(waited: Duration, held: &[LockRow]) -> Duration {
-    let pause = (waited / 20).clamp(PAUSE.0, PAUSE.1);
+    let pause = (waited / 100).clamp(PAUSE.0, PAUSE.1);
     // Not all at the same time.
     let jitter = Duration::from_micros(SystemClock.random() % (pause.as_micros() as u64 / 4));
+    until_the_next_end(pause - jitter, held)
+}
+
+/// `pause`, or until a lease ends.
+fn until_the_next_end(pause: Duration, held: &[LockRow]) -> Duration {
     let next_end = held.iter().filter_map(|row| row.left).min().unwrap_or(Duration::MAX);
-    (pause - jitter).min(next_end.saturating_add(Duration::from_millis(1)))
+    pause.min(next_end.saturating_add(Duration::from_millis(1)))
 }
 
 /// Closed when the one before has left the line.
@@ -211,11 +238,6 @@ fn bell_of_the_one_before(place: &Arc<PlaceInLine>) -> Option<UnixStream> {
 
 fn is_closed(bell: &UnixStream) -> bool {
     matches!((&mut &*bell).read(&mut [0]), Ok(0))
-}
-
-/// What rang before the ledger is asked is answered by asking it.
-fn drain(bell: Option<&Inotify>) {
-    while bell.is_some_and(|bell| bell.read_events().is_ok()) {}
 }
 
 /// The slots in random order: where several come at once, each tries another one first.

@@ -1,13 +1,14 @@
 //! A keeper beside a ledger in memory that fails on request.
 
 use std::sync::Mutex;
+use std::sync::mpsc::Sender;
 
 use super::asking::{pause_after, shuffled};
 use super::*;
 use crate::lock::NoRecord;
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
-use onedrop_core::ledger::{LockRequest, LockTry};
+use onedrop_core::ledger::{LockRequest, LockTheft, LockTry};
 
 #[test]
 fn every_slot_is_tried_in_any_order() {
@@ -25,7 +26,7 @@ fn every_slot_is_tried_in_any_order() {
 fn a_waiter_asks_less_often_the_longer_it_waits_and_when_a_lease_ends() {
     let secs = Duration::from_secs;
     for _ in 0..100 {
-        let pauses = [secs(0), secs(1), secs(600)].map(|waited| pause_after(waited, &[]));
+        let pauses = [secs(0), secs(10), secs(600)].map(|waited| pause_after(waited, &[]));
         assert!(pauses[0] <= PAUSE.0 && pauses[0] > PAUSE.0 / 2, "{pauses:?}");
         assert!(pauses[1] > PAUSE.0 && pauses[1] < PAUSE.1 && pauses[1] < pauses[2]);
         assert!(pauses[2] <= PAUSE.1, "{pauses:?}");
@@ -168,4 +169,63 @@ fn a_keeper_that_is_gone_is_told_once() {
         assert!(keeper.bell().is_none() && keeper.news().is_empty(), "{call}");
         assert!(keeper.stop(stop(true), Duration::ZERO).is_none());
     }
+}
+
+/// Says after each claim how many places the ledger's line has.
+struct Places {
+    ledger: MemoryLedger,
+    tell: Sender<usize>,
+}
+
+impl Hook<LedgerError> for Places {
+    fn after(&self, call: &Call<'_>) -> Result<(), LedgerError> {
+        if call.name == "take_lock" {
+            let places = self.ledger.lock_waiters(None, Instant::now())?.len();
+            let _ = self.tell.send(places);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
+    let (ledger, wish) = (MemoryLedger::default(), wish());
+    let line = Line::of(&format!("follows {}", std::process::id()), &wish.name);
+    let start = || {
+        let (tell, places) = channel();
+        let hook = Places { ledger: ledger.clone(), tell };
+        let (line, owner) = (Some(line.clone()), RandomValue::default());
+        let wish = LockWish { line, owner, wait: Duration::from_secs(60), ..wish.clone() };
+        let hooked = Arc::new(ledger.with_hook(Arc::new(hook)));
+        (Keeper::start(hooked, wish, Box::new(NoRecord)).unwrap(), places)
+    };
+    // One that is not of the line.
+    let LockWish { name, owner, holder, .. } = &wish;
+    let lease = Duration::from_secs(60);
+    let request = LockRequest { name, slots: &[1], owner: *owner, lease, holder, waiting: None };
+    let other_takes = || match ledger.take_lock(&request, Instant::now()).unwrap() {
+        LockTry::Taken { claim, .. } => claim,
+        LockTry::Busy(rows) => panic!("{rows:?}"),
+    };
+    let gives_back = |claim| ledger.release_lock(&claim, Instant::now()).unwrap();
+
+    let claim = other_takes();
+    let ((mut first, places_of_first), (mut second, places_of_second)) = (start(), start());
+    while line.join().unwrap().others().0 < 2 {
+        thread::yield_now();
+    }
+    assert_eq!(places_of_first.recv(), Ok(1), "nothing will wake it");
+    gives_back(claim);
+    assert!(matches!(next(&mut first), LockNews::Taken { .. }));
+    assert_eq!(places_of_second.recv(), Ok(0), "the first will wake it");
+
+    let value = RandomValue::default();
+    let theft = LockTheft { name, slot: 1, force: true, value, note: "" };
+    ledger.steal_lock(&theft, Instant::now()).unwrap();
+    let claim = other_takes();
+    first.stop(stop(true), Duration::ZERO).unwrap();
+    assert!(places_of_second.iter().any(|places| places == 1), "nothing will wake it");
+    gives_back(claim);
+    assert!(matches!(next(&mut second), LockNews::Taken { .. }));
+    second.stop(stop(true), Duration::ZERO).unwrap();
 }
