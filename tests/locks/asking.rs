@@ -1,5 +1,7 @@
 //! `onedrop lock`: list, holder, assert, release, steal.
 
+use nix::sys::signal::{Signal, kill};
+
 use crate::place::{Held, Place, SOON, ended};
 use crate::support::postgres::Postgres;
 use crate::support::wait_until;
@@ -137,8 +139,12 @@ fn a_lock_of_a_host_that_is_gone_is_made_free_by_hand() {
         let epoch = place.lock(&["holder", "n"]).out;
         let epoch = epoch.split("epoch=").nth(1).and_then(|rest| rest.split(' ').next());
         let epoch = epoch.expect("an epoch").to_owned();
+        // Its guardian would give the lock back.
+        let guardian = held.guardian();
+        kill(guardian, Signal::SIGSTOP).expect("its child");
         held.child.kill().expect("our child");
         held.child.wait().expect("its end");
+        kill(guardian, Signal::SIGKILL).expect("a child of its");
         let end = ended(&mut place.with_lock(&["n", "--", "true"]));
         assert_eq!(end.code, Some(200), "it lasts for its TTL: {end:?}");
         let how = if how[0] == "release" { [how, &[&epoch]].concat() } else { how.to_vec() };
