@@ -538,11 +538,21 @@ impl Host {
         let old = Duration::from_secs(19 * 86_400);
         for dry_run in [true, false] {
             let how = BatchTerms { limit: 50, dry_run };
-            for what in [PurgeWhat::Kept, PurgeWhat::Facts, PurgeWhat::Messages] {
+            for what in [
+                PurgeWhat::Kept,
+                PurgeWhat::Facts,
+                PurgeWhat::Messages,
+                PurgeWhat::Attempts,
+                PurgeWhat::Raw,
+            ] {
                 self.batch(what, old, None, how);
             }
-            let this = ForgetWhat::Message("<nobody@example.org>");
-            self.0.forget(this, 0, how, soon()).expect("forgotten");
+            for this in [
+                ForgetWhat::Message("<nobody@example.org>"),
+                ForgetWhat::Since(SystemTime::now() - Duration::from_secs(3600)),
+            ] {
+                self.0.forget(this, 0, how, soon()).expect("forgotten");
+            }
         }
         assert!(self.0.next_raw(UNIX_EPOCH, 0, soon()).expect("an answer").is_some());
         self.0.remembered(soon()).expect("an answer");

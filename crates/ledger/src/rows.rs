@@ -214,7 +214,7 @@ pub const NEEDED_BY_SENT: &str = "EXISTS (
                     AND EXISTS (SELECT 1 FROM onedrop_unsettled u WHERE u.copy_id = o.id) END)";
 
 /// SQL: whether the bytes of `m` are on record.
-pub const HAS_RAW: &str = "EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id)";
+pub const HAS_RAW: &str = "EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id {fence})";
 
 /// Number, Message-ID, its hash, digest, time.
 pub fn raw_message(row: &impl SqlRow) -> Result<RawMessage, LedgerError> {

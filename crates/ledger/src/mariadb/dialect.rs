@@ -79,7 +79,8 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ),
     (
         "keep_ends",
-        "UPDATE onedrop_attempt a JOIN onedrop_copy c ON c.id = a.copy_id
+        "UPDATE onedrop_copy c
+             STRAIGHT_JOIN onedrop_attempt a ON a.message_id = c.message_id AND a.copy_id = c.id
          SET a.status = '2.0.0', a.copy_id = NULL,
              a.detail = CONCAT('stored account=', CONVERT(c.account USING utf8mb4), ' mailbox=',
                                CONVERT(c.mailbox USING utf8mb4), ' ',

@@ -17,8 +17,15 @@ use onedrop_core::lock_key::Hash;
 /// Before any message: a time that every engine knows.
 const LONG_AGO: f64 = -62_000_000_000.0;
 
+/// The messages whose facts are erased come before this one. It is asked by itself: MariaDB reads
+/// no index up to what a subquery finds.
+const FIRST_WITH_FACTS: &str = "
+SELECT m.id FROM onedrop_message m
+WHERE m.recorded_at >= (SELECT l.facts_since FROM onedrop_ledger l)
+ORDER BY m.recorded_at, m.id LIMIT 1";
+
 /// What is old enough, after a row: its time in seconds since 1970 and its number. ?1: before
-/// when; ?2, ?3: after which; ?4: at most.
+/// when; ?2, ?3: after which; ?4: at most. Of attempts also ?5: see [`FIRST_WITH_FACTS`].
 pub(crate) fn old(what: PurgeWhat) -> &'static str {
     match what {
         PurgeWhat::Messages => {
@@ -34,19 +41,18 @@ pub(crate) fn old(what: PurgeWhat) -> &'static str {
                AND (m.recorded_at > {at(?2)} OR m.id > ?3)
              ORDER BY m.recorded_at, m.id LIMIT ?4"
         }
-        // Of messages whose facts are erased few have any left; their ids come first.
+        // Of messages whose facts are erased few have any left. Without the sums, SQLite would read
+        // all attempts that come after the last one by their numbers.
         PurgeWhat::Attempts => {
             "SELECT {int(0)}, a.id
-             FROM (SELECT n.id FROM onedrop_attempt n WHERE n.message_id IS NULL
+             FROM (SELECT n.id + 0 AS id FROM onedrop_attempt n
+                   WHERE n.message_id IS NULL AND n.started_at < {at(?1)}
                    UNION ALL
-                   SELECT e.id FROM onedrop_attempt e
-                        {then} onedrop_message o ON o.id = e.message_id
-                   WHERE o.recorded_at < (SELECT l.facts_since FROM onedrop_ledger l)
-                     AND e.message_id < (
-                       SELECT m.id FROM onedrop_message m
-                       WHERE m.recorded_at >= (SELECT l.facts_since FROM onedrop_ledger l)
-                       ORDER BY m.recorded_at, m.id LIMIT 1)) w
-                  {then} onedrop_attempt a ON a.id = w.id
+                   SELECT e.id + 0 FROM onedrop_attempt e
+                   WHERE e.message_id < ?5
+                     AND (SELECT o.recorded_at FROM onedrop_message o WHERE o.id = e.message_id)
+                         < (SELECT l.facts_since FROM onedrop_ledger l)) w
+                  {attempt_of(w.id)}
              WHERE a.started_at < {at(?1)} AND a.id > ?3
              ORDER BY a.id LIMIT ?4"
         }
@@ -170,7 +176,12 @@ fn purge<S: SqlSession>(
     let before = (now - older_than.as_secs_f64()).max(LONG_AGO);
     let after = after.unwrap_or(PurgeCursor { secs: -1, row: 0 });
     let lock = if dry_run { "" } else { lock(what) };
-    let find = sql!(format!("{} {lock}", old(what)), before, after.secs as f64, after.row, limit);
+    let text = format!("{} {lock}", old(what));
+    let mut find = sql!(text, before, after.secs as f64, after.row, limit);
+    if what == PurgeWhat::Attempts {
+        let first = session.value::<i64>(&sql!(FIRST_WITH_FACTS))?;
+        find.values.push(first.unwrap_or(i64::MAX).into());
+    }
     let answers = session.begin(&[find])?;
     let cursor = |row: &S::Row| Ok(PurgeCursor { secs: row.cell(0)?, row: row.cell(1)? });
     let old = rows_at(&answers, 0).iter().map(cursor);

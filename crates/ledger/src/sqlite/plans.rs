@@ -235,6 +235,8 @@ fn purge_and_forget_read_what_they_take_out_by_indexes() {
         (PurgeWhat::Messages, "onedrop_message_recorded_at (recorded_at>? AND recorded_at<?)"),
         (PurgeWhat::Facts, "onedrop_message_recorded_at (recorded_at>? AND recorded_at<?)"),
         (PurgeWhat::Attempts, "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)"),
+        (PurgeWhat::Attempts, "onedrop_attempt_unrecorded (message_id=? AND started_at<?)"),
+        (PurgeWhat::Attempts, "onedrop_attempt_message (message_id<?)"),
         (PurgeWhat::Raw, "SEARCH m USING INTEGER PRIMARY KEY (rowid"),
         (PurgeWhat::Kept, "SEARCH k USING INTEGER PRIMARY KEY (rowid>?)"),
     ] {

@@ -122,7 +122,7 @@ CREATE TABLE IF NOT EXISTS onedrop_attempt (
     status      TEXT COMMENT 'as in RFC 3463; null: 2.0.0, with copy_id',
     detail      TEXT COMMENT 'what Postfix was told; null: that it stored the copy of copy_id',
     reason      TEXT COMMENT 'in a word (docs/reasons.md); null: delivered, with copy_id',
-    KEY onedrop_attempt_message (message_id),
+    KEY onedrop_attempt_message (message_id, started_at),
     KEY onedrop_attempt_id_hash (id_hash),
     KEY onedrop_attempt_queue_id (queue_id(64)),
     KEY onedrop_attempt_recipient (recipient(128), message_id),

@@ -241,6 +241,7 @@ CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id);
 CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient))
     WHERE message_id IS NOT NULL;
 CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
+CREATE INDEX onedrop_attempt_unrecorded ON onedrop_attempt (started_at) WHERE message_id IS NULL;
 
 COMMENT ON TABLE onedrop_attempt
 IS 'one row per run of the program for a message and its recipient';

@@ -140,6 +140,8 @@ CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id) WHERE queue_
 CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (recipient)
     WHERE message_id IS NOT NULL;
 CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
+CREATE INDEX onedrop_attempt_unrecorded ON onedrop_attempt (message_id, started_at)
+    WHERE message_id IS NULL;
 
 -- Attempts with their ends, also where the row of the copy tells it.
 CREATE VIEW onedrop_attempt_text AS
