@@ -168,6 +168,19 @@ LOCKS = [
     ("a lock's fence only warns", BASE, "RAISE EXCEPTION 'the lock", "RAISE NOTICE 'the lock"),
 ]
 
+LOCKS_SQL = "crates/ledger/src/sql/locks.rs"
+LEASES = ["--test", "ledger_contract", "-E", "test(/^locks::a_lease_that_another_got/)"]
+
+# Rows of a lease that two claims make for a slot at once: the lock on the row comes too late.
+LOCK_ROWS = [
+    (
+        "a lock's lease is taken whoever has it",
+        LOCKS_SQL,
+        "renewed_at = {now}, {lock_lasts(?5)}\nWHERE name_hash = ?1 AND slot = ?2 AND (lease_until IS NULL OR {lock_left()} <= 0)",
+        "renewed_at = {now}, {lock_lasts(?5)}\nWHERE name_hash = ?1 AND slot = ?2",
+    ),
+]
+
 JOBS_SQL = "crates/ledger/src/sql/jobs.rs"
 
 # The lock and the unique key hide it from the ticks.
@@ -313,6 +326,7 @@ MUTATIONS = [
     *((*mutation, LEDGER) for mutation in CLAIMS),
     *((*mutation, CLAIMS_OF_POSTGRES) for mutation in FAST_WAYS),
     *((*mutation, TALLY) for mutation in LOCKS),
+    *((*mutation, LEASES) for mutation in LOCK_ROWS),
     *((*mutation, LEDGER_JOBS) for mutation in JOB_ROWS),
     *((*mutation, TICKS) for mutation in JOBS),
     *((*mutation, LMTP_STORE) for mutation in HAND_OVERS),

@@ -5,7 +5,7 @@ use onedrop::ledger::{
 };
 use onedrop::lock_name::LockName;
 
-use super::rigs::{PostgresRig, SqliteRig};
+use super::rigs::{MariadbRig, PostgresRig, SqliteRig};
 use super::support::proxy::{Fault, Stage};
 use super::*;
 
@@ -142,6 +142,40 @@ pub fn of_twenty_that_want_three_slots_no_two_get_one(rig: &dyn Rig) {
             }
         }
     }
+}
+
+/// Two claims have seen that a slot has no rows; the other has made them and has its lease before
+/// this one comes to the rows. `other` (SQL) has each new row of a lease be the other's.
+fn a_lease_that_another_got_meanwhile_stays_its_own(rig: &dyn Rig, other: &str) {
+    let (host, lock) = (Host::of(rig), name("raced for"));
+    assert!(rig.sql(other));
+    host.is_busy(&lock, &[1]);
+    assert!(rig.sql("UPDATE onedrop_lock_lease SET lease_until = NULL"));
+    assert_eq!(host.lock(&lock, &[1]).epoch, 1);
+}
+
+#[test]
+fn a_lease_that_another_got_meanwhile_stays_its_own_on_postgres() {
+    let other = "ALTER TABLE onedrop_lock_lease ALTER lease_until SET DEFAULT '2100-01-01',
+                     ALTER owner SET DEFAULT 'another claim''s.'";
+    a_lease_that_another_got_meanwhile_stays_its_own(&PostgresRig::shared(false), other);
+}
+
+#[test]
+fn a_lease_that_another_got_meanwhile_stays_its_own_on_mariadb() {
+    let other = "ALTER TABLE onedrop_lock_lease ALTER lease_until SET DEFAULT '2100-01-01',
+                     ALTER owner SET DEFAULT 'another claim''s.'";
+    a_lease_that_another_got_meanwhile_stays_its_own(&MariadbRig::shared(), other);
+}
+
+#[test]
+fn a_lease_that_another_got_meanwhile_stays_its_own_on_sqlite() {
+    let other = "CREATE TRIGGER another AFTER INSERT ON onedrop_lock_lease BEGIN
+                     UPDATE onedrop_lock_lease SET lease_until = 1e9, boot_id = 'first',
+                         owner = CAST('another claim''s.' AS BLOB)
+                     WHERE name_hash = NEW.name_hash AND slot = NEW.slot;
+                 END";
+    a_lease_that_another_got_meanwhile_stays_its_own(&SqliteRig::new(), other);
 }
 
 /// A claim that waits, of a host.
