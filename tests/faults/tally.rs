@@ -36,7 +36,7 @@ const HOSTS: usize = 4;
 const TTL: Duration = Duration::from_secs(6);
 /// Past the lease: what is stopped, frozen, down or cut off.
 const STOPPED_FOR: Duration = Duration::from_secs(8);
-/// As long as the troubles take.
+/// No shorter than the troubles take.
 const WORKED_FOR: Duration = Duration::from_secs(50);
 /// Between two troubles.
 const CALM: Duration = Duration::from_secs(4);

@@ -32,7 +32,7 @@ fn offset() -> usize {
     })
 }
 
-/// Which of so many parts this run takes.
+/// Which of these parts this run takes.
 pub fn part(parts: u64) -> u64 {
     offset() as u64 % parts
 }
