@@ -1,6 +1,8 @@
 //! A model of named locks, checked exhaustively: claims over several slots, renewals, releases that
 //! are made again, and theft, with requests and answers that are lost or come late, crashes of a
-//! wrapper, with its guardian or without, and commands whose both watchers are stopped.
+//! wrapper, with its guardian or without, and commands whose both watchers are stopped. Programs
+//! that take the lock by SQL are among them: none ends those, and one that does not renew its lease
+//! goes on after it.
 //! It shares no code with `src/`.
 //!
 //! Time is the ledger's clock; a holder's own clock goes as fast. As long as one of a command's two
@@ -30,11 +32,15 @@ enum Broken {
     GivesBackTooSoon,
     /// A release that is made again is believed to have found what the first one left.
     BelievesSecondRelease,
+    /// A program writes what is fenced without a look at the lock.
+    NoFence,
 }
 
 #[derive(Debug, Clone)]
 struct Locks {
     processes: usize,
+    /// The first of them are programs that take the lock by SQL.
+    programs: usize,
     runs: u8,
     slots: usize,
     until: u8,
@@ -183,12 +189,26 @@ impl State {
 impl Locks {
     /// Whether a wrapper may crash alone; elsewhere that is only another of many ways to the same.
     fn may_orphan(&self) -> bool {
-        self.faults > 0 && self.slots == 1 && !self.outside
+        let has_commands = self.programs < self.processes;
+        self.faults > 0 && self.slots == 1 && !self.outside && has_commands
     }
 
-    fn must_end(&self, process: &Process, time: u8) -> bool {
+    fn must_end(&self, n: usize, process: &Process, time: u8) -> bool {
+        let is_watched = n >= self.programs;
         let is_due = process.work.is_some_and(|work| time + 1 >= work.trust);
-        is_due && !process.is_stopped && self.broken != Some(Broken::NoWatch)
+        is_due && is_watched && !process.is_stopped && self.broken != Some(Broken::NoWatch)
+    }
+
+    /// Whether two commands run in one slot, or two whose leases last as they believe. A program
+    /// counts that long.
+    fn two_in(&self, state: &State, trusting: bool) -> bool {
+        let works = state.processes.iter().enumerate().filter_map(|(n, process)| {
+            let lasts_anyhow = n >= self.programs && !trusting;
+            process.work.filter(|work| lasts_anyhow || state.time < work.trust)
+        });
+        let mut slots: Vec<_> = works.map(|work| work.slot).collect();
+        slots.sort_unstable();
+        slots.windows(2).any(|pair| pair[0] == pair[1])
     }
 
     fn execute(&self, state: &mut State, call: Call) -> Answer {
@@ -249,7 +269,7 @@ impl Model for Locks {
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         let nobody_must_end =
-            !state.processes.iter().any(|process| self.must_end(process, state.time));
+            !(0..).zip(&state.processes).any(|(n, process)| self.must_end(n, process, state.time));
         if state.time < self.until && nobody_must_end {
             steps.push(Step::Tick);
         }
@@ -280,10 +300,11 @@ impl Model for Locks {
                 }
                 continue;
             }
-            if process.work.is_some() && state.crashed < self.faults && self.may_orphan() {
+            let is_watched = n >= self.programs && self.may_orphan();
+            if process.work.is_some() && state.crashed < self.faults && is_watched {
                 steps.push(Step::Orphan(n));
             }
-            if self.must_end(process, state.time) {
+            if self.must_end(n, process, state.time) {
                 steps.push(Step::End(n));
             }
             if process.call.is_some() || process.answer.is_some() {
@@ -348,7 +369,8 @@ impl Model for Locks {
                 let Work { slot, epoch, .. } = state.processes[n].work?;
                 let slot = &mut state.slots[slot];
                 // onedrop_assert_lock, in one transaction with the write.
-                if slot.epoch != epoch || slot.until.is_none_or(|until| until <= time) {
+                let is_held = slot.epoch == epoch && slot.until.is_some_and(|until| until > time);
+                if !is_held && self.broken != Some(Broken::NoFence) {
                     return None;
                 }
                 state.write_fell |= epoch < slot.highest_written;
@@ -403,8 +425,10 @@ impl Model for Locks {
                 let call = lost.or(process.answer.take().map(|(call, _)| call))?;
                 process.late = lost.or(process.late);
                 state.lost += 1;
-                // A claim is made again with the same value, a renewal by its own step.
-                if call.what != What::Renew {
+                // A claim is made again with the same value, a renewal by its own step. A program's
+                // claim has its value from the answer.
+                let has_value = call.what != What::Claim || n >= self.programs;
+                if call.what != What::Renew && has_value {
                     process.call = Some(Call { asked_at: time, is_second: true, ..call });
                 }
             }
@@ -473,29 +497,29 @@ impl Model for Locks {
             properties.push(Property::<Self>::sometimes(name, in_time));
         }
         if self.outside {
-            properties
-                .push(Property::<Self>::sometimes("two work", |_, state| two_in(state, false)));
+            properties.push(Property::<Self>::sometimes("two work", |model, state| {
+                model.two_in(state, false)
+            }));
         } else {
-            let exclusive = |_: &Self, state: &State| !two_in(state, false);
+            let exclusive = |model: &Self, state: &State| !model.two_in(state, false);
             properties.push(Property::<Self>::always("one works in a slot", exclusive));
-            let trusting = |_: &Self, state: &State| !two_in(state, true);
+            let trusting = |model: &Self, state: &State| !model.two_in(state, true);
             properties.push(Property::<Self>::always("one trusts a slot", trusting));
         }
         properties
     }
 }
 
-/// Whether two commands run in one slot, or two whose leases last as they believe.
-fn two_in(state: &State, trusting: bool) -> bool {
-    let works = state.processes.iter().filter_map(|process| process.work);
-    let slots = works.filter(|work| !trusting || state.time < work.trust).map(|work| work.slot);
-    let mut slots: Vec<_> = slots.collect();
-    slots.sort_unstable();
-    slots.windows(2).any(|pair| pair[0] == pair[1])
-}
-
-const SMALL: Locks =
-    Locks { processes: 2, runs: 1, slots: 1, until: 5, faults: 1, outside: false, broken: None };
+const SMALL: Locks = Locks {
+    processes: 2,
+    programs: 0,
+    runs: 1,
+    slots: 1,
+    until: 5,
+    faults: 1,
+    outside: false,
+    broken: None,
+};
 
 #[test]
 fn no_two_commands_run_in_a_slot() {
@@ -508,6 +532,20 @@ fn no_two_commands_run_in_a_slot() {
     if full() {
         models.push(Locks { runs: 2, ..SMALL });
         models.push(Locks { faults: 2, until: 6, ..SMALL });
+    }
+    for model in models {
+        holds(&model);
+    }
+}
+
+#[test]
+fn programs_and_commands_share_a_lock() {
+    let mut models = vec![Locks { programs: 1, ..SMALL }, Locks { programs: 2, until: 4, ..SMALL }];
+    if full() {
+        models.push(Locks { programs: 2, ..SMALL });
+        models.push(Locks { programs: 1, slots: 2, until: 4, ..SMALL });
+        models.push(Locks { programs: 1, runs: 2, ..SMALL });
+        models.push(Locks { programs: 2, processes: 3, until: 4, faults: 0, ..SMALL });
     }
     for model in models {
         holds(&model);
@@ -533,4 +571,6 @@ fn each_rule_of_locks_is_needed() {
         let (runs, until) = if rule == Broken::ReleasesAnybodys { (2, 3) } else { (1, 5) };
         breaks(&Locks { broken: Some(rule), runs, until, ..SMALL }, property);
     }
+    let rule = Some(Broken::NoFence);
+    breaks(&Locks { programs: 1, broken: rule, ..SMALL }, "writes are in the order of epochs");
 }

@@ -16,6 +16,7 @@ mod elsewhere;
 mod explored;
 mod handed;
 mod ledger;
+mod line;
 mod locks;
 mod state;
 mod steps;
