@@ -1,7 +1,7 @@
 //! The line of those of this host that wait for a lock: only the first asks the ledger, so that
 //! the others hold no session. The line is a file in shared memory. Each in it has a number, and
 //! has locked the byte at that number, until it leaves or dies; it waits for the byte of the one
-//! before. The first says now and then that it is alive: one that is stopped is passed over.
+//! before. The first says now and then that it is alive: those that are stopped are passed over.
 //!
 //! The bell is a pipe with a name beside it. It is no inotify: to close one takes 20 ms and more
 //! (the kernel waits until no processor sees its watches), between the claim and the command.
@@ -76,6 +76,10 @@ impl Line {
             if file.metadata()?.nlink() == 0 {
                 continue;
             }
+            // It is the first, and has not asked yet.
+            if !byte_lock::is_locked_alone(&file, 1..=i64::MAX - 1)? {
+                file.write_all_at(&millis_since_boot().to_ne_bytes(), BEAT)?;
+            }
             let mut number = number_at(&file, LAST) + 1;
             while !byte_lock::try_lock(&file, number)? {
                 number += 1;
@@ -134,21 +138,28 @@ pub(super) struct PlaceInLine {
 }
 
 impl PlaceInLine {
-    /// Whether all that came before it have left, or are passed over.
+    /// Whether all that came before it have left, or are passed over. Each that may be stopped has
+    /// its own time to speak, so that no two after it pass it over at once.
     pub fn is_first(&self) -> io::Result<bool> {
-        let first = number_at(&self.file, FIRST);
-        if self.is_any_in_line(first + 1..=self.number - 1)? {
+        let before = number_at(&self.file, FIRST).max(1)..=self.number - 1;
+        if !self.is_any_in_line(before.clone())? {
+            return Ok(true);
+        }
+        let beat = Duration::from_millis(number_at(&self.file, BEAT).unsigned_abs());
+        let silent = since_boot()?.saturating_sub(beat);
+        if silent <= SILENCE {
             return Ok(false);
         }
-        let is_there = (1..self.number).contains(&first) && self.is_any_in_line(first..=first)?;
-        let beat = Duration::from_millis(number_at(&self.file, BEAT).unsigned_abs());
-        Ok(!is_there || since_boot()?.saturating_sub(beat) > SILENCE)
+        let mut stopped = 0;
+        for number in before {
+            stopped += u32::from(self.is_any_in_line(number..=number)?);
+        }
+        Ok(silent > SILENCE.saturating_mul(stopped))
     }
 
     /// It is the first, and alive.
     pub fn beat(&self) {
-        let millis = since_boot().map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(0));
-        let stamp = [self.number.to_ne_bytes(), millis.to_ne_bytes()].concat();
+        let stamp = [self.number.to_ne_bytes(), millis_since_boot().to_ne_bytes()].concat();
         let _ = self.file.write_all_at(&stamp, FIRST);
     }
 
@@ -215,6 +226,10 @@ pub(super) fn drain(mut bell: &File) {
     while bell.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
 }
 
+fn millis_since_boot() -> i64 {
+    since_boot().map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(0))
+}
+
 /// A number of the file; 0 where it is not there yet.
 fn number_at(file: &File, at: u64) -> i64 {
     let mut bytes = [0; 8];
@@ -260,15 +275,31 @@ mod tests {
         assert!(line.join().unwrap().is_first().unwrap());
     }
 
+    fn says_nothing_since(place: &PlaceInLine, secs: u64) {
+        let then = since_boot().unwrap().saturating_sub(Duration::from_secs(secs));
+        let millis = i64::try_from(then.as_millis()).unwrap();
+        place.file.write_all_at(&millis.to_ne_bytes(), BEAT).unwrap();
+    }
+
+    #[test]
+    fn one_that_is_stopped_before_its_turn_is_passed_over() {
+        let line = line();
+        let all: Vec<_> = (0..4).map(|_| line.join().unwrap()).collect();
+        let [a, _b, c, d] = all.try_into().unwrap();
+        a.beat();
+        drop(a);
+        // It is the second's turn, which is stopped.
+        assert!(!c.is_first().unwrap());
+        says_nothing_since(&c, SILENCE.as_secs() + 5);
+        assert_eq!((c.is_first().unwrap(), d.is_first().unwrap()), (true, false));
+        c.beat();
+        assert!(!d.is_first().unwrap());
+    }
+
     #[test]
     fn one_that_is_stopped_is_passed_over() {
         let line = line();
         let (a, b, c) = (line.join().unwrap(), line.join().unwrap(), line.join().unwrap());
-        let says_nothing_since = |place: &PlaceInLine, secs: u64| {
-            let then = since_boot().unwrap().saturating_sub(Duration::from_secs(secs));
-            let millis = i64::try_from(then.as_millis()).unwrap();
-            place.file.write_all_at(&millis.to_ne_bytes(), BEAT).unwrap();
-        };
         a.beat();
         says_nothing_since(&a, SILENCE.as_secs() - 5);
         assert!(!b.is_first().unwrap());
