@@ -212,6 +212,18 @@ pub fn a_free_slot_goes_to_the_claim_that_has_waited_longest(rig: &dyn Rig) {
     assert_eq!(a.lock(&lock, &[1]).epoch, claim.epoch + 1);
 }
 
+pub fn the_lowest_free_slots_are_left_to_those_that_wait(rig: &dyn Rig) {
+    let (host, lock, waiter) = (Host::of(rig), name("lowest"), RandomValue::default());
+    let all = [1, 2, 3].map(|slot| host.lock(&lock, &[slot]));
+    assert!(matches!(waits(&host, &lock, &[1, 2, 3], waiter), LockTry::Busy(_)));
+    assert!(all[1..].iter().all(|claim| host.gives_back(claim)));
+    host.is_busy(&lock, &[2]);
+    assert_eq!(host.lock(&lock, &[2, 3]).slot, 3);
+    host.is_busy(&lock, &[2, 3]);
+    let taken = waits(&host, &lock, &[1, 2, 3], waiter);
+    assert!(matches!(taken, LockTry::Taken { claim, .. } if claim.slot == 2));
+}
+
 pub fn one_that_waits_for_another_slot_or_is_gone_keeps_nobody_waiting(rig: &dyn Rig) {
     let (host, lock) = (Host::of(rig), name("others"));
     host.lock(&lock, &[1]);

@@ -189,10 +189,12 @@ pub fn first_free<S>(
     let is_free = |slot: &u32| !others.iter().any(|row| row.slot == *slot);
     let free: Vec<u32> = request.slots.iter().copied().filter(is_free).collect();
     for slot in &free {
-        // Those before this claim that would take the slot; the other free ones are for them, too.
-        let before = waiters.iter().take_while(|waiter| waiter.owner != owner);
-        let before = before.filter(|waiter| waiter.holder.slots >= *slot).count();
-        if before < free.len()
+        // The lowest free slots are for those before this claim: were any slot taken of which
+        // others were free, two that come at once would leave none.
+        let before = || waiters.iter().take_while(|waiter| waiter.owner != owner);
+        let would_take_it = before().any(|waiter| waiter.holder.slots >= *slot);
+        let lower = free.iter().filter(|free| *free < slot).count();
+        if (!would_take_it || before().count() <= lower)
             && let Some(epoch) = claim(session, request, *slot)?
         {
             return Ok(LockTry::Taken { claim: of(*slot, epoch), others });

@@ -292,7 +292,7 @@ BEGIN
     DECLARE v_began DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE v_waited, v_left DOUBLE DEFAULT 0;
     DECLARE v_place, v_epoch BIGINT;
-    DECLARE v_slot, v_free, v_taken INT;
+    DECLARE v_slot, v_free, v_seen, v_before, v_most, v_taken INT;
     DECLARE v_is_busy BOOLEAN;
     -- Another was in the way: asked again.
     DECLARE CONTINUE HANDLER FOR 1205, 1213, 1020, 1062 SET v_is_busy = TRUE;
@@ -309,19 +309,23 @@ BEGIN
     END IF;
     COMMIT;
     asking: LOOP
-        SET v_left = COALESCE(p_wait_secs, 0) - v_waited, v_slot = 0, v_taken = NULL;
+        SET v_left = COALESCE(p_wait_secs, 0) - v_waited, v_slot = 0, v_seen = 0, v_taken = NULL;
         SELECT p_slots - COUNT(*) INTO v_free FROM onedrop_lock_lease
         WHERE name_hash = v_hash AND slot <= p_slots AND lease_until > UTC_TIMESTAMP(6);
         SET v_place = (SELECT id FROM onedrop_lock_waiter
                        WHERE name_hash = v_hash AND owner = v_owner AND lease_until > UTC_TIMESTAMP(6));
+        SELECT COUNT(*), MAX(slots) INTO v_before, v_most FROM onedrop_lock_waiter
+        WHERE name_hash = v_hash AND lease_until > UTC_TIMESTAMP(6) AND (v_place IS NULL OR id < v_place);
         slots: WHILE v_slot < p_slots AND v_free > 0 DO
             SET v_slot = v_slot + 1, v_is_busy = FALSE;
             IF EXISTS (SELECT 1 FROM onedrop_lock_lease
-                       WHERE name_hash = v_hash AND slot = v_slot AND lease_until > UTC_TIMESTAMP(6))
-                -- Those before it that would take the slot; the other free ones are for them, too.
-                OR (SELECT COUNT(*) FROM onedrop_lock_waiter
-                    WHERE name_hash = v_hash AND slots >= v_slot AND lease_until > UTC_TIMESTAMP(6)
-                      AND (v_place IS NULL OR id < v_place)) >= v_free THEN
+                       WHERE name_hash = v_hash AND slot = v_slot AND lease_until > UTC_TIMESTAMP(6)) THEN
+                ITERATE slots;
+            END IF;
+            -- The lowest free slots are for those before it: were any slot taken of which others
+            -- were free, two that come at once would leave none.
+            SET v_seen = v_seen + 1;
+            IF v_most >= v_slot AND v_before >= v_seen THEN
                 ITERATE slots;
             END IF;
             COMMIT;

@@ -639,7 +639,9 @@ DECLARE
     v_command text := left(coalesce(nullif(current_setting('application_name'), ''), session_user), 200);
     v_ms bigint := 1000 * p_ttl_secs;
     v_place bigint;
-    v_free integer;
+    v_before integer;
+    v_most integer;
+    v_free integer := 0;
 BEGIN
     IF octet_length(p_name) NOT BETWEEN 1 AND 200
         OR p_name ~ '[\u0001-\u001f\u007f-\u009f]|^[\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|[\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]$' THEN
@@ -648,17 +650,17 @@ BEGIN
     IF (p_ttl_secs BETWEEN 1 AND 604800 AND p_slots BETWEEN 1 AND 1000) IS NOT TRUE THEN
         RAISE EXCEPTION 'a lock has 1 to 1000 slots and lasts 1 to 604800 seconds' USING ERRCODE = '22023';
     END IF;
-    SELECT p_slots - count(*) INTO v_free FROM onedrop_lock_lease l
-    WHERE l.name_hash = v_hash AND l.slot <= p_slots AND l.lease_until > clock_timestamp();
     SELECT w.id INTO v_place FROM onedrop_lock_waiter w
     WHERE w.name_hash = v_hash AND w.owner = p_owner AND w.lease_until > clock_timestamp();
+    SELECT count(*), max(w.slots) INTO v_before, v_most FROM onedrop_lock_waiter w
+    WHERE w.name_hash = v_hash AND w.lease_until > clock_timestamp() AND (v_place IS NULL OR w.id < v_place);
     FOR v_slot IN 1..p_slots LOOP
         CONTINUE WHEN EXISTS (SELECT FROM onedrop_lock_lease l
-                              WHERE l.name_hash = v_hash AND l.slot = v_slot AND l.lease_until > clock_timestamp())
-            -- Those before it that would take the slot; the other free ones are for them, too.
-            OR (SELECT count(*) FROM onedrop_lock_waiter w
-                WHERE w.name_hash = v_hash AND w.slots >= v_slot AND w.lease_until > clock_timestamp()
-                  AND (v_place IS NULL OR w.id < v_place)) >= v_free;
+                              WHERE l.name_hash = v_hash AND l.slot = v_slot AND l.lease_until > clock_timestamp());
+        -- The lowest free slots are for those before it: were any slot taken of which others were
+        -- free, two that come at once would leave none.
+        v_free := v_free + 1;
+        CONTINUE WHEN v_most >= v_slot AND v_before >= v_free;
         INSERT INTO onedrop_lock (name_hash, slot, name, epoch) VALUES (v_hash, v_slot, p_name, 0) ON CONFLICT DO NOTHING;
         -- Left out while a transaction that has asserted the lock is open, or another claims it.
         PERFORM FROM onedrop_lock k WHERE k.name_hash = v_hash AND k.slot = v_slot FOR UPDATE SKIP LOCKED;
