@@ -308,7 +308,7 @@ impl Model for Line {
                 state.processes[n].does = Does::Waits;
                 if let Some(host) = self.host(n) {
                     let HostLine { line, first, silent } = &mut state.hosts[host];
-                    // Nobody is there who could have asked.
+                    // None of them could have asked.
                     if line.is_empty() {
                         (*first, *silent) = (None, 0);
                     }
