@@ -7,8 +7,6 @@
 //!
 //! `ONEDROP_SEED` repeats a run's choices (not the scheduling); each run prints its seed.
 
-mod judge;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
@@ -25,11 +23,11 @@ use nix::unistd::Pid;
 use crate::host::{Host, free_net, on_all_cables};
 use crate::hosts::{Dice, seed};
 use crate::sample::sample;
+use crate::support::lock_journal::{fence_held, judged};
 use crate::support::postgres::{Postgres, bin};
 use crate::support::site::{Files, Site};
 use crate::support::{TempRoot, onedrop_path, set_mode, wait_until};
 use crate::wall_clock::WallClock;
-use judge::{fence_held, judged};
 
 const HOSTS: usize = 4;
 /// The shortest there is.

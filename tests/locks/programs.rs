@@ -1,5 +1,5 @@
 //! Locks that programs take by SQL and by the pipe: the clients of docs/locks-programs.md as they
-//! stand, and all ways mixed on one name.
+//! stand.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -16,8 +16,6 @@ pub struct Server {
     /// PDO's name of it, and its user.
     pub pdo: String,
     pub user: String,
-    /// Python that connects.
-    connects: String,
 }
 
 impl Server {
@@ -53,7 +51,7 @@ impl Server {
         programs_of("docs/locks-programs.md", &place);
         programs_of("docs/locks-clients.md", &place);
         fs::write(place.path("connects.py"), &connects).expect("a file");
-        Server { place, pdo, user, connects }
+        Server { place, pdo, user }
     }
 
     pub fn php(&self, script: &str) -> Command {
@@ -215,12 +213,16 @@ with Held('import') as lock:
 }
 
 /// The statements of the page for SQLite.
-#[test]
-fn the_statements_of_the_page_hold_locks_on_sqlite() {
-    let place = Place::new();
+pub fn statements_into(place: &Place) {
     let page = fixture_text("docs/locks-programs.md");
     let sql = page.rsplit("```sql\n").next().and_then(|rest| rest.split("```").next());
     fs::write(place.path("statements.sql"), sql.expect("statements")).expect("a file");
+}
+
+#[test]
+fn the_statements_of_the_page_hold_locks_on_sqlite() {
+    let place = Place::new();
+    statements_into(&place);
     let script = "
 import hashlib, os, sqlite3, subprocess, time
 db = sqlite3.connect('ledger.db', isolation_level=None)
@@ -248,100 +250,4 @@ print(with_lock, does('take', a), run('lock', 'assert', 'n#1:5').returncode)
         out(&mut python(&place, script)),
         "True False True False\n200 0\nTrue True 0\n0 False False\n0 True 0\n"
     );
-}
-
-/// Works in the slot that it was given, which must be free, and under an epoch that grows.
-const WORK: &str = "
-import fcntl, time
-def work(slot, epoch):
-    own = open(f'slot.{slot}', 'a+')
-    try: fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError: open('faults', 'a').write(f'two in slot {slot}\\n'); return
-    own.seek(0)
-    last = int((own.read().split() or ['0'])[-1])
-    if last >= epoch: open('faults', 'a').write(f'epoch {epoch} after {last}\\n')
-    own.write(f'{epoch}\\n'); own.flush()
-    time.sleep(0.01)
-    own.close()
-if __name__ == '__main__':
-    import sys
-    work(int(sys.argv[1]), int(sys.argv[2]))
-";
-
-fn mixed(server: &Server, slots: u32) {
-    let place = &server.place;
-    fs::write(place.path("work.py"), WORK).expect("a file");
-    let each = if std::env::var_os("ONEDROP_FULL").is_some() { 125 } else { 3 };
-    let python_sql = format!(
-        "
-from onedrop_lock import *
-from work import work
-db = connect()
-for _ in range({each}):
-    with OnedropLock(db, 'mixed', ttl=60, wait=300, slots={slots}) as lock:
-        work(lock.slot, lock.epoch)
-"
-    );
-    let python_pipe = format!(
-        "
-from held import Held
-from work import work
-for _ in range({each}):
-    with Held('mixed', '--wait', '300s', '--slots', '{slots}') as lock:
-        slot, epoch = lock.token.rsplit('#', 1)[1].split(':')
-        work(int(slot), int(epoch))
-"
-    );
-    let php_sql = format!(
-        "
-$db = $connect();
-for ($n = 0; $n < {each}; $n++) {{
-    $call = $db->prepare('CALL onedrop_lock(?, 60, 300, {slots})');
-    $call->execute(['mixed']);
-    [$owner, $slot, $epoch] = $call->fetch(PDO::FETCH_NUM);
-    $call->closeCursor();
-    passthru(\"/usr/bin/python3 work.py $slot $epoch\");
-    $call = $db->prepare('CALL onedrop_unlock(?, ?)');
-    $call->execute(['mixed', $owner]);
-    if (!$call->fetch(PDO::FETCH_NUM)[0]) echo 'lost';
-    $call->closeCursor();
-}}"
-    );
-    let shell = format!(
-        "for n in $(seq {each}); do onedrop with-lock mixed --wait 300s --slots {slots} -- sh -c \
-         '/usr/bin/python3 work.py $ONEDROP_LOCK_SLOT $ONEDROP_LOCK_EPOCH' || exit 1; done"
-    );
-    let with_lock =
-        format!("import subprocess\nsubprocess.run(['sh', '-c', r'''{shell}'''], check=True)");
-    let mut commands = Vec::new();
-    for _ in 0..2 {
-        commands.push(server.python(&python_sql));
-        commands.push(server.php(&php_sql));
-        commands.push(python(place, &python_pipe));
-        commands.push(python(place, &with_lock));
-    }
-    let count = commands.len() * each;
-    std::thread::scope(|scope| {
-        for mut command in commands {
-            scope.spawn(move || assert_eq!(out(&mut command), ""));
-        }
-    });
-    assert_eq!(place.text("faults"), "");
-    let epochs = |slot: u32| place.text(&format!("slot.{slot}")).lines().count();
-    assert_eq!((1..=slots).map(epochs).sum::<usize>(), count, "{}", server.connects);
-    assert_eq!(place.lock(&["list"]).out, "");
-}
-
-#[test]
-fn of_all_ways_to_a_lock_on_postgres_no_more_hold_it_than_it_has_slots() {
-    for slots in [1, 3] {
-        mixed(&Server::postgres(&Postgres::shared()), slots);
-    }
-}
-
-#[test]
-fn of_all_ways_to_a_lock_on_mariadb_no_more_hold_it_than_it_has_slots() {
-    for slots in [1, 3] {
-        mixed(&Server::mariadb(&Mariadb::shared()), slots);
-    }
 }

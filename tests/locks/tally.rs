@@ -1,96 +1,433 @@
-//! Many at once: at no time do more than N commands run under a name. Each command takes a lock of
-//! the file system on the slot that it was given, which must be free.
+//! All ways to a lock mixed on one name: `with-lock`, programs by SQL in Python and PHP, and by the
+//! pipe, from four hosts. A share of them is killed at any moment, stopped past the lease or goes on
+//! after it, and sessions are ended. A journal and a lock on a file for each slot are the witnesses:
+//! at no time do more work than the lock has slots, epochs only grow, and the fence refuses what
+//! comes late.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::place::{Held, Place, children};
+use crate::place::{Place, children};
+use crate::programs::{Server, programs_of, statements_into, within};
+use crate::support::PROJECT;
+use crate::support::lock_journal::{Tally, fence_held, judged};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::wait_until;
 
-/// Says what it did in the journal; 9 where the slot's file is locked: two run in one slot.
-const WORK: &str = "exec 9>slot.$ONEDROP_LOCK_SLOT; flock -n 9 || { echo twice >>faults; exit 9; }
-    echo $ONEDROP_LOCK_SLOT $ONEDROP_LOCK_EPOCH >>journal; sleep 0.05";
+const HOSTS: usize = 4;
+/// Longer than the lease of any.
+const STOPPED_FOR: Duration = Duration::from_secs(8);
+/// A bound for one turn.
+const LONG: Duration = Duration::from_secs(240);
 
-fn tally(place: &Place, workers: u32, slots: u32, kills: bool) {
-    let (slots_text, ended_well, killed) =
-        (slots.to_string(), AtomicU32::new(0), AtomicU32::new(0));
-    let end = Instant::now() + Duration::from_secs(12);
-    std::thread::scope(|scope| {
-        for worker in 0..workers {
-            let (slots_text, ended_well, killed) = (&slots_text, &ended_well, &killed);
-            scope.spawn(move || {
-                let mut round = worker;
-                while Instant::now() < end {
-                    round = round.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    let args = ["n", "--slots", slots_text, "--wait", "30s", "--ttl", "6s"];
-                    let args = [&args[..], &["--grace", "0"]].concat();
-                    let mut held =
-                        Held { child: place.shell(&args, WORK).spawn().expect("binary") };
-                    let victim = (round >> 16) % 8;
-                    if kills && victim < 3 {
-                        std::thread::sleep(Duration::from_millis(u64::from((round >> 8) % 120)));
-                        let guardian = children(held.pid()).first().copied();
-                        let command = guardian.and_then(|one| children(one).first().copied());
-                        let target = [Some(held.pid()), guardian, command][victim as usize];
-                        if let Some(target) = target {
-                            let _ = kill(target, Signal::SIGKILL);
-                            killed.fetch_add(1, Ordering::SeqCst);
-                        }
-                    }
-                    let mut status = None;
-                    assert!(wait_until(Duration::from_secs(60), || {
-                        status = held.child.try_wait().expect("our child");
-                        status.is_some()
-                    }));
-                    match status.and_then(|status| status.code()) {
-                        Some(0) => drop(ended_well.fetch_add(1, Ordering::SeqCst)),
-                        code => assert_ne!(code, Some(9), "two in one slot"),
-                    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    WithLock,
+    Python,
+    Php,
+    Pipe,
+    /// Those of the page for SQLite.
+    Statements,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    None,
+    /// The process that was started, or the first below it, and so on.
+    Kill(usize),
+    Stop(usize),
+    /// It does not renew, and goes on.
+    Late,
+}
+
+impl Way {
+    /// How many processes one turn has: the wrapper, its guardian, the command or the program.
+    fn depth(self) -> usize {
+        match self {
+            Way::WithLock | Way::Pipe => 3,
+            Way::Python | Way::Php | Way::Statements => 1,
+        }
+    }
+}
+
+/// Numbers that look random, the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    fn fate(&mut self, way: Way) -> Fate {
+        match self.below(24) {
+            0..3 => Fate::Kill(self.below(way.depth())),
+            3 if way.depth() == 1 => Fate::Late,
+            3 => Fate::Stop(self.below(way.depth())),
+            _ => Fate::None,
+        }
+    }
+}
+
+/// A process that has turns, and what it says.
+struct Program {
+    child: Child,
+    orders: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = kill(self.pid(), Signal::SIGCONT);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    fn start(mut command: Command) -> Program {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("unshare");
+        let (tell, lines) = channel();
+        let out = BufReader::new(child.stdout.take().expect("a pipe"));
+        thread::spawn(move || {
+            out.lines().map_while(Result::ok).all(|line| tell.send(line).is_ok())
+        });
+        Program { orders: child.stdin.take(), child, lines }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
+    }
+
+    /// The process at this depth below the one that was started.
+    fn process(&self, depth: usize) -> Option<Pid> {
+        (0..depth).try_fold(self.pid(), |pid, _| children(pid).first().copied())
+    }
+
+    /// `None`: it has ended.
+    fn says(&self) -> Option<String> {
+        match self.lines.recv_timeout(LONG) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("a turn without an end"),
+        }
+    }
+}
+
+struct Mix<'a> {
+    place: &'a Place,
+    server: Option<&'a Server>,
+    slots: u32,
+    wanted: usize,
+    has_faults: bool,
+    begun: AtomicUsize,
+    ways: Mutex<BTreeMap<Way, usize>>,
+    killed: AtomicUsize,
+    stopped: AtomicUsize,
+    endings: Mutex<BTreeMap<String, usize>>,
+}
+
+impl Mix<'_> {
+    /// `args`, on this host.
+    fn on_host(&self, host: usize, args: &[&str]) -> Command {
+        let enters = format!("echo mx{host} >/proc/sys/kernel/hostname; exec \"$@\"");
+        let mut command = within(self.place, "unshare");
+        command.args(["--uts", "sh", "-c", &enters, "sh"]).args(args);
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.place.path("log"));
+        command.stderr(log.expect("a log"));
+        command
+    }
+
+    /// With an order, where it takes one.
+    fn start(&self, way: Way, host: usize, kind: &str, millis: usize) -> Program {
+        let program = |name: &str| format!("{PROJECT}/tests/locks/tally/{name}");
+        let (slots, ticks) = (self.slots.to_string(), (millis / 10).to_string());
+        let ttl = if self.has_faults { "5" } else { "60" };
+        let python = |how| vec!["/usr/bin/python3".to_owned(), program("program.py"), how];
+        let words = match way {
+            Way::WithLock => {
+                let take = ["onedrop", "with-lock", "mixed", "--wait", "300s", "--ttl", "6s"];
+                let args = ["--grace", "0", "--slots", &slots, "--", "sh"];
+                let mut words: Vec<String> =
+                    [&take[..], &args].concat().iter().map(|&word| word.into()).collect();
+                words.extend([program("command.sh"), kind.to_owned(), ticks]);
+                words
+            }
+            Way::Php => {
+                let Server { pdo, user, .. } = self.server.expect("a server");
+                let words = [&program("program.php"), &*slots, ttl, pdo, user];
+                ["php"].into_iter().chain(words).map(str::to_owned).collect()
+            }
+            Way::Python => python("sql".to_owned()),
+            Way::Pipe => python("pipe".to_owned()),
+            Way::Statements => python("statements".to_owned()),
+        };
+        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+        if words[0].ends_with("python3") {
+            words.extend([&*slots, ttl]);
+        }
+        Program::start(self.on_host(host, &words))
+    }
+
+    fn works(&self, worker: usize, way: Way) {
+        let (mut dice, mut program) = (Dice(worker as u64), None);
+        while self.begun.load(Ordering::SeqCst) < self.wanted {
+            let fate = if self.has_faults { dice.fate(way) } else { Fate::None };
+            let kind = match (way, fate) {
+                (_, Fate::Late) => "late",
+                // The kernel kills the command with its guardian, and not what it has started.
+                (Way::WithLock, Fate::Kill(0 | 2)) => "deep",
+                _ => "work",
+            };
+            let millis = dice.below(if fate == Fate::None { 20 } else { 400 });
+            let mut one = match program.take() {
+                Some(program) => program,
+                None => self.start(way, worker % HOSTS, kind, millis),
+            };
+            let order = format!("{kind} {millis}\n");
+            if way != Way::WithLock
+                && one.orders.as_mut().is_none_or(|to| to.write_all(order.as_bytes()).is_err())
+            {
+                continue;
+            }
+            let said = self.turn(way, fate, &one, &mut dice);
+            *self.endings.lock().expect("counts").entry(format!("{said:?}")).or_default() += 1;
+            match said.as_deref() {
+                Some("ok") if fate != Fate::Late => {}
+                Some("refused") if fate == Fate::Late => {}
+                Some("lost" | "gone") | None if self.has_faults => {}
+                _ => panic!("{way:?}, {fate:?}: {said:?}\n{}", self.place.text("log")),
+            }
+            match way {
+                // It gives the lock back yet.
+                Way::WithLock if fate == Fate::None => drop(one.child.wait()),
+                Way::WithLock => {}
+                _ if said.is_some() => program = Some(one),
+                _ => {}
+            }
+        }
+    }
+
+    /// How the turn ended; `None`: the process has ended before it was over.
+    fn turn(&self, way: Way, fate: Fate, program: &Program, dice: &mut Dice) -> Option<String> {
+        let befalls = || {
+            let (depth, signal) = match fate {
+                Fate::None | Fate::Late => return,
+                Fate::Kill(depth) => (depth, Signal::SIGKILL),
+                Fate::Stop(depth) => (depth, Signal::SIGSTOP),
+            };
+            let Some(pid) = program.process(depth) else { return };
+            if kill(pid, signal).is_err() {
+                return;
+            }
+            if signal == Signal::SIGKILL {
+                self.killed.fetch_add(1, Ordering::SeqCst);
+                return;
+            }
+            self.stopped.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(STOPPED_FOR);
+            let _ = kill(pid, Signal::SIGCONT);
+        };
+        let is_early = dice.below(3) == 0;
+        if is_early {
+            thread::sleep(Duration::from_millis(dice.below(150) as u64));
+            befalls();
+        }
+        loop {
+            let said = program.says()?;
+            if said != "began" {
+                return Some(said);
+            }
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            *self.ways.lock().expect("counts").entry(way).or_default() += 1;
+            if !is_early {
+                befalls();
+            }
+        }
+    }
+}
+
+/// At least this many turns, and what befalls them.
+fn mixed(
+    place: &Place,
+    server: Option<&Server>,
+    slots: u32,
+    wanted: usize,
+    faults: Option<&(dyn Fn() + Sync)>,
+    writes: &dyn Fn() -> String,
+) {
+    for file in fs::read_dir(&*place.site.root).expect("a folder").map_while(Result::ok) {
+        if file.file_name().to_string_lossy().starts_with("slot.") {
+            fs::remove_file(file.path()).expect("a file");
+        }
+    }
+    fs::write(place.path("journal"), "").expect("a file");
+    let (before, began) = (writes(), Instant::now());
+    let mix = Mix {
+        place,
+        server,
+        slots,
+        wanted,
+        has_faults: faults.is_some(),
+        begun: AtomicUsize::new(0),
+        ways: Mutex::default(),
+        killed: AtomicUsize::new(0),
+        stopped: AtomicUsize::new(0),
+        endings: Mutex::default(),
+    };
+    let ways = match server {
+        Some(_) => [Way::WithLock, Way::Python, Way::Php, Way::Pipe],
+        None => [Way::WithLock, Way::Statements, Way::WithLock, Way::Pipe],
+    };
+    let (is_over, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..2 * HOSTS)
+            .map(|worker| {
+                // Each way comes from several hosts.
+                let way = ways[(worker + worker / HOSTS) % ways.len()];
+                let mix = &mix;
+                scope.spawn(move || mix.works(worker, way))
+            })
+            .collect();
+        if let Some(ends_a_session) = faults {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(500));
+                    ends_a_session();
+                    ended.fetch_add(1, Ordering::SeqCst);
                 }
             });
         }
+        let ends: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        is_over.store(true, Ordering::SeqCst);
+        assert!(ends.iter().all(Result::is_ok));
     });
-    let (journal, faults) = (place.text("journal"), place.text("faults"));
-    assert_eq!(faults, "", "{workers} workers, {slots} slots");
-    let mut entries: Vec<&str> = journal.lines().collect();
-    let count = entries.len();
-    assert!(count >= ended_well.into_inner() as usize, "{count}");
-    entries.sort_unstable();
-    entries.dedup();
-    assert_eq!(entries.len(), count, "an epoch was given out twice");
-    assert!(count > 5, "{count} ran");
-    println!("{workers} workers, {slots} slots: {count} ran, {} killed", killed.into_inner());
+    let tally = judged(&place.text("journal"), slots);
+    let writes = writes();
+    let fenced = fence_held(writes[before.len()..].trim_start());
+    println!(
+        "{slots} slots, {:?}: {tally:?}, {:?}; {:?} killed, {:?} stopped, {ended:?} sessions ended; \
+         {fenced:?} fenced writes; {:?}",
+        began.elapsed(),
+        mix.ways.lock().expect("counts"),
+        mix.killed,
+        mix.stopped,
+        mix.endings.lock().expect("counts"),
+    );
+    let Tally { commands, .. } = tally.expect("one in a slot");
+    assert!(commands >= wanted, "{commands}");
+    fenced.expect("the fence");
+    // What a fault has left is over when its lease is.
+    let is_over = || place.lock(&["list"]).out.lines().all(|row| row.contains(", run out"));
+    assert!(wait_until(LONG, is_over), "held for ever: {}", place.lock(&["list"]).out);
+}
+
+/// Of each engine a third of 10,000 turns, a third of them with faults.
+fn all(
+    place: &Place,
+    server: Option<&Server>,
+    ends_a_session: &(dyn Fn() + Sync),
+    writes: &dyn Fn() -> String,
+) {
+    let cells: &[(u32, usize, bool)] = match std::env::var_os("ONEDROP_FULL") {
+        Some(_) => &[
+            (1, 760, false),
+            (1, 380, true),
+            (3, 760, false),
+            (3, 380, true),
+            (16, 760, false),
+            (16, 380, true),
+        ],
+        None => &[(1, 6, false), (3, 8, true)],
+    };
+    for (slots, wanted, has_faults) in cells {
+        let faults = has_faults.then_some(ends_a_session);
+        mixed(place, server, *slots, *wanted, faults, writes);
+    }
 }
 
 #[test]
-fn with_the_ledger_in_a_file_no_more_run_than_there_are_slots() {
-    std::thread::scope(|scope| {
-        for (workers, slots) in [(3, 1), (8, 2)] {
-            scope.spawn(move || tally(&Place::new(), workers, slots, true));
-        }
-    });
+fn of_all_ways_to_a_lock_on_postgres_no_more_hold_it_than_it_has_slots() {
+    let postgres = Postgres::shared();
+    let server = Server::postgres(&postgres);
+    postgres.psql("CREATE TABLE work (id bigserial PRIMARY KEY, slot int, epoch bigint)");
+    postgres.psql("ALTER TABLE work OWNER TO onedrop");
+    let ends_a_session = || {
+        postgres.psql(
+            "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid()
+             ORDER BY random() LIMIT 1) one",
+        );
+    };
+    let writes = || postgres.psql("SELECT slot || ' ' || epoch FROM work ORDER BY id");
+    all(&server.place, Some(&server), &ends_a_session, &writes);
 }
 
 #[test]
-fn with_postgres_no_more_run_than_there_are_slots() {
-    std::thread::scope(|scope| {
-        for (workers, slots, kills) in [(8, 5, false), (3, 2, true)] {
-            scope.spawn(move || {
-                let postgres = Postgres::shared();
-                let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-                tally(&Place::with(&ledger), workers, slots, kills);
-            });
-        }
-    });
-}
-
-#[test]
-fn with_mariadb_no_more_run_than_there_are_slots() {
+fn of_all_ways_to_a_lock_on_mariadb_no_more_hold_it_than_it_has_slots() {
     let mariadb = Mariadb::shared();
-    let place = Place::with(&mariadb.toml());
-    tally(&place, 3, 2, true);
+    let server = Server::mariadb(&mariadb);
+    mariadb.sql("CREATE TABLE work (id bigint AUTO_INCREMENT PRIMARY KEY, slot int, epoch bigint)");
+    let ends_a_session = || {
+        let one = mariadb.sql(
+            "SELECT id FROM information_schema.processlist
+             WHERE db = DATABASE() AND id <> CONNECTION_ID() ORDER BY RAND() LIMIT 1",
+        );
+        if !one.trim().is_empty() {
+            mariadb.sql(&format!(
+                "DELIMITER //\nBEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; KILL {}; \
+                 END//",
+                one.trim()
+            ));
+        }
+    };
+    let writes = || mariadb.sql("SELECT CONCAT(slot, ' ', epoch) FROM work ORDER BY id");
+    all(&server.place, Some(&server), &ends_a_session, &writes);
+}
+
+#[test]
+fn of_all_ways_to_a_lock_in_a_file_no_more_hold_it_than_it_has_slots() {
+    let place = Place::new();
+    programs_of("docs/locks-programs.md", &place);
+    statements_into(&place);
+    let table = "CREATE TABLE work (id INTEGER PRIMARY KEY, slot int, epoch bigint)";
+    place.site.sqlite().execute(table, []).expect("SQL");
+    let writes = || {
+        let lines = place.site.ledger("SELECT slot || ' ' || epoch FROM work ORDER BY id");
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    };
+    all(&place, None, &|| {}, &writes);
+}
+
+#[test]
+fn two_in_a_slot_are_seen() {
+    let good = "1 1 began\n2 1 fenced\n1 1 work\n1 1 deep\n2 2 began\n1 3 began\n2 2 work\n";
+    let tally = Tally { commands: 4, fenced: 1, lines: 7 };
+    assert_eq!(judged(good, 2), Ok(tally));
+    for (more, why) in [
+        ("2 3 twice\n", "it is not free"),
+        ("1 1 deep\n", "what an earlier one had started goes on"),
+        ("1 3 began\n", "an epoch is given out twice"),
+        ("1 2 began\n", "an epoch falls"),
+        ("2 1 work\n", "a fenced one works without the fence"),
+        ("3 1 began\n", "a slot that is not there"),
+        ("1 4", "a line is cut"),
+    ] {
+        assert!(judged(&format!("{good}{more}"), 2).is_err(), "{why}");
+    }
+    assert_eq!(fence_held("1 1\n2 5\n1 1\n1 2\n"), Ok(4));
+    assert!(fence_held("1 2\n2 5\n1 1\n").is_err());
 }

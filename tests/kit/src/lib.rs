@@ -26,6 +26,7 @@ pub mod letters;
 pub mod lmtp;
 pub mod lmtp_client;
 pub mod lmtp_peer;
+pub mod lock_journal;
 pub mod mariadb;
 pub mod next;
 pub mod page;
