@@ -1,8 +1,8 @@
 //! All ways to a lock mixed on one name: `with-lock`, programs by SQL in Python and PHP, and by the
-//! pipe, from four hosts. A share of them is killed at any moment, stopped past the lease or goes on
-//! after it, and sessions are ended. A journal and a lock on a file for each slot are the witnesses:
-//! at no time do more work than the lock has slots, epochs only grow, and the fence refuses what
-//! comes late.
+//! pipe, from four hosts. A share of them is killed at any moment, stopped past the lease or goes
+//! on after it, and sessions are ended. A journal and a lock on a file for each slot are the
+//! witnesses: at no time do more work than the lock has slots, epochs only grow, and the fence
+//! refuses what comes late.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -319,7 +319,8 @@ fn mixed(
     let writes = writes();
     let fenced = fence_held(writes[before.len()..].trim_start());
     println!(
-        "{slots} slots, {:?}: {tally:?}, {:?}; {:?} killed, {:?} stopped, {ended:?} sessions ended; \
+        "{slots} slots, {:?}: {tally:?}, {:?}; {:?} killed, {:?} stopped, {ended:?} sessions \
+         ended; \
          {fenced:?} fenced writes; {:?}",
         began.elapsed(),
         mix.ways.lock().expect("counts"),
@@ -388,7 +389,8 @@ fn of_all_ways_to_a_lock_on_mariadb_no_more_hold_it_than_it_has_slots() {
         );
         if !one.trim().is_empty() {
             mariadb.sql(&format!(
-                "DELIMITER //\nBEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; KILL {}; \
+                "DELIMITER //\nBEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; \
+                 KILL {}; \
                  END//",
                 one.trim()
             ));
