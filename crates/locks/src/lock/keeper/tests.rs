@@ -210,11 +210,12 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
     let gives_back = |claim| ledger.release_lock(&claim, Instant::now()).unwrap();
 
     let claim = other_takes();
-    let ((mut first, places_of_first), (mut second, places_of_second)) = (start(), start());
+    let (mut first, places_of_first) = start();
+    assert_eq!(places_of_first.recv(), Ok(1), "nothing will wake it");
+    let (mut second, places_of_second) = start();
     while line.join().unwrap().others().0 < 2 {
         thread::yield_now();
     }
-    assert_eq!(places_of_first.recv(), Ok(1), "nothing will wake it");
     gives_back(claim);
     assert!(matches!(next(&mut first), LockNews::Taken { .. }));
     assert_eq!(places_of_second.recv(), Ok(0), "the first will wake it");
