@@ -173,6 +173,7 @@ macro_rules! ledger_contract {
                 }
                 verify {
                     copies_to_verify_come_in_pages_by_account,
+                    a_copy_is_verified_though_a_later_message_has_an_earlier_second,
                     copies_that_one_lease_placed_are_left_out_unless_all_are_asked_for,
                     a_copy_to_verify_comes_as_it_is_on_record,
                     the_window_holds_what_is_recent_and_what_needs_a_second_look,

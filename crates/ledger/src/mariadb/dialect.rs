@@ -44,6 +44,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("iso", "DATE_FORMAT(@, '%Y-%m-%dT%H:%i:%sZ')"),
     ("iso_ms", "DATE_FORMAT(@, '%Y-%m-%dT%H:%i:%sZ')"),
     ("lease_time", "c.leased_until"),
+    ("soon", "recorded_at + INTERVAL 5 SECOND"),
     ("later", "TIMESTAMPADD(MICROSECOND, 1000000 * @, UTC_TIMESTAMP(6))"),
     ("int", "@"),
     ("millis", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', @) DIV 1000"),

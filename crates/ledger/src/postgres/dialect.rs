@@ -49,6 +49,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("iso", r#"to_char(@ AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"#),
     ("iso_ms", r#"to_char(@ AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#),
     ("lease_time", "c.leased_until"),
+    ("soon", "recorded_at + interval '5 seconds'"),
     ("later", "(clock_timestamp() + @ * interval '1 second')"),
     ("int", "(@)::bigint"),
     ("millis", "(extract(epoch FROM @) * 1000)::bigint"),

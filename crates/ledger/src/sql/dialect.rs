@@ -17,6 +17,7 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 ///   engine can read an index by that alone;
 /// - `{ahead_ms(t)}`: by how many milliseconds a host's time is ahead of the ledger's, NULL where
 ///   the ledger goes by the host's clock;
+/// - `{soon}`: five seconds after `recorded_at`;
 /// - `{int(x)}`: a whole number of any width, to be read as `i64`;
 /// - `{millis(t)}`: a time as whole milliseconds since 1970;
 /// - `{true}`, `{false}`;

@@ -10,10 +10,13 @@ use onedrop_core::ledger::{
 };
 use onedrop_core::receipt::Receipt;
 
-/// The first message that a copy of the window may be of: by the index of times; from there on ids
-/// rise with the times. ?3 is when the window begins for a copy's message.
-const FIRST: &str = "(SELECT id FROM onedrop_message WHERE recorded_at >= ?3
-    ORDER BY recorded_at, id LIMIT 1)";
+/// The first message that a copy of the window may be of: from there on ids rise with the times, but
+/// not within the seconds by which the times of two hosts may differ. Of the messages of the
+/// window's first seconds it is thus the least. ?3 is when the window begins for a copy's message.
+/// `+ 0` keeps an engine from walking the primary key up to the first one that is in time.
+const FIRST: &str = "(SELECT min(id + 0) FROM onedrop_message
+    WHERE recorded_at >= ?3 AND recorded_at <= (
+        SELECT {soon} FROM onedrop_message WHERE recorded_at >= ?3 ORDER BY recorded_at LIMIT 1))";
 
 /// Of copies of the window (rows c, with m), but for the account; ?1 and ?2 are the window.
 const RECENT: &str = "

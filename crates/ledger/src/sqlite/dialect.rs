@@ -60,6 +60,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
             ")"
         ),
     ),
+    ("soon", "recorded_at + 5"),
     ("later", "(:now + @)"),
     ("int", "@"),
     ("millis", "CAST(round(@ * 1000) AS INTEGER)"),
