@@ -73,7 +73,7 @@ fn a_reader_that_is_gone_or_takes_nothing_keeps_no_job_from_going_on() {
 /// A reader that comes back sees how much it has missed.
 #[test]
 fn what_nobody_has_read_is_told() {
-    let script = "seq 1 300000; touch written; while [ ! -e go ]; do sleep 0.02; done; echo more";
+    let script = "seq 1 300000; touch written; while [ ! -e go ]; do sleep 0.05; done; echo more";
     let site = JobSite::new(&job("gap", script, ""));
     let mut child = site.jobs(&["run", "gap"]).spawn().expect("binary");
     assert!(exists(&site.path("written")));

@@ -133,7 +133,7 @@ fn without_being_due_it_says_why_and_force_runs_it_all_the_same() {
 
 #[test]
 fn force_keeps_the_lock() {
-    let script = "echo $$ >>began; while [ ! -e go ]; do sleep 0.02; done";
+    let script = "echo $$ >>began; while [ ! -e go ]; do sleep 0.05; done";
     let site = JobSite::new(&job("slow", script, ""));
     let mut held = site.started(&["run", "slow"]);
     assert!(exists(&site.path("began")));
@@ -154,8 +154,8 @@ fn force_keeps_the_lock() {
 #[test]
 fn a_signal_ends_the_command_and_all_that_it_started() {
     let script = "trap '' TERM HUP
-        beat() { while :; do date +%s%N >>$1; sleep 0.01; done; }
-        setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.01; done' &
+        beat() { while :; do date +%s%N >>$1; sleep 0.05; done; }
+        setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.05; done' &
         beat beats";
     let site = JobSite::new(&job("deaf", script, ""));
     for (signal, number) in [(Signal::SIGTERM, 1), (Signal::SIGHUP, 2)] {

@@ -69,8 +69,8 @@ fn a_lock_whose_wrapper_is_killed_without_the_ledger_lasts_for_its_time() {
     held.child.wait().expect("its end");
     // It tries for some seconds.
     assert!(wait_until(SOON, || !is_alive(guardian)), "the guardian goes on");
-    postgres.restart();
     let last = (place.last_beat("beats"), place.last_beat("deep"));
+    postgres.restart();
     assert_eq!(place.lock(&["assert", "n#1:1"]).code, Some(0));
     assert_eq!((place.last_beat("beats"), place.last_beat("deep")), last);
 }

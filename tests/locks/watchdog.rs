@@ -165,7 +165,7 @@ fn a_guardian_that_is_stopped_while_the_command_ends_is_woken() {
 #[test]
 fn a_guardian_that_goes_on_late_finds_its_lease_renewed() {
     let place = Place::new();
-    let script = "while [ ! -e go ]; do date +%s%N >>beats; sleep 0.01; done; exit 6";
+    let script = "while [ ! -e go ]; do date +%s%N >>beats; sleep 0.05; done; exit 6";
     let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
     let mut held = Held { child: place.with_lock(&args).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.last_beat("beats") > 0));
@@ -250,7 +250,7 @@ fn a_command_that_is_killed_leaves_the_lock_free() {
 #[test]
 fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
     let place = Place::new();
-    let script = "while :; do date +%s%N >>beats; sleep 0.01; done";
+    let script = "while :; do date +%s%N >>beats; sleep 0.05; done";
     let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.last_beat("beats") > 0));
     let guardian = held.guardian();

@@ -83,13 +83,13 @@ impl Place {
         lines.lines().next_back().and_then(|line| line.parse().ok()).unwrap_or(0)
     }
 
-    /// A command that writes the time every 10 ms, for as long as it lives, and another process of
+    /// A command that writes the time every 50 ms, for as long as it lives, and another process of
     /// its own that does the same in a session of its own, and that heeds no signal that it can
     /// ignore.
     pub fn beating(&self, args: &[&str]) -> Held {
         let script = "trap '' TERM INT HUP
-            beat() { while :; do date +%s%N >>$1; sleep 0.01; done; }
-            setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.01; done' &
+            beat() { while :; do date +%s%N >>$1; sleep 0.05; done; }
+            setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.05; done' &
             beat beats";
         let child = self.shell(args, script).spawn().expect("binary");
         let held = Held { child };

@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
 use onedrop::ledger::{Program, Schema as _};
 use onedrop::pool::Limits;
+use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use super::disk::SmallDisk;
 use super::server::{Server, guarded, tail};
@@ -51,10 +52,13 @@ impl Postgres {
         let Shared { folder, port } = shared;
         let postgres = Self { server: None, _root: None, folder, port, database };
         // The other strategy writes all of it into the log.
-        postgres.by_administrator(&format!(
-            "CREATE DATABASE {} OWNER onedrop TEMPLATE onedrop STRATEGY file_copy",
-            postgres.database
-        ));
+        postgres.psql_in(
+            "postgres",
+            &format!(
+                "CREATE DATABASE {} OWNER onedrop TEMPLATE onedrop STRATEGY file_copy",
+                postgres.database
+            ),
+        );
         postgres
     }
 
@@ -81,20 +85,13 @@ impl Postgres {
         drop(ledger);
         template.remember_for_ever();
         // No session may be in a database that others are made of.
-        template.by_administrator("ALTER DATABASE onedrop CONNECTION LIMIT 0");
-        template.by_administrator(
+        template.psql_in("postgres", "ALTER DATABASE onedrop CONNECTION LIMIT 0");
+        template.psql_in(
+            "postgres",
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
              WHERE datname = 'onedrop'",
         );
         port
-    }
-
-    fn by_administrator(&self, sql: &str) {
-        let host = self.socket_dir();
-        let mut config = postgres::Config::new();
-        config.user(USER).dbname("postgres").host_path(host).port(self.port);
-        let mut client = config.connect(postgres::NoTls).expect("the run's Postgres");
-        client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
     /// The server, for what no test may do to one that it shares.
@@ -205,8 +202,8 @@ impl Postgres {
         &self.database
     }
 
-    /// Runs SQL as the superuser in the test's database; returns unaligned rows without
-    /// headings.
+    /// Runs SQL as the superuser in the test's database; returns rows as `psql -At` writes them:
+    /// columns between bars, NULL as nothing.
     pub fn psql(&self, sql: &str) -> String {
         self.psql_in(&self.database, sql)
     }
@@ -217,21 +214,22 @@ impl Postgres {
     }
 
     /// Like [`Postgres::psql`], in another database.
+    #[track_caller]
     pub fn psql_in(&self, database: &str, sql: &str) -> String {
-        let mut command = Command::new(bin("psql"));
-        command.args([
-            "-XqAt",
-            "-v",
-            "ON_ERROR_STOP=1",
-            "-U",
-            USER,
-            "-d",
-            database,
-            "-p",
-            &self.port.to_string(),
-        ]);
-        command.arg("-h").arg(self.socket_dir()).args(["-c", sql]).env_remove("PGOPTIONS");
-        run(&mut command).trim_end_matches('\n').to_owned()
+        // No psql: to start one costs more than most that it would ask.
+        let mut config = postgres::Config::new();
+        config.user(USER).dbname(database).host_path(self.socket_dir()).port(self.port);
+        let answers =
+            config.connect(postgres::NoTls).and_then(|mut client| client.simple_query(sql));
+        let answers = answers.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        let line = |row: &SimpleQueryRow| {
+            (0..row.len()).map(|at| row.get(at).unwrap_or_default()).collect::<Vec<_>>().join("|")
+        };
+        let rows = answers.iter().filter_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => Some(line(row)),
+            _ => None,
+        });
+        rows.collect::<Vec<_>>().join("\n")
     }
 
     /// See [`Server::cpu`].
@@ -350,7 +348,7 @@ impl Drop for Postgres {
         if std::thread::panicking() {
             eprintln!("--- postgres, {} ---\n{}", self.database, self.log());
         }
-        self.by_administrator(&format!("DROP DATABASE {} WITH (FORCE)", self.database));
+        self.psql_in("postgres", &format!("DROP DATABASE {} WITH (FORCE)", self.database));
     }
 }
 
