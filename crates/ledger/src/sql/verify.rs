@@ -10,8 +10,8 @@ use onedrop_core::ledger::{
 };
 use onedrop_core::receipt::Receipt;
 
-/// The first message that a copy of the window may be of: from there on ids rise with the times, but
-/// not within the seconds by which the times of two hosts may differ. Of the messages of the
+/// The first message that a copy of the window may be of: from there on ids rise with the times,
+/// but not within the seconds by which the times of two hosts may differ. Of the messages of the
 /// window's first seconds it is thus the least. ?3 is when the window begins for a copy's message.
 /// `+ 0` keeps an engine from walking the primary key up to the first one that is in time.
 const FIRST: &str = "(SELECT min(id + 0) FROM onedrop_message
