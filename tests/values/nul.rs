@@ -1,6 +1,6 @@
 //! Where NUL bytes are in a message, and that they can be restored in any copy of it.
 
-use onedrop::message::{DedupBy, Message, NulError, restore_nul};
+use onedrop::message::{DedupBy, Message, NulError, nul_variant, restore_nul};
 
 use crate::fuzz::message::{crlf, without_nul};
 
@@ -34,6 +34,14 @@ fn a_message_has_runs_only_if_it_holds_nul() {
     ] {
         assert_eq!(runs(bytes), expected, "{}", bytes.escape_ascii());
     }
+}
+
+#[test]
+fn where_nul_is_stored_the_line_before_the_body_counts_as_ever() {
+    let separated = nul_variant(&message(b"A: b\n\nno field\0\n"));
+    let joined = nul_variant(&message(b"A: b\nno field\0\n"));
+    assert!(!separated.is_empty() && !joined.is_empty());
+    assert_ne!(separated, joined);
 }
 
 #[test]

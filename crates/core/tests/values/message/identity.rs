@@ -206,6 +206,8 @@ fn an_id_that_names_nothing_is_none() {
         "(a@x",
         "((a) b@x",
         "(a\\",
+        ")(a) <@x>",
+        "\\a (b) <@x>",
         "<\u{20ac}@x>",
         "<\"a\"@>",
         "<$a@x>",
