@@ -51,15 +51,10 @@ CLAIMS = [
         SQLITE_CLOCK, '" THEN max(", $until, ", ", $lease_ms, " / 1000.0)"', '" THEN ", $lease_ms, " / 1000.0"',
     ),
     (
-        "a lease of another boot ends sooner than its length after the boot",
-        SQLITE_CLOCK, '" THEN max(", $until, ", ", $lease_ms, " / 1000.0)"', '" THEN ", $until',
-    ),
-    (
         "a second lease counts by the wall clock",
         SQLITE, '"leased_until = :boot + @', '"leased_until = :now + @',
     ),
     ("a lease counts by the wall clock", SQLITE, '":boot + @', '":now + @'),
-    ("a joined lease keeps its boot", SQLITE, '@ / 1e6, lease_boot = :boot_id"', '@ / 1e6"'),
     ("a claim keeps the epoch", COPIES, '"epoch = ?1, shared', '"epoch = epoch + 0 * ?1, shared'),
     ("a later claim makes no copy shared", COPIES, "shared = ?2", "shared = shared"),
     ("a second claim has the first one's length", COPIES, "lease_ms = ?4", "lease_ms = lease_ms"),
