@@ -341,7 +341,7 @@ impl Service {
             heads: &[],
             host: &self.host,
             started: mail.started,
-            oldest: self.oldest(mail.message),
+            oldest: self.oldest(mail.message, &mail.envelope.queue_id),
             one_ending: mail.one_ending,
         };
         let destinations = match own.iter().any(Option::is_some) {
@@ -360,11 +360,11 @@ impl Service {
     }
 
     /// See [`Entry::oldest`](onedrop_core::ledger::Entry::oldest).
-    fn oldest(&self, message: &Message) -> Option<SystemTime> {
+    fn oldest(&self, message: &Message, queue_id: &str) -> Option<SystemTime> {
         match &self.age {
             Age::AllFields => message::oldest_time(message),
             Age::OwnPostfix(names) => {
-                let at = message::taken_at(message, |by| names.has(by))?;
+                let at = message::taken_at(message, queue_id, |by| names.has(by))?;
                 ledger::taken_by_us(at, self.ledger.time())
             }
         }

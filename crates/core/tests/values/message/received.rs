@@ -6,8 +6,13 @@ use onedrop_core::message::{self, DedupBy, Message};
 
 /// The seconds since 1970 of a header, on a site whose host is `mx.site.example`.
 fn taken_at(header: &str) -> Option<u64> {
+    taken_as("", header)
+}
+
+/// The same where Postfix says the queue id.
+fn taken_as(queue_id: &str, header: &str) -> Option<u64> {
     let message = Message::new(format!("{header}\n\nHello.\n").into_bytes(), DedupBy::Content);
-    let at = message::taken_at(&message, |by| by == "mx.site.example")?;
+    let at = message::taken_at(&message, queue_id, |by| by == "mx.site.example")?;
     Some(at.duration_since(UNIX_EPOCH).expect("after 1970").as_secs())
 }
 
@@ -48,6 +53,29 @@ fn what_a_sender_wrote_tells_nothing() {
     assert_eq!(taken_at(&format!("Date: {TIME}")), None);
     assert_eq!(taken_at("Received: by mx.site.example"), None);
     assert_eq!(taken_at("Received: by mx.site.example; no date"), None);
+}
+
+#[test]
+fn a_field_without_the_queue_id_that_postfix_says_tells_nothing() {
+    let by = |host: &str, id: &str, time: &str| {
+        format!(
+            "Received: from x (y [192.0.2.1])\n\tby {host} (Postfix) with ESMTP id {id}; {time}"
+        )
+    };
+    let ours = by("mx.site.example", "4Own", TIME);
+    assert_eq!(taken_as("4Own", &ours), Some(AT));
+    for forged in ["4Other", "4own", "4Own1", "(4Own)", "x; id 4Own"] {
+        assert_eq!(taken_as("4Own", &by("mx.site.example", forged, TIME)), None, "{forged}");
+    }
+    assert_eq!(taken_as("4Own", &by("y.example", "4Own", TIME)), None);
+    let named = "Received: from id by mx.site.example (id 4Own)";
+    assert_eq!(taken_as("4Own", &format!("{named}; {TIME}")), None);
+    // A content filter brought it back: the queue id is that of the first time.
+    let back = by("mx.site.example", "4Back", "Wed, 26 Nov 2025 13:00:00 +0000");
+    let filter = by("filter.example", "x", "Wed, 26 Nov 2025 12:30:00 +0000");
+    let chain = format!("{back}\n{filter}\n{ours}");
+    assert_eq!(taken_as("4Own", &chain), Some(AT));
+    assert_eq!(taken_as("4Back", &chain), Some(AT + 3600));
 }
 
 #[test]
