@@ -1758,7 +1758,7 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__migrate)
-            opts="-h --dry-run --json --accept-config --config --color --help"
+            opts="-h --dry-run --json --accept-config --first --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

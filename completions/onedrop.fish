@@ -80,6 +80,7 @@ never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l dry-run -d 'Say what would be done, and about how long it takes'
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l json -d 'Print what would be done as JSON'
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l accept-config -d 'Take this host\'s dedup.by, dedup.filter_fields, directory.account, directory.detail, [[file]], sent.mailbox, store.lmtp and store.url for all hosts; let Postfix\'s queues run empty first, but for a change of dedup.filter_fields alone'
+complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -l first -d 'This ledger is the first of its site: mail that Postfix took before it was made is not looked for; never after a ledger was lost'
 complete -c onedrop -n "__fish_onedrop_using_subcommand migrate" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l account -d 'Account to log in for [default: one of the directory\'s, else of the latest copy on record]' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand check" -l dovecot -d 'Dovecot configuration file, for doveconf [default: the system\'s, if the mailboxes are on this host]' -r -F

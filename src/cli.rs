@@ -70,7 +70,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
         CliCommand::Web(args) => {
             web::run(&args, config, adapters).map(|()| CommandOutcome::done(String::new()))
         }
-        CliCommand::Migrate(args) => read(Opens::Ledger)
+        CliCommand::Migrate(args) => read(migrate::opens(&args))
             .and_then(|site| migrate::run(&args, site, screen))
             .map(CommandOutcome::done),
         CliCommand::Check(args) => Ok(check::run(&args, config, adapters, screen)),

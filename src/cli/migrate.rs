@@ -2,7 +2,11 @@
 //! puts what all hosts' configurations must have alike on record. It makes what no delivery makes:
 //! a ledger in a file, and the folder above all Maildirs with its mark (`mail_root`). If several
 //! hosts run it at the same time, each step is done once; after a crash the next one goes on.
+//!
+//! That a ledger is the first of its site (`--first`) is the administrator's word: nothing in a
+//! store proves that no Onedrop has delivered there. What can be seen of one refuses it.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,14 +16,23 @@ use serde_json::json;
 use super::terminal::Screen;
 use onedrop_core::duration;
 use onedrop_core::ledger::{LedgerError, MigrateLedger, PlannedStep, SchemaVersion};
-use onedrop_core::mail_root;
+use onedrop_core::mail_root::{self, MailRoot};
 use onedrop_core::os::host_name;
 use onedrop_site::command_line::MigrateArgs;
-use onedrop_site::config::StoreUrl;
+use onedrop_site::config::{Opens, StoreUrl};
 use onedrop_site::service::Site;
 
 /// Long, because a migration may go through a large table.
 const TIME: Duration = Duration::from_secs(24 * 3600);
+
+/// In how many accounts `--first` looks for something of ours, and for how long in each.
+const LOOKED_AT: usize = 10;
+const ONE_LOOK: Duration = Duration::from_secs(60);
+
+/// What it needs: whether a ledger is the first is asked of the mailboxes, too.
+pub(super) fn opens(args: &MigrateArgs) -> Opens {
+    if args.first { Opens::Mailboxes } else { Opens::Ledger }
+}
 
 pub(super) fn run(args: &MigrateArgs, site: Site, screen: Screen) -> Result<String, String> {
     let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
@@ -29,7 +42,10 @@ pub(super) fn run(args: &MigrateArgs, site: Site, screen: Screen) -> Result<Stri
     let ledger = site.ledger().map_err(of_the_ledger)?;
     let text = match args.dry_run {
         true => plan(&*ledger, root.as_deref(), args.json)?,
-        false => migrate(&*ledger, root.as_deref(), args.accept_config)?,
+        false => {
+            let first = args.first.then_some(&site);
+            migrate(&*ledger, root.as_deref(), args.accept_config, first)?
+        }
     };
     Ok(if args.json { text } else { screen.fitted(&text, 2) })
 }
@@ -47,6 +63,7 @@ fn migrate(
     ledger: &dyn MigrateLedger,
     root: Option<&Path>,
     accept_config: bool,
+    first: Option<&Site>,
 ) -> Result<String, String> {
     let until = Instant::now() + TIME;
     let applied = ledger.migrate(until).map_err(|error| format!("ledger: {error}"))?;
@@ -54,12 +71,57 @@ fn migrate(
     let shared = ledger.share_config(accept_config, until);
     let version = shared.and_then(|()| ledger.schema_version(until));
     let version = version.map_err(|error| format!("{done}ledger: {error}"))?;
+    if let Some(site) = first {
+        let said = be_first(site, ledger, root, until);
+        done.push_str(&said.map_err(|why| format!("{done}the ledger {version}\n--first: {why}"))?);
+    }
     if let Some(root) = root {
         let marked = mail_root::mark(root, accept_config, &host_name(), ledger, until);
         let marked = marked.map_err(|why| format!("{done}the ledger {version}\nstore: {why}"))?;
         done.extend(marked.map(|what| format!("{what}\n")));
     }
     Ok(format!("{done}the ledger {version}"))
+}
+
+/// Puts on record that no ledger was before this one. Returns what was done, in lines.
+///
+/// # Errors
+/// Something shows that one was.
+fn be_first(
+    site: &Site,
+    ledger: &dyn MigrateLedger,
+    root: Option<&Path>,
+    until: Instant,
+) -> Result<String, String> {
+    let refused = |why: &str| {
+        Err(format!(
+            "this is not the first ledger of the site: {why}; without --first it looks for what \
+             may have been delivered before"
+        ))
+    };
+    if let Some(root) = root {
+        let found = MailRoot::find(root).map_err(|why| format!("store: {why}"))?;
+        if matches!(found, MailRoot::Marked(_))
+            && let Err(why) = found.is_known(root, ledger, until)
+        {
+            return refused(&why.to_string());
+        }
+    }
+    let mut done = String::new();
+    let store = site.store().map_err(|error| error.to_string())?;
+    let accounts = site.loaded.config.directory.accounts.values().map(|home| &home.account);
+    let accounts: BTreeSet<&String> = accounts.collect();
+    for account in accounts.into_iter().take(LOOKED_AT) {
+        match store.trace_of_ours(account, until.min(Instant::now() + ONE_LOOK)) {
+            Ok(None) => {}
+            Ok(Some(seen)) => return refused(&seen),
+            Err(error) => done.push_str(&format!("not looked at: account={account}: {error}\n")),
+        }
+    }
+    match ledger.be_first(until).map_err(|error| format!("ledger: {error}"))? {
+        true => Ok(format!("{done}this ledger is the first of its site\n")),
+        false => refused("the ledger has messages, or had some before a purge"),
+    }
 }
 
 /// For the administrator, who would see nothing otherwise.

@@ -240,6 +240,7 @@ macro_rules! ledger_contract {
                 }
                 retention {
                     a_message_older_than_the_memory_is_claimed_in_doubt_and_looks_back,
+                    the_first_ledger_of_a_site_remembers_all_of_known_age,
                     a_copy_left_to_settle_of_an_old_message_looks_back,
                     a_purge_takes_messages_whole_and_moves_the_memory_on,
                     a_purge_passes_by_what_a_delivery_may_still_write,

@@ -136,6 +136,25 @@ pub fn a_message_older_than_the_memory_is_claimed_in_doubt_and_looks_back(rig: &
     }
 }
 
+pub fn the_first_ledger_of_a_site_remembers_all_of_known_age(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    rig.remember_since(host.0.time());
+    assert!(host.0.be_first(soon()).expect("first"));
+    assert!(host.0.be_first(soon()).expect("said before"));
+    for (name, oldest, is_old) in
+        [("queued", Some(UNIX_EPOCH + 1000 * DAY), false), ("tells-no-time", None, true)]
+    {
+        let recorded = host.record_aged(&mail(name), oldest, &[inbox()]);
+        assert_eq!(looks_back(&recorded.copies[0]), (is_old, is_old), "{name}");
+    }
+    // With messages it knows better.
+    let born = now(&host);
+    rig.remember_since(born);
+    assert!(!host.0.be_first(soon()).expect("an answer"));
+    let is = host.0.remembered(soon()).expect("remembered");
+    assert_eq!(is.since, Some(born));
+}
+
 pub fn a_copy_left_to_settle_of_an_old_message_looks_back(rig: &dyn Rig) {
     let host = Host::of(rig);
     rig.remember_since(now(&host) - DAY);

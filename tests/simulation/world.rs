@@ -620,7 +620,7 @@ impl Seat {
             heads: &heads,
             host: &format!("mx{}", self.process as u64 % plan.hosts),
             started: deadline.now(),
-            oldest: message::oldest_time(message),
+            oldest: message::sent_at(message),
             one_ending: is_alone,
         };
         let policy = Policy {

@@ -148,8 +148,8 @@ pub struct Entry<'a> {
     /// When it was received, by the caller's clock in whole seconds. Put on record as the time of a
     /// new message where the ledger's own clock says the same, give or take [`CLOCKS_DIFFER_BY`].
     pub at: Option<SystemTime>,
-    /// The oldest time at which it may have been recorded before, by clocks of unknown hosts
-    /// ([`oldest_time`](crate::message::oldest_time)), or as [`taken_by_us`] says. If the ledger
+    /// The oldest time at which it may have been recorded before, by clocks of unknown hosts, or
+    /// as [`taken_by_us`] says; `None`: at any. If the ledger
     /// may have forgotten what was recorded then, the copies of a new message are claimed in doubt,
     /// and [look back](Claim::looks_back).
     pub oldest: Option<SystemTime>,

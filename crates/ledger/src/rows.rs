@@ -171,10 +171,14 @@ pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
 }
 
 /// Since when the ledger remembers and what time it is, both in seconds since 1970; how long ago a
-/// purge ended.
+/// purge ended; when the ledger was made.
 pub fn remembered(row: &impl SqlRow) -> Result<Remembered, LedgerError> {
     let ago = |secs: f64| Duration::try_from_secs_f64(secs.max(0.0)).unwrap_or(Duration::MAX);
-    let since: f64 = row.cell(0)?;
+    let since = match row.cell::<f64>(0)? {
+        // The site's first: nothing was recorded before.
+        0.0 => row.cell::<Option<f64>>(3)?.unwrap_or(0.0),
+        since => since,
+    };
     Ok(Remembered {
         // Before 1970 is for ever.
         since: (since >= 0.0).then(|| time(since as i64)),

@@ -167,6 +167,10 @@ pub struct MigrateArgs {
     /// empty first, but for a change of dedup.filter_fields alone
     #[arg(long, conflicts_with = "dry_run")]
     pub accept_config: bool,
+    /// This ledger is the first of its site: mail that Postfix took before it was made is not
+    /// looked for; never after a ledger was lost
+    #[arg(long, conflicts_with_all = ["dry_run", "accept_config"])]
+    pub first: bool,
 }
 
 #[derive(Debug, Default, Args)]

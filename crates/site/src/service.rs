@@ -162,8 +162,9 @@ enum Age {
     /// What the site's own Postfix has written, and none of what its sender wrote: else whoever
     /// writes an old Date has a whole mailbox searched.
     OwnPostfix(SiteNames),
-    /// Any field: it may have been in the mailbox for years.
-    AllFields,
+    /// It may have been in the mailbox for years, whatever its fields say, and whichever program
+    /// stored it.
+    Any,
 }
 
 /// A message with its envelope, as a door has taken it.
@@ -217,7 +218,7 @@ impl Service {
         let limits = Limits { kept: at_a_time, ..ONE };
         let per_key = site.loaded.config.pool.per_account;
         let service = Service::with(site, limits, Limits { per_key, ..limits })?;
-        Ok(Service { age: Age::AllFields, ..service })
+        Ok(Service { age: Age::Any, ..service })
     }
 
     fn with(site: &Site, ledger: Limits, store: Limits) -> Result<Service, Failure> {
@@ -362,7 +363,7 @@ impl Service {
     /// See [`Entry::oldest`](onedrop_core::ledger::Entry::oldest).
     fn oldest(&self, message: &Message, queue_id: &str) -> Option<SystemTime> {
         match &self.age {
-            Age::AllFields => message::oldest_time(message),
+            Age::Any => None,
             Age::OwnPostfix(names) => {
                 let at = message::taken_at(message, queue_id, |by| names.has(by))?;
                 ledger::taken_by_us(at, self.ledger.time())

@@ -447,6 +447,15 @@ impl Access for ImapStore {
         Ok(opened?.is_some())
     }
 
+    fn trace_of_ours(&self, account: &str, until: Instant) -> Result<Option<String>, StoreError> {
+        let found =
+            self.run(account, &mut None, until, |session| look::find_trace_of_ours(session, until));
+        let found =
+            found.map_err(|error| error.while_doing(&format!("searching INBOX of {account}")))?;
+        Ok(found
+            .map(|uid| format!("uid {uid} in INBOX of account={account} has fields of Onedrop's")))
+    }
+
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
         let settings = &self.connector.settings;
         let checked = self.run(account, &mut None, until, |session| {

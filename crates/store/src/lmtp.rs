@@ -319,6 +319,10 @@ impl Access for LmtpStore {
         self.inner.has_mailbox(destination, until)
     }
 
+    fn trace_of_ours(&self, account: &str, until: Instant) -> Result<Option<String>, StoreError> {
+        self.inner.trace_of_ours(account, until)
+    }
+
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError> {
         let mut facts = self.inner.check(account, until)?;
         let mut session = self.connect(until)?;

@@ -345,8 +345,8 @@ macro_rules! needs {
 needs! {
     /// Finding mailboxes: the site's query, and what had mail before.
     RoutingLedger: Accounts + Ledger;
-    /// `migrate`: the schema, and what the ledger knows of the mail root.
-    MigrateLedger: Schema + Proofs;
+    /// `migrate`: the schema, what the ledger knows of the mail root, and since when it remembers.
+    MigrateLedger: Schema + Proofs + Retention;
     /// `verify` and `settle`.
     VerifyLedger: Ledger + Audit + Settling + Schema;
     /// Placing again what the ledger keeps.

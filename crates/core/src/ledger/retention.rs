@@ -77,7 +77,8 @@ pub struct PurgeBatch {
 /// Since when a ledger remembers, by its clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remembered {
-    /// Whatever was recorded since then is on record, or was forgotten by name. `None`: for ever.
+    /// Whatever was recorded since then is on record, or was forgotten by name; of the first ledger
+    /// of a site its birth. `None`: for ever.
     pub since: Option<SystemTime>,
     /// How long ago that is.
     pub since_ago: Duration,
@@ -164,6 +165,12 @@ pub trait Retention: Send + Sync {
     ) -> Result<u64, LedgerError>;
 
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError>;
+
+    /// Puts on record that the site had no ledger before this one: it has then remembered since
+    /// 1970, so that no message of ours is too old for it; one of unknown age still is. False, and
+    /// nothing is changed, where it has messages, or a purge may have taken some out: what it
+    /// remembers is known better then.
+    fn be_first(&self, until: Instant) -> Result<bool, LedgerError>;
 
     /// Forgets copies, those after the row `after`, in one durable transaction. By Message-ID and
     /// by time: they are free, in doubt and [look back](super::Claim::looks_back), under another

@@ -10,7 +10,7 @@ use jiff::fmt::rfc2822;
 use crate::text;
 
 /// Marks our own Received fields, which never count for a message's identity.
-pub(super) const OUR_RECEIVED: &[u8] = b"(Onedrop) with ";
+pub const OUR_RECEIVED: &str = "(Onedrop) with ";
 
 /// Characters of each text in the Received field.
 const LONGEST: usize = 255;

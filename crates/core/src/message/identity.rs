@@ -207,20 +207,6 @@ pub(super) fn received_at(received: &Field<'_>) -> Option<i64> {
     memchr::memrchr(b';', &value).and_then(|at| date::seconds(&value[at + 1..]))
 }
 
-/// The oldest time in the message: the earliest of its Date and Received fields that can be read,
-/// ours too; whoever sent it wrote most of them. `None`: it has none. Unlike the identity this is
-/// no part of the frozen format.
-pub fn oldest_time(message: &Message) -> Option<SystemTime> {
-    let time = |field: Field<'_>| match () {
-        () if field.is(b"date") => date::seconds(&field.unfolded()),
-        () if field.is(b"received") => received_at(&field),
-        () => None,
-    };
-    let oldest = message.fields().filter_map(time).min()?;
-    // What comes before 1970 is as old as can be.
-    UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(oldest).unwrap_or(0)))
-}
-
 /// Whether the first Date distinguishes messages: it can be read, and is not that of a wrong clock.
 /// Without a readable date in the Received, no Date is too early or too late.
 fn has_date(header: &[u8], oldest: &Field<'_>) -> bool {
@@ -275,7 +261,7 @@ fn content_digest(
 
 /// Whether this program prepended the Received field; each attempt writes another one.
 pub(super) fn is_our_own(received: &Field<'_>) -> bool {
-    memchr::memmem::find(&received.relaxed(), head::OUR_RECEIVED).is_some()
+    memchr::memmem::find(&received.relaxed(), head::OUR_RECEIVED.as_bytes()).is_some()
 }
 
 pub(super) fn is_authored(field: &Field<'_>) -> bool {

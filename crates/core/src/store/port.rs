@@ -245,6 +245,15 @@ pub trait Access: Send + Sync {
     /// It cannot be found out.
     fn has_mailbox(&self, destination: &Destination, until: Instant) -> Result<bool, StoreError>;
 
+    /// A sentence: something in the account's INBOX shows that Onedrop has delivered there before,
+    /// if that is cheap to see. `None` proves nothing: most copies bear no name of ours.
+    ///
+    /// # Errors
+    /// It cannot be found out.
+    fn trace_of_ours(&self, _account: &str, _until: Instant) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+
     /// Proves that the store can be reached and used for `account`, without writing a message;
     /// returns facts for an administrator, one a line.
     fn check(&self, account: &str, until: Instant) -> Result<Vec<String>, StoreError>;

@@ -420,7 +420,7 @@ impl Delivery {
             heads: &[],
             host: "mx1",
             started: self.deadline.now(),
-            oldest: message::oldest_time(mail),
+            oldest: message::sent_at(mail),
             one_ending: true,
         };
         let policy = Policy {

@@ -137,10 +137,30 @@ impl<S: SqlSession + 'static> Retention for PooledLedger<S> {
 
     fn remembered(&self, until: Instant) -> Result<Remembered, LedgerError> {
         let query = sql!(
-            "SELECT {secs(remembers_since)}, {secs({now})}, {ago(purged_at)} FROM onedrop_ledger"
+            "SELECT {secs(remembers_since)}, {secs({now})}, {ago(purged_at)},
+                 (SELECT {secs(min(s.applied_at))} FROM onedrop_schema s)
+             FROM onedrop_ledger"
         );
         self.call(until, |session| {
             rows::remembered(session.rows(&query)?.first().ok_or_else(rows::no_ledger)?)
+        })
+    }
+
+    fn be_first(&self, until: Instant) -> Result<bool, LedgerError> {
+        let since_ever = sql!(
+            "UPDATE onedrop_ledger SET remembers_since = {at(?1)}
+             WHERE remembers_since > {at(?1)} AND purged_at IS NULL
+               AND NOT EXISTS (SELECT 1 FROM onedrop_message)",
+            0.0,
+        );
+        let is_new = sql!(
+            "SELECT purged_at IS NULL AND NOT EXISTS (SELECT 1 FROM onedrop_message)
+             FROM onedrop_ledger"
+        );
+        self.call(until, |session| {
+            // It may have been said before.
+            let is_first = session.change(&since_ever)? > 0;
+            Ok(is_first || session.value::<bool>(&is_new)? == Some(true))
         })
     }
 

@@ -18,7 +18,7 @@ use super::search::{criteria, hits, searchable_id};
 use super::session::{CommandOutput, ImapSession};
 use super::syntax;
 use super::unindexed::{self, OpenedMailbox};
-use onedrop_core::message::DedupBy;
+use onedrop_core::message::{DedupBy, OUR_RECEIVED};
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{
     CopySearch, FoundCopy, LookedBack, Naming, Proof, Receipt, StoreError, Unindexed,
@@ -95,6 +95,24 @@ pub fn look_back(
     let found = find_all(session, mailbox, sought, (by, trust), until)?;
     let found = found.into_iter().flatten().next();
     Ok(LookedBack { found, marks })
+}
+
+/// The last message in INBOX that seems to have fields of ours. Most copies have none, and a
+/// message that came by another site's Onedrop has some as well.
+///
+/// # Errors
+/// The search did not come to its end.
+pub fn find_trace_of_ours(
+    session: &mut ImapSession,
+    until: Instant,
+) -> Result<Option<u32>, ImapError> {
+    if open(session, "EXAMINE", "\"INBOX\"", until)?.is_none() {
+        return Ok(None);
+    }
+    let ours = format!("HEADER Received {}", syntax::quote(OUR_RECEIVED));
+    let command = format!("UID SEARCH OR HEADER X-Onedrop-Copy \"\" {ours}");
+    let answer = session.run_large(&command, until)?;
+    Ok(hits(&answer).map_err(|why| session.lost(why))?.into_iter().max())
 }
 
 /// The messages of `uids` that are there, with their flags and dates.

@@ -44,6 +44,12 @@ impl Access for MaildirStore {
         Ok(self.folder(destination)?.join("new").is_dir())
     }
 
+    fn trace_of_ours(&self, account: &str, _: Instant) -> Result<Option<String>, StoreError> {
+        let path = self.folder(&Destination::inbox(account))?.join(LOCKS);
+        let is_there = path.try_exists().map_err(|error| at(&path, &error))?;
+        Ok(is_there.then(|| format!("{} is there", path.display())))
+    }
+
     fn check(&self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
         let inbox = self.folder(&Destination::inbox(account))?;
         let exists = inbox.join("new").is_dir();

@@ -1,6 +1,6 @@
 //! What `onedrop purge`, `onedrop forget` and `onedrop replay` ask of a ledger in memory.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows};
@@ -59,6 +59,17 @@ impl Retention for MemoryLedger {
             let since_ago = rows.remembers_since.map_or(Duration::MAX, ago);
             let purged_ago = rows.purged_at.map(ago);
             Ok(Remembered { since: rows.remembers_since, since_ago, purged_ago })
+        })
+    }
+
+    fn be_first(&self, _until: Instant) -> Result<bool, LedgerError> {
+        self.call("be_first", || {
+            let mut rows = self.rows();
+            let is_new = rows.messages.is_empty() && rows.purged_at.is_none();
+            if is_new {
+                rows.remembers_since = Some(UNIX_EPOCH);
+            }
+            Ok(is_new)
         })
     }
 
