@@ -1260,13 +1260,17 @@ _onedrop() {
             return 0
             ;;
         onedrop__subcmd__jobs__subcmd__mark__subcmd__done)
-            opts="-h --due --config --color --help"
+            opts="-h --due --at --config --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --due)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --at)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -286,6 +286,7 @@ always\t''
 never\t''"
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -l due -d 'This time instead, and all before it: 2026-11-01T03:17:00Z, or 2026-11-01 03:17 in the job\'s time zone' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -l at -d 'It succeeded then, elsewhere: its next time is the one after that, which may have passed. Not where it has run here since' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -l config -d 'Configuration file [default: $ONEDROP_CONFIG, else /etc/onedrop/onedrop.toml]' -r -F
 complete -c onedrop -n "__fish_onedrop_using_subcommand jobs; and __fish_seen_subcommand_from mark-done" -l color -d 'Colours: auto (on a terminal, unless NO_COLOR is set), always or never' -r -f -a "auto\t''
 always\t''

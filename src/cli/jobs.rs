@@ -73,8 +73,8 @@ pub(super) fn run(
         JobsCommand::Reset { name } => {
             asking(&|jobs, ledger, until| change::reset(&name, jobs, ledger, until))
         }
-        JobsCommand::MarkDone { name, due } => asking(&|jobs, ledger, until| {
-            change::mark_done(&name, due.as_deref(), jobs, ledger, until)
+        JobsCommand::MarkDone { name, due, at } => asking(&|jobs, ledger, until| {
+            change::mark_done(&name, due.as_deref(), at.as_deref(), jobs, ledger, until)
         }),
         JobsCommand::Audit { remove_ghosts, json } => asking(&|jobs, ledger, until| {
             audit::run(jobs, ledger, remove_ghosts, json, until, screen)

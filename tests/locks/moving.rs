@@ -6,7 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::place::{End, Place, ended};
+use crate::place::{Place, ended};
 use crate::programs::{Server, out, programs_of, within};
 use crate::support::mariadb::Mariadb;
 use crate::support::page::Page;
@@ -177,9 +177,9 @@ const STATE: &str = "
 CREATE TABLE crontabber (app_name text NOT NULL UNIQUE, next_run timestamptz, first_run timestamptz,
     last_run timestamptz, last_success timestamptz, error_count integer DEFAULT 0,
     depends_on text[], last_error json, ongoing timestamptz);
-INSERT INTO crontabber (app_name, next_run)
-VALUES ('fetch', now() - interval '1 hour'), ('cleanup', now() + interval '2 days'),
-       ('poll', now() + interval '3 minutes')";
+INSERT INTO crontabber (app_name, last_success)
+VALUES ('fetch', date_trunc('day', now(), 'UTC') - interval '46 hours'), ('new', NULL),
+       ('cleanup', now() - interval '1 hour'), ('poll', now() - interval '1 hour')";
 
 #[test]
 fn the_page_for_crontabber_holds() {
@@ -199,22 +199,23 @@ fn the_page_for_crontabber_holds() {
     place.site.config("etc", &format!("{ledger}{state}{jobs}"));
     postgres.psql(STATE);
     let statement = Page::read(page).blocks().into_iter().find(|block| block.language == "sql");
-    let pauses = postgres.psql(&statement.expect("a statement").text);
-    assert_eq!(pauses.lines().count(), 2, "{pauses}");
-    let said = out(&mut shell(place, &pauses));
-    assert!(said.starts_with("cleanup is paused until "), "{said}");
+    let marks = postgres.psql(&statement.expect("a statement").text);
+    assert_eq!(marks.lines().count(), 3, "{marks}");
+    let said = out(&mut shell(place, &marks));
+    assert!(said.starts_with("cleanup is done for ") && said.contains("; due next at "), "{said}");
+    assert_eq!(said.matches("; due now").count(), 2, "{said}");
+    // The days since the last success, the job that failed or is late, and not that of three days.
     let jobs = |script: &str| ended(&mut shell(place, &format!("exec onedrop jobs {script}")));
     let tick = jobs("tick");
-    assert_eq!((tick.code, place.text("ran")), (Some(0), String::new()), "{tick:?}");
-    let due = out(&mut shell(place, "date -u -d yesterday +%FT02:00:00Z"));
-    let End { code, err, .. } = jobs(&format!("run fetch --force --due {due}"));
-    assert_eq!((code, place.text("ran")), (Some(0), format!("fetch {} 02:00:00\n", &due[..10])));
-    assert_eq!(err, "");
-    let End { code, err, .. } = jobs("run poll --force");
-    assert_eq!(code, Some(1));
-    assert!(err.contains("RuntimeError: poll"), "{err}");
+    assert_eq!(tick.code, Some(1), "{tick:?}");
+    assert!(tick.err.contains("RuntimeError: poll"), "{tick:?}");
+    let ran = place.text("ran");
+    assert!(ran.lines().all(|line| line.starts_with("fetch ")), "{ran}");
+    let next = "SELECT 'fetch ' || (last_success + interval '1 day') AT TIME ZONE 'UTC'
+                FROM crontabber WHERE app_name = 'fetch'";
+    assert_eq!(ran.lines().next(), Some(&*postgres.psql(next)), "{ran}");
     let list = jobs("list").out;
-    for (job, state) in [("fetch", "ok"), ("cleanup", "paused"), ("poll", "paused")] {
+    for (job, state) in [("fetch", "ok"), ("cleanup", "ok"), ("poll", "failing")] {
         let mut lines = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         assert!(lines.any(|words| words[..2] == [job, state]), "{list}");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use onedrop::jobs::plan::{self, JobStep, LockSight, delay};
 use onedrop::ledger::{JobOutcome, JobTrigger};
 
-use crate::world::{World, shown, utc};
+use crate::world::{World, jobs, shown, utc};
 
 const DAILY: &str = "[a]\nschedule = \"0 3 * * *\"";
 
@@ -563,6 +563,58 @@ fn marking_done_moves_past_a_time() {
     assert_eq!(runs, []);
     world.write(row, vec![run], None);
     assert_eq!(world.next("a"), "2026-05-08 03:00");
+}
+
+/// As a scheduler left it that ran it before: the next run is when that one would have made it.
+#[test]
+fn a_job_that_succeeded_elsewhere_goes_on_from_there() {
+    for (job, at, first) in [
+        ("every = \"3d\"", "2026-05-01 09:30", "ok 2026-05-04 09:30"),
+        ("every = \"3d at 04:00\"", "2026-05-01 04:01", "ok 2026-05-04 04:00"),
+        ("schedule = \"0 2 * * *\"", "2026-05-02 02:01", "ok 2026-05-03 02:00"),
+        // Its next time has passed.
+        ("every = \"5m\"", "2026-05-02 11:50", "ok 2026-05-02 11:55 backfill"),
+        ("schedule = \"0 2 * * *\"", "2026-05-01 02:01", "ok 2026-05-02 02:00 backfill"),
+        (
+            "schedule = \"0 2 * * *\"\nbackfill = \"all\"",
+            "2026-04-29 02:00",
+            "ok 2026-04-30 02:00 backfill",
+        ),
+    ] {
+        // Seen by a tick, or not yet.
+        for seen in [false, true] {
+            let jobs = jobs(&format!("[a]\n{job}"));
+            let mut world = World::unseen(jobs, utc("2026-05-02 12:00"));
+            if seen {
+                let row = plan::pause(&world.job("a"), None, "", None, world.now);
+                world.write(plan::resume(&row, world.now), Vec::new(), None);
+            }
+            let (row, runs) =
+                plan::succeeded_elsewhere(&world.job("a"), &world.rows, utc(at), world.now)
+                    .unwrap();
+            world.write(row, runs, None);
+            assert_eq!(world.row("a").last_success, Some(utc(at)), "{job}");
+            world.run_until("2026-05-05 12:00");
+            let story = world.story("a");
+            assert!(story[0].starts_with("marked ") && story[1] == first, "{job} {at}: {story:?}");
+        }
+    }
+}
+
+#[test]
+fn a_success_elsewhere_does_not_undo_a_run_here() {
+    let mut world = World::new("[a]\nevery = \"1h\"", "2026-05-01 12:00");
+    let mark = |world: &World, at| {
+        plan::succeeded_elsewhere(&world.job("a"), &world.rows, utc(at), world.now).map(drop)
+    };
+    assert_eq!(mark(&world, "2026-05-01 11:30").unwrap_err(), "a run is on record as open");
+    world.succeed("a");
+    world.at("2026-05-01 12:30");
+    let why = "it has run here since, at 2026-05-01T12:00:00Z";
+    assert_eq!(mark(&world, "2026-05-01 12:00").unwrap_err(), why);
+    assert_eq!(mark(&world, "2026-05-01 12:01"), Ok(()));
+    let why = "2026-05-01T12:31:00Z has not come yet";
+    assert_eq!(mark(&world, "2026-05-01 12:31").unwrap_err(), why);
 }
 
 #[test]

@@ -110,16 +110,22 @@ pub(super) fn reset(
 pub(super) fn mark_done(
     name: &str,
     until_due: Option<&str>,
+    at: Option<&str>,
     jobs: &[JobSettings],
     ledger: &dyn Jobs,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
     let job = configured(name, jobs)?;
-    let until_due = until_due
-        .map(|text| job.schedule.named_time(text).map_err(|why| format!("--due: {why}")))
-        .transpose()?;
+    let named = |option, text: Option<&str>| {
+        let time = text.map(|text| job.schedule.named_time(text)).transpose();
+        time.map_err(|why| format!("{option}: {why}"))
+    };
+    let (until_due, at) = (named("--due", until_due)?, named("--at", at)?);
     change(name, ledger, until, |rows, now| {
-        let (row, mut runs) = plan::mark_done(job, rows, until_due, now)?;
+        let (row, mut runs) = match at {
+            Some(at) => plan::succeeded_elsewhere(job, rows, at, now)?,
+            None => plan::mark_done(job, rows, until_due, now)?,
+        };
         if let Some(run) = runs.last_mut() {
             run.host = host_name();
             run.pid = std::process::id();

@@ -135,6 +135,25 @@ fn a_time_is_put_on_record_as_done() {
     assert_eq!((runs[0].due, runs[0].try_no), (time("2020-11-01T03:17:00Z"), 4));
 }
 
+#[test]
+fn a_job_that_succeeded_elsewhere_is_put_on_record() {
+    let office = Office::new();
+    let at = office.now() - HOUR;
+    let text = jiff::Timestamp::try_from(at).expect("a time").strftime("%FT%TZ").to_string();
+    let args = ["mark-done", "verify", "--at", &text];
+    let ended = office.jobs(&args);
+    assert!(ended.out.starts_with("verify is done for ") && ended.status == Some(0), "{ended:?}");
+    let row = office.row("verify");
+    assert_eq!((row.last_success, row.last_start), (Some(time(&text)), Some(time(&text))));
+    assert!(row.next_due.is_some_and(|due| due > at), "{row:?}");
+    let run = office.ledger.job_runs("verify", 1, soon()).expect("runs").remove(0);
+    assert_eq!(run.outcome, Some(JobOutcome::Marked));
+    assert!(run.reason.ends_with(" said that it is done"), "{run:?}");
+    refused(&office, &["mark-done", "verify", "--at", "soon"], 75, "--at: expected a time such as");
+    let late = "verify: 2100-01-01T00:00:00Z has not come yet";
+    refused(&office, &["mark-done", "verify", "--at", "2100-01-01T00:00:00Z"], 75, late);
+}
+
 /// By the clocks of the job's zone, or with an offset.
 #[test]
 fn the_time_that_is_meant_must_be_one_of_the_schedule() {

@@ -24,7 +24,7 @@ use onedrop_core::ledger::{JobOutcome, JobRow, JobRun, JobTrigger, kept_time};
 
 use others::{Others, has_succeeded};
 
-pub use commands::{force, mark_done, pause, reset, resume, stop};
+pub use commands::{force, mark_done, pause, reset, resume, stop, succeeded_elsewhere};
 pub use skips::MOST_COUNTED;
 
 /// How long after its time a run is on time: hosts look every minute.

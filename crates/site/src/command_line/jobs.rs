@@ -56,6 +56,10 @@ pub enum JobsCommand {
         /// job's time zone
         #[arg(long, value_name = "TIME")]
         due: Option<String>,
+        /// It succeeded then, elsewhere: its next time is the one after that, which may have
+        /// passed. Not where it has run here since
+        #[arg(long, value_name = "TIME", conflicts_with = "due")]
+        at: Option<String>,
     },
     /// Run a job if it is due and what it depends on has succeeded
     Run(JobsRunArgs),

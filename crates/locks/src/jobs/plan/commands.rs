@@ -91,13 +91,9 @@ pub fn mark_done(
         None => planner.newest(first),
     };
     let run = JobRun {
-        try_no: planner.row.next_try.max(1),
-        trigger: JobTrigger::Manual,
-        outcome: Some(JobOutcome::Marked),
-        reason: "an administrator said that it is done".to_owned(),
         last_due: until,
         occurrences: if until > first { count(&job.schedule, first, until) } else { 1 },
-        ..skip(&job.name, first, planner.now)
+        ..mark(&planner, first)
     };
     let now = planner.now;
     set_success(&mut planner.row, until, now);
@@ -107,6 +103,49 @@ pub fn mark_done(
     }
     let JobPlan { row, skipped, .. } = planner.finish(JobStep::Paused);
     Ok((row, skipped.into_iter().chain([run]).collect()))
+}
+
+/// The rows of a job that last succeeded at this time, before its runs began here: its next time is
+/// the one after that.
+///
+/// # Errors
+/// It has run here since, or `at` has not come.
+pub fn succeeded_elsewhere(
+    job: &JobSettings,
+    rows: &[JobRow],
+    at: SystemTime,
+    now: SystemTime,
+) -> Result<(JobRow, Vec<JobRun>), String> {
+    let at = kept_time(at);
+    let mut planner = match Planner::new(job, rows, now, LockSight::NotOurs) {
+        Ok(planner) => planner,
+        Err(_) => return Err("a run is on record as open".to_owned()),
+    };
+    if at > planner.now {
+        return Err(format!("{} has not come yet", shown(at)));
+    }
+    let start = planner.row.last_start.filter(|_| planner.row.runs > 0);
+    if let Some(start) = start.filter(|start| *start >= at) {
+        return Err(format!("it has run here since, at {}", shown(start)));
+    }
+    let due = job.schedule.newest_until(at).unwrap_or(at);
+    let run = mark(&planner, due);
+    set_success(&mut planner.row, due, at);
+    planner.row.last_start = Some(at);
+    planner.start_at(job.schedule.next_after(at));
+    let JobPlan { row, skipped, .. } = planner.finish(JobStep::Paused);
+    Ok((row, skipped.into_iter().chain([run]).collect()))
+}
+
+/// What says on record that an administrator has said so.
+fn mark(planner: &Planner<'_>, due: SystemTime) -> JobRun {
+    JobRun {
+        try_no: planner.row.next_try.max(1),
+        trigger: JobTrigger::Manual,
+        outcome: Some(JobOutcome::Marked),
+        reason: "an administrator said that it is done".to_owned(),
+        ..skip(&planner.job.name, due, planner.now)
+    }
 }
 
 /// The row of a job for which nothing is made up, and no failure counts: as if it were seen for the
