@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, nanos_now};
+use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, nanos_now, state};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::{set_mode, unix_user, wait_until};
@@ -68,6 +68,52 @@ fn a_wrapper_that_is_killed_frees_its_lock_when_its_command_is_gone() {
         assert!(beats.max(deep) < next, "{ledger}: {beats} {deep} {next}");
         assert_eq!((place.last_beat("beats"), place.last_beat("deep")), (beats, deep));
         assert_eq!(place.lock(&["holder", "n"]).code, Some(1), "{ledger}");
+    }
+}
+
+/// It has the lock, and has not said to its guardian that the command is to start.
+#[test]
+fn a_wrapper_that_is_killed_before_its_command_frees_its_lock() {
+    let (postgres, mariadb) = (Postgres::shared(), Mariadb::shared());
+    let on_postgres = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    for ledger in ["", &on_postgres, &mariadb.toml()] {
+        let place = Place::with(ledger);
+        let with_lock = place.shell(&["n"], "echo >ran");
+        // Its first thread, which gives no other order before.
+        let mut traced = std::process::Command::new("strace");
+        traced.args(["-qq", "-o", "/dev/null", "-e", "inject=sendto:signal=SIGKILL:when=1"]);
+        traced.arg(with_lock.get_program()).args(with_lock.get_args());
+        traced.current_dir(&*place.site.root).stdin(Stdio::null());
+        let status = traced.status().expect("strace");
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{ledger}");
+        let free = || place.lock(&["holder", "n"]).code == Some(1);
+        assert!(wait_until(SOON, free), "{ledger}: {}", place.lock(&["list"]).out);
+        let next = ended(&mut place.shell(&["n"], "echo $ONEDROP_LOCK_TOKEN"));
+        assert_eq!(next.out, "n#1:2\n", "{ledger}: it was not claimed");
+        assert!(!place.path("ran").exists(), "{ledger}");
+    }
+}
+
+#[test]
+fn a_wrapper_that_is_killed_after_its_command_frees_its_lock() {
+    let (postgres, mariadb) = (Postgres::shared(), Mariadb::shared());
+    let on_postgres = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    for ledger in ["", &on_postgres, &mariadb.toml()] {
+        let place = Place::with(ledger);
+        let script = "echo begun >begun; while [ ! -e go ]; do sleep 0.05; done";
+        let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
+        appears(&place.path("begun"));
+        let guardian = held.guardian();
+        let command = children(guardian)[0];
+        held.signal(Signal::SIGSTOP);
+        fs::write(place.path("go"), "").expect("a file");
+        // Its guardian has waited for it, and has said so.
+        assert!(wait_until(SOON, || state(command).is_none()), "{ledger}");
+        assert_eq!(place.lock(&["holder", "n"]).code, Some(0), "{ledger}");
+        held.child.kill().expect("our child");
+        held.child.wait().expect("its end");
+        let free = || place.lock(&["holder", "n"]).code == Some(1);
+        assert!(wait_until(SOON, free), "{ledger}: {}", place.lock(&["list"]).out);
     }
 }
 

@@ -23,6 +23,8 @@ pub type Variables = Vec<(OsString, OsString)>;
 /// From the wrapper to the guardian. When its socket is closed, the wrapper is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
+    /// The ledger is asked for the lock from now on.
+    Asks,
     /// For the command's environment, beside what the plan has; before the start.
     Environment(Variables),
     /// The lock is ours: start the command.
@@ -41,10 +43,11 @@ pub(super) enum Notice {
     Started,
     /// The error's number (errno(3)).
     NotStarted(i32),
-    /// The command has ended and nothing of it is left.
+    /// The command has ended. `survivors`: not all that it started could be ended.
     Ended {
         status: CommandStatus,
         by_trust: bool,
+        survivors: bool,
     },
 }
 
@@ -68,6 +71,7 @@ impl Order {
             Order::Trust(trust) => frame[..2].copy_from_slice(&[2, nanos(trust)]),
             Order::Forward(signal) => frame[..2].copy_from_slice(&[3, (*signal as i32).into()]),
             Order::End => frame[0] = 4,
+            Order::Asks => frame[0] = 6,
             Order::Environment(variables) => {
                 for part in variables.iter().flat_map(|(name, value)| [name, value]) {
                     text.extend_from_slice(part.as_bytes());
@@ -96,6 +100,7 @@ impl Order {
             3 => number(a).and_then(|a| Signal::try_from(a).ok()).map(Order::Forward),
             4 => Some(Order::End),
             5 => Some(Order::Environment(variables(stream, a)?)),
+            6 => Some(Order::Asks),
             _ => None,
         };
         order.map(Some).ok_or_else(unknown)
@@ -109,11 +114,12 @@ impl Notice {
             match self {
                 Notice::Started => [1, 0, 0, 0],
                 Notice::NotStarted(errno) => [2, errno.into(), 0, 0],
-                Notice::Ended { status: CommandStatus::Exited(code), by_trust } => {
-                    [3, code.into(), by_trust.into(), 0]
-                }
-                Notice::Ended { status: CommandStatus::Killed(signal), by_trust } => {
-                    [4, signal.into(), by_trust.into(), 0]
+                Notice::Ended { status, by_trust, survivors } => {
+                    let (kind, number) = match status {
+                        CommandStatus::Exited(code) => (3, code),
+                        CommandStatus::Killed(signal) => (4, signal),
+                    };
+                    [kind, number.into(), by_trust.into(), survivors.into()]
                 }
             },
             &[],
@@ -123,16 +129,13 @@ impl Notice {
 
     /// `None`: the other end is closed.
     pub fn receive(stream: &UnixStream) -> io::Result<Option<Notice>> {
-        let Some([kind, a, b, _]) = receive(stream)? else { return Ok(None) };
+        let Some([kind, a, b, c]) = receive(stream)? else { return Ok(None) };
+        let ended = |status| Notice::Ended { status, by_trust: b != 0, survivors: c != 0 };
         let notice = match (kind, number(a)) {
             (1, _) => Some(Notice::Started),
             (2, Some(errno)) => Some(Notice::NotStarted(errno)),
-            (3, Some(code)) => {
-                Some(Notice::Ended { status: CommandStatus::Exited(code), by_trust: b != 0 })
-            }
-            (4, Some(signal)) => {
-                Some(Notice::Ended { status: CommandStatus::Killed(signal), by_trust: b != 0 })
-            }
+            (3, Some(code)) => Some(ended(CommandStatus::Exited(code))),
+            (4, Some(signal)) => Some(ended(CommandStatus::Killed(signal))),
             _ => None,
         };
         notice.map(Some).ok_or_else(unknown)
@@ -211,10 +214,12 @@ mod tests {
             Order::Trust(trust),
             Order::Forward(Signal::SIGWINCH),
             Order::End,
+            Order::Asks,
         ];
         let statuses = [CommandStatus::Exited(255), CommandStatus::Killed(9)];
-        let ends =
-            statuses.map(|status| [true, false].map(|by_trust| Notice::Ended { status, by_trust }));
+        let ends = statuses.map(|status| {
+            [true, false].map(|by_trust| Notice::Ended { status, by_trust, survivors: !by_trust })
+        });
         let notices = [[Notice::Started, Notice::NotStarted(2)]].into_iter().chain(ends).flatten();
         for order in orders {
             order.send(&a).unwrap();

@@ -2,8 +2,9 @@
 //! wrapper lives, is stopped, or hears nothing from the ledger. It speaks only with the wrapper. It
 //! has one thread and a process group of its own, so that a terminal's signals do not reach it; as
 //! a subreaper it inherits the processes that the command leaves, and ends them, too, before it
-//! says that the command has ended. Where the wrapper was killed there is none to hear that: then
-//! it gives the lock back itself, the one time that it asks the ledger.
+//! says that the command has ended. It stays until the wrapper has given the lock back. Where the
+//! wrapper was killed before that, it gives the lock back itself, the one time that it asks the
+//! ledger: also where it was not yet ordered to start the command.
 //!
 //! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper, or, where
 //! that one was killed as well, the lock to its lease's end.
@@ -17,7 +18,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
@@ -33,7 +34,7 @@ use nix::unistd::{
 use super::boot_timer::BootTimer;
 use super::descendants::signal_all;
 use super::frames::{CommandStatus, Notice, Order, Variables};
-use super::keeper::{RELEASE, give_back};
+use super::keeper::{AGAIN, LEAVE, RELEASE, give_back, give_back_all_of};
 use super::line::Line;
 use super::output::CommandStreams;
 use super::{LockTerms, since_boot, survives_until};
@@ -127,16 +128,44 @@ pub(super) fn guard(
     let stream = wrapper.stream;
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_child_subreaper(true)?;
-    let mut order = Order::receive(stream)?;
+    let (mut order, mut asks) = (Order::receive(stream)?, false);
+    if let Some(Order::Asks) = order {
+        (order, asks) = (Order::receive(stream)?, true);
+    }
     let mut variables = plan.variables.clone();
     if let Some(Order::Environment(more)) = order {
         variables.extend(more);
         order = Order::receive(stream)?;
     }
-    let Some(Order::Start { slot, epoch, trust }) = order else { return Ok(()) };
+    let Some(Order::Start { slot, epoch, trust }) = order else {
+        if asks && is_dead(wrapper.pid) {
+            give_back_what_it_took(wrapper, plan);
+        }
+        return Ok(());
+    };
+    if let Remains::None = run(plan, (slot, epoch, trust), variables, stream, caller, streams)?
+        && outlives(wrapper)
+    {
+        let claim = LockClaim { name: plan.name.clone(), slot, epoch, owner: plan.owner };
+        give_back_in_its_place(wrapper, &claim);
+    }
+    Ok(())
+}
+
+/// Runs the command to its end, of which the wrapper hears.
+fn run(
+    plan: &CommandPlan,
+    (slot, epoch, trust): (u32, i64, Duration),
+    variables: Variables,
+    wrapper: &UnixStream,
+    caller: &Caller,
+    streams: Option<CommandStreams>,
+) -> io::Result<Remains> {
     if since_boot()? >= plan.terms.ends_at(trust) {
         let status = CommandStatus::Killed(Signal::SIGKILL as i32);
-        return Notice::Ended { status, by_trust: true }.send(stream);
+        // A wrapper that was killed meanwhile is found to be gone when it is heard.
+        let _ = Notice::Ended { status, by_trust: true, survivors: false }.send(wrapper);
+        return Ok(Remains::None);
     }
     let mut command = Command::new(&plan.program);
     command.envs(variables);
@@ -152,24 +181,22 @@ pub(super) fn guard(
     match start(command, plan, slot, epoch, caller) {
         Ok(command) => {
             let_go_of_the_callers_streams(&caller.null)?;
-            // A wrapper that was killed meanwhile is found to be gone when it is heard.
-            let _ = Notice::Started.send(stream);
-            let mut guardian = Guardian::new(plan, command, trust, stream)?;
-            if let Remains::None = guardian.watch()?
-                && guardian.wrapper.is_none()
-                && is_dead(wrapper.pid)
-            {
-                let (name, owner) = (plan.name.clone(), plan.owner);
-                let claim = LockClaim { name, slot, epoch, owner };
-                give_back_in_its_place(wrapper, &claim, guardian.trust)?;
-            }
-            Ok(())
+            let _ = Notice::Started.send(wrapper);
+            Guardian::new(plan, command, trust, wrapper)?.watch()
         }
         Err(error) => {
             let number = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);
-            Notice::NotStarted(number).send(stream)
+            let _ = Notice::NotStarted(number).send(wrapper);
+            Ok(Remains::None)
         }
     }
+}
+
+/// Waits until the wrapper is gone: one that has given the lock back, or will not, ends this
+/// process before.
+fn outlives(wrapper: &WrapperSide<'_>) -> bool {
+    while let Ok(Some(_)) = Order::receive(wrapper.stream) {}
+    is_dead(wrapper.pid)
 }
 
 /// Whether the wrapper, this process's parent, is dead. One that lives, and has only closed its
@@ -184,20 +211,22 @@ fn is_dead(wrapper: Pid) -> bool {
     })
 }
 
+/// A claim that the wrapper could not use: what it asked for last may reach the ledger only now.
+fn give_back_what_it_took(wrapper: &WrapperSide<'_>, plan: &CommandPlan) {
+    let (ledger, line, end) = (wrapper.ledger, wrapper.line, Instant::now() + LEAVE);
+    while !give_back_all_of(ledger, line, &plan.name, plan.owner, RELEASE) && Instant::now() < end {
+        thread::sleep(AGAIN);
+    }
+}
+
 /// Nothing of the command is left. The ledger refuses what was stolen, or is another's by now.
-fn give_back_in_its_place(
-    wrapper: &WrapperSide<'_>,
-    claim: &LockClaim,
-    trust: Duration,
-) -> io::Result<()> {
-    let time = RELEASE.min(trust.saturating_sub(since_boot()?));
+fn give_back_in_its_place(wrapper: &WrapperSide<'_>, claim: &LockClaim) {
     let lock = &claim.name;
-    match give_back(wrapper.ledger, wrapper.line, claim, time) {
+    match give_back(wrapper.ledger, wrapper.line, claim, RELEASE) {
         Some(true) => tracing::warn!(%lock, "with-lock was killed; its lock was given back"),
         Some(false) => tracing::warn!(%lock, "with-lock was killed; its lock was lost before"),
         None => tracing::warn!(%lock, "with-lock was killed; its lock lasts until its lease ends"),
     }
-    Ok(())
 }
 
 /// Starts it; nothing of its streams is left here.
@@ -337,7 +366,7 @@ impl<'a> Guardian<'a> {
                 matches!(self.stage, Stage::Killing { gives_up_at, .. } if now >= gives_up_at);
             if none_is_left || gives_up {
                 let killed = CommandStatus::Killed(Signal::SIGKILL as i32);
-                self.tell(self.status.unwrap_or(killed));
+                self.tell(self.status.unwrap_or(killed), !none_is_left);
                 return Ok(if none_is_left { Remains::None } else { Remains::Some });
             }
             let next = self.step(now);
@@ -362,11 +391,12 @@ impl<'a> Guardian<'a> {
         Ok(())
     }
 
-    /// Nothing of the command is left but what cannot be ended; the wrapper sees that.
-    fn tell(&mut self, status: CommandStatus) {
-        let notice = Notice::Ended { status, by_trust: self.by_trust };
-        // It may have been killed since it was last heard.
-        self.wrapper = self.wrapper.filter(|wrapper| notice.send(wrapper).is_ok());
+    /// Nothing of the command is left but what cannot be ended.
+    fn tell(&self, status: CommandStatus, survivors: bool) {
+        if let Some(wrapper) = self.wrapper {
+            // It may have been killed since it was last heard.
+            let _ = Notice::Ended { status, by_trust: self.by_trust, survivors }.send(wrapper);
+        }
     }
 
     /// What is due; returns when to look again.
@@ -420,7 +450,7 @@ impl<'a> Guardian<'a> {
                     Company::OwnGroup | Company::Alone => killpg(self.pid, signal),
                 };
             }
-            Order::Forward(_) | Order::Start { .. } | Order::Environment(_) => {}
+            Order::Forward(_) | Order::Start { .. } | Order::Environment(_) | Order::Asks => {}
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ mod asking;
 /// Shortest and longest pause of a waiter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// Before a call that failed is made again.
-const AGAIN: Duration = Duration::from_millis(200);
+pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// Longest pause where the ledger cannot be asked.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 /// One call of the ledger, at most.
@@ -35,7 +35,7 @@ const CALL: Duration = Duration::from_secs(10);
 pub(super) const RELEASE: Duration = Duration::from_secs(5);
 /// The same for a claim that had no answer, and the time that a waiter has for all when it is to
 /// end.
-const LEAVE: Duration = Duration::from_secs(1);
+pub(super) const LEAVE: Duration = Duration::from_secs(1);
 
 /// The lock that is wanted.
 #[derive(Debug, Clone)]
@@ -123,10 +123,12 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
+    /// `guardian` hears when the ledger is asked for the lock.
     pub fn start(
         ledger: Arc<dyn Locks>,
         wish: LockWish,
         record: Box<dyn RunRecord>,
+        guardian: UnixStream,
     ) -> io::Result<Keeper> {
         let ((tell, news), (stop, stopped)) = (channel(), channel());
         let ((ringing, bell), (stop_bell, stop_rung)) = (UnixStream::pair()?, UnixStream::pair()?);
@@ -142,7 +144,7 @@ impl Keeper {
             stop_rung,
             timer,
         };
-        thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run())?;
+        thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run(guardian))?;
         Ok(Keeper { news, bell, is_gone: false, stop, stop_bell, closing: None })
     }
 
@@ -220,8 +222,8 @@ struct TakenLock {
 }
 
 impl Work {
-    fn run(mut self) {
-        let closing = match self.take() {
+    fn run(mut self, guardian: UnixStream) {
+        let closing = match self.take(guardian) {
             Some(taken) => self.hold(taken),
             None => Closing::without_a_record(None),
         };
@@ -370,6 +372,28 @@ impl Work {
     fn release(&self, claim: &LockClaim) -> Option<bool> {
         give_back(&*self.ledger, self.wish.line.as_ref(), claim, RELEASE)
     }
+}
+
+/// Gives back what a claim of `owner` has taken that had no answer, or whose answer was not used:
+/// else the lock would be held without a holder until its lease ends. Returns whether it had taken
+/// the lock.
+pub(super) fn give_back_all_of(
+    ledger: &dyn Locks,
+    line: Option<&Line>,
+    name: &LockName,
+    owner: RandomValue,
+    time: Duration,
+) -> bool {
+    let end = Instant::now() + time;
+    let rows = ledger.lock_rows(Some(name), end).unwrap_or_default();
+    let own: Vec<LockRow> = rows.into_iter().filter(|row| row.owner == owner).collect();
+    for LockRow { name, slot, epoch, owner, .. } in &own {
+        let claim = LockClaim { name: name.clone(), slot: *slot, epoch: *epoch, owner: *owner };
+        let left = end.saturating_duration_since(Instant::now());
+        let was_ours = give_back(ledger, line, &claim, left);
+        tracing::info!(?was_ours, "a claim that had no answer was given back");
+    }
+    !own.is_empty()
 }
 
 /// Gives a lock back, trying for `time`; those of this host that wait for it then ask at once.

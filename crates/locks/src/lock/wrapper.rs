@@ -154,8 +154,10 @@ struct State {
     /// Why the command was ordered to end.
     timed_out: Option<String>,
     stopped: Option<String>,
-    /// Nothing of it is left, and how it ended.
+    /// How it ended.
     ended: Option<CommandStatus>,
+    /// The guardian has said that nothing of it is left.
+    is_over: bool,
 }
 
 struct Wrapper<'a> {
@@ -216,14 +218,14 @@ impl<'a> Wrapper<'a> {
         Ok(Wrapper {
             wrapping,
             signals,
-            guardian,
             guardian_pid,
             timer: BootTimer::new()?,
             trust: None,
             timeout_at: None,
             forced_at: None,
             state: State::default(),
-            keeper: Keeper::start(ledger, wish, record)?,
+            keeper: Keeper::start(ledger, wish, record, guardian.try_clone()?)?,
+            guardian,
             output,
             null,
             mail_ends_at,
@@ -278,9 +280,13 @@ impl<'a> Wrapper<'a> {
                 }
                 Ok(None)
             }
-            Some(Notice::NotStarted(number)) => Ok(Some(self.not_started(number))),
-            Some(Notice::Ended { status, by_trust }) => {
+            Some(Notice::NotStarted(number)) => {
+                self.state.is_over = true;
+                Ok(Some(self.not_started(number)))
+            }
+            Some(Notice::Ended { status, by_trust, survivors }) => {
                 self.state.is_lost |= by_trust;
+                self.state.is_over = !survivors;
                 Ok(Some(self.ended(status)))
             }
             // It was killed, and the command with it, perhaps before it could say that this runs.

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use super::{
     AGAIN, CALL, LEAVE, LockNews, LockWish, PAUSE, TROUBLE_PAUSE, TakenLock, Work, copy_of,
-    may_have_done_it, may_pass,
+    give_back_all_of, may_have_done_it, may_pass,
 };
+use crate::lock::frames::Order;
 use crate::lock::line::{PlaceInLine, drain};
 use crate::lock::since_boot;
 use onedrop_core::clock::{Clock, SystemClock};
-use onedrop_core::ledger::{LedgerError, LockClaim, LockRequest, LockRow, LockTry};
+use onedrop_core::ledger::{LedgerError, LockRequest, LockRow, LockTry};
 
 /// How often one in the line looks whether the one before it is stopped, and how often when that
 /// one has left, and others before it not.
@@ -38,19 +39,23 @@ struct LastAnswer {
 }
 
 impl Work {
-    pub(super) fn take(&self) -> Option<TakenLock> {
+    pub(super) fn take(&self, guardian: UnixStream) -> Option<TakenLock> {
         let began = Instant::now();
         let place = match self.join_line() {
             None => None,
             Some(place) => Some(self.wait_to_be_first(place, began)?),
         };
+        // Where the guardian is gone, the other thread hears of it. It ends the command when no
+        // thread has its socket.
+        let _ = Order::Asks.send(&guardian);
+        drop(guardian);
         let mut asked = LastAnswer::default();
         let taken = self.ask(place.as_deref(), began, &mut asked);
+        let LockWish { name, owner, line, .. } = &self.wish;
         if taken.is_none() && asked.is_unclear {
-            self.give_back_what_is_ours();
+            give_back_all_of(&*self.ledger, line.as_ref(), name, *owner, LEAVE);
         }
         if taken.is_none() && asked.waits {
-            let LockWish { name, owner, .. } = &self.wish;
             // Else its place runs out.
             let _ = self.ledger.stop_waiting(name, *owner, Instant::now() + LEAVE);
         }
@@ -189,20 +194,6 @@ impl Work {
             if self.sleep_until_or(Some(at), bell).is_some() {
                 return None;
             }
-        }
-    }
-
-    /// After a claim that had no answer: else the lock would be held without a holder until its
-    /// lease ends.
-    fn give_back_what_is_ours(&self) {
-        let LockWish { name, owner, .. } = &self.wish;
-        let until = Instant::now() + LEAVE;
-        let rows = self.ledger.lock_rows(Some(name), until).unwrap_or_default();
-        for LockRow { name, slot, epoch, owner, .. } in
-            rows.into_iter().filter(|row| row.owner == *owner)
-        {
-            let released = self.ledger.release_lock(&LockClaim { name, slot, epoch, owner }, until);
-            tracing::info!(?released, "a claim that had no answer was given back");
         }
     }
 }

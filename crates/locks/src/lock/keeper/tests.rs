@@ -88,7 +88,8 @@ fn keeper(troubles: &[Trouble]) -> (Keeper, MemoryLedger) {
     let ledger = MemoryLedger::default();
     let hook = Troubles { ledger: ledger.clone(), left: Mutex::new(troubles.to_vec()) };
     let troubled = Arc::new(ledger.with_hook(Arc::new(hook)));
-    (Keeper::start(troubled, wish(), Box::new(NoRecord)).unwrap(), ledger)
+    let (guardian, _) = UnixStream::pair().unwrap();
+    (Keeper::start(troubled, wish(), Box::new(NoRecord), guardian).unwrap(), ledger)
 }
 
 fn next(keeper: &mut Keeper) -> LockNews {
@@ -197,7 +198,8 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
         let (line, owner) = (Some(line.clone()), RandomValue::default());
         let wish = LockWish { line, owner, wait: Duration::from_secs(60), ..wish.clone() };
         let hooked = Arc::new(ledger.with_hook(Arc::new(hook)));
-        (Keeper::start(hooked, wish, Box::new(NoRecord)).unwrap(), places)
+        let (guardian, _) = UnixStream::pair().unwrap();
+        (Keeper::start(hooked, wish, Box::new(NoRecord), guardian).unwrap(), places)
     };
     // One that is not of the line.
     let LockWish { name, owner, holder, .. } = &wish;

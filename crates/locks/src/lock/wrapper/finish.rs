@@ -25,20 +25,15 @@ impl Wrapper<'_> {
     /// counts for the ending.
     pub(super) fn finish(self, ending: LockEnding) -> LockEnding {
         let Wrapper { keeper, state, guardian, guardian_pid, wrapping, output, trust, .. } = self;
-        // It ends the command now, if it runs.
-        drop(guardian);
-        if state.ended.is_some() || !state.is_ordered {
-            // It ends by itself, unless it is stopped.
-            let _ = kill(guardian_pid, Signal::SIGKILL);
-        }
-        let _ = waitpid(guardian_pid, None);
         let name = &wrapping.wish.name;
-        // What had a guardian is below this process now. It may be dying at this moment.
-        if has_children() {
-            kill_all_until(since_boot().unwrap_or_default() + MARGIN);
-        }
+        // Then the guardian stays until the lock is given back, and gives it back itself should
+        // this process be killed before that.
+        let guarded = Some(guardian).filter(|_| state.is_over || !state.is_ordered);
+        let survivors = match guarded {
+            Some(_) => Vec::new(),
+            None => end_all(guardian_pid, state.ended.is_some()),
+        };
         let trust_left = trust.zip(since_boot().ok()).map(|(trust, now)| trust.saturating_sub(now));
-        let survivors = if has_children() { below(getpid()) } else { Vec::new() };
         let ending = match survivors.is_empty() {
             true => ending,
             false => not_ended(name, &survivors, trust_left.unwrap_or_default()),
@@ -65,6 +60,9 @@ impl Wrapper<'_> {
             }
             None => (None, Ok(EndRecord::NoRecord)),
         };
+        if guarded.is_some() {
+            end(guardian_pid);
+        }
         if let Some(left_out) = passing_on.map(PassingOn::finish).filter(|bytes| *bytes > 0) {
             tracing::warn!("{left_out} bytes of the command's output were read by nobody");
         }
@@ -95,6 +93,29 @@ impl Wrapper<'_> {
             ),
         };
         LockEnding::Lost(format!("{name} {why}"))
+    }
+}
+
+/// Ends the guardian, whose socket is closed, and all that is below it; which processes could not be
+/// ended. `has_ended`: the command has.
+fn end_all(guardian: Pid, has_ended: bool) -> Vec<Pid> {
+    match has_ended {
+        true => end(guardian),
+        // It ends the command now.
+        false => drop(waitpid(guardian, None)),
+    }
+    // What had a guardian is below this process now. It may be dying at this moment.
+    if has_children() {
+        kill_all_until(since_boot().unwrap_or_default() + MARGIN);
+    }
+    if has_children() { below(getpid()) } else { Vec::new() }
+}
+
+/// Ends the guardian, unless it was waited for: then its number may be another's.
+fn end(guardian: Pid) {
+    if let Ok(WaitStatus::StillAlive) = waitpid(guardian, Some(WaitPidFlag::WNOHANG)) {
+        let _ = kill(guardian, Signal::SIGKILL);
+        let _ = waitpid(guardian, None);
     }
 }
 
