@@ -224,6 +224,113 @@ pub fn the_lowest_free_slots_are_left_to_those_that_wait(rig: &dyn Rig) {
     assert!(matches!(taken, LockTry::Taken { claim, .. } if claim.slot == 2));
 }
 
+/// Of three slots these are held. Claims wait that want one of the first 1 or 3; another wants one of
+/// the first 1 to 3, and gets this one.
+const LEFT: [(&[u32], &[u32], u32, Option<u32>); 11] = [
+    (&[1], &[], 3, Some(2)),
+    (&[], &[1], 1, None),
+    (&[], &[1], 3, Some(2)),
+    (&[1], &[1], 3, Some(2)),
+    (&[1], &[3], 3, Some(3)),
+    (&[2], &[1], 2, None),
+    (&[2], &[1], 3, Some(3)),
+    (&[1, 2], &[3], 3, None),
+    (&[1], &[3, 3], 3, None),
+    (&[], &[3, 3], 3, Some(3)),
+    (&[], &[3, 3, 3], 3, None),
+];
+
+#[track_caller]
+fn slots_are_left_to_those_that_wait(
+    rig: &dyn Rig,
+    claim: impl Fn(&Host, &LockName, u32) -> Option<u32>,
+) {
+    let host = Host::of(rig);
+    for (at, (held, waiting, wants, gets)) in LEFT.iter().enumerate() {
+        let lock = name(&format!("left {at}"));
+        let all = [1, 2, 3].map(|slot| host.lock(&lock, &[slot]));
+        for wants in *waiting {
+            let slots: Vec<u32> = (1..=*wants).collect();
+            let waits = waits(&host, &lock, &slots, RandomValue::default());
+            assert!(matches!(waits, LockTry::Busy(_)), "{waits:?}");
+        }
+        for claim in all.iter().filter(|claim| !held.contains(&claim.slot)) {
+            assert!(host.gives_back(claim));
+        }
+        assert_eq!(claim(&host, &lock, *wants), *gets, "{held:?} {waiting:?} {wants}");
+    }
+}
+
+pub fn the_lowest_free_slots_are_left_in_each_case(rig: &dyn Rig) {
+    slots_are_left_to_those_that_wait(rig, |host, lock, wants| {
+        let slots: Vec<u32> = (1..=wants).collect();
+        match host.try_lock(lock, &slots) {
+            LockTry::Taken { claim, .. } => Some(claim.slot),
+            LockTry::Busy(_) => None,
+        }
+    });
+}
+
+#[test]
+fn the_procedure_leaves_the_lowest_free_slots_on_postgres() {
+    let rig = PostgresRig::shared(false);
+    slots_are_left_to_those_that_wait(&rig, |_, lock, wants| {
+        let said = rig.postgres.psql(&format!("CALL onedrop_lock('{lock}', 60, 0, {wants})"));
+        let slot = said.split('|').nth(1).expect("owner, slot and epoch");
+        (!slot.is_empty()).then(|| slot.parse().expect("a slot"))
+    });
+}
+
+#[test]
+fn the_procedure_leaves_the_lowest_free_slots_on_mariadb() {
+    let rig = MariadbRig::shared();
+    slots_are_left_to_those_that_wait(&rig, |_, lock, wants| {
+        let said = rig.mariadb.sql(&format!("CALL onedrop_lock('{lock}', 60, 0, {wants})"));
+        let slot = said.split('\t').nth(1).expect("owner, slot and epoch");
+        (slot != "NULL").then(|| slot.parse().expect("a slot"))
+    });
+}
+
+pub fn a_lock_that_was_given_back_is_claimed_at_once(rig: &dyn Rig) {
+    let (a, b, lock) = (Host::of(rig), Host::of(rig), name("given back"));
+    let claims = |host: &Host, owner| {
+        let (lease, holder) = (TTL, holder("mx2"));
+        let request =
+            LockRequest { name: &lock, slots: &[1], owner, lease, holder: &holder, waiting: None };
+        host.0.take_free_lock(&request, soon()).expect("an answer")
+    };
+    let held = a.lock(&lock, &[1]);
+    let busy = claims(&b, RandomValue::default());
+    assert!(matches!(&busy, LockTry::Busy(rows) if rows[0].owner == held.owner), "{busy:?}");
+    assert!(a.gives_back(&held));
+    let owner = RandomValue::default();
+    let LockTry::Taken { claim, others } = claims(&b, owner) else { panic!("busy") };
+    assert_eq!((claim.slot, claim.epoch, claim.owner, others), (1, 2, owner, Vec::new()));
+    assert_eq!(b.rows(&lock)[0].holder, holder("mx2"));
+    // Made again, it finds its own.
+    assert!(matches!(claims(&b, owner), LockTry::Taken { claim: again, .. } if again == claim));
+    a.is_busy(&lock, &[1]);
+    let waiter = RandomValue::default();
+    assert!(matches!(waits(&a, &lock, &[1], waiter), LockTry::Busy(_)));
+    assert!(b.gives_back(&claim));
+    let busy = claims(&b, RandomValue::default());
+    assert!(matches!(busy, LockTry::Busy(_)), "another waits: {busy:?}");
+    let taken = claims(&b, waiter);
+    assert!(matches!(taken, LockTry::Taken { claim, .. } if claim.epoch == 3));
+    // The first claim of a name makes its rows.
+    let lock = name("new");
+    let request = LockRequest {
+        name: &lock,
+        slots: &[1],
+        owner,
+        lease: TTL,
+        holder: &holder("mx2"),
+        waiting: None,
+    };
+    let taken = a.0.take_free_lock(&request, soon()).expect("an answer");
+    assert!(matches!(taken, LockTry::Taken { claim, .. } if claim.epoch == 1));
+}
+
 pub fn one_that_waits_for_another_slot_or_is_gone_keeps_nobody_waiting(rig: &dyn Rig) {
     let (host, lock) = (Host::of(rig), name("others"));
     host.lock(&lock, &[1]);

@@ -206,6 +206,8 @@ macro_rules! ledger_contract {
                     of_twenty_that_want_three_slots_no_two_get_one,
                     a_free_slot_goes_to_the_claim_that_has_waited_longest,
                     the_lowest_free_slots_are_left_to_those_that_wait,
+                    the_lowest_free_slots_are_left_in_each_case,
+                    a_lock_that_was_given_back_is_claimed_at_once,
                     one_that_waits_for_another_slot_or_is_gone_keeps_nobody_waiting,
                     epochs_only_grow,
                     a_lease_that_ran_out_is_lost_once_another_has_it,

@@ -565,7 +565,7 @@ fn marking_done_moves_past_a_time() {
     assert_eq!(world.next("a"), "2026-05-08 03:00");
 }
 
-/// As a scheduler left it that ran it before: the next run is when that one would have made it.
+/// The next run is when the scheduler that ran it before would have made it.
 #[test]
 fn a_job_that_succeeded_elsewhere_goes_on_from_there() {
     for (job, at, first) in [

@@ -103,6 +103,24 @@ pub trait Locks: Send + Sync {
     /// [`LedgerError::Version`], and what makes a ledger unusable; another holder is no error.
     fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError>;
 
+    /// Opens what the next call needs, and looks at the schema.
+    ///
+    /// # Errors
+    /// Those of [`Locks::take_lock`].
+    fn prepare_to_take(&self, _until: Instant) -> Result<(), LedgerError> {
+        Ok(())
+    }
+
+    /// [`Locks::take_lock`], sooner where the lock has one slot, which was just given back. It may
+    /// not look at the schema: another call has.
+    fn take_free_lock(
+        &self,
+        request: &LockRequest<'_>,
+        until: Instant,
+    ) -> Result<LockTry, LedgerError> {
+        self.take_lock(request, until)
+    }
+
     /// Makes the lease last for `lease` from now on, durably; false where the slot was claimed by
     /// another, stolen or given back. A lease that ran out lasts again if no other claim came after
     /// it.

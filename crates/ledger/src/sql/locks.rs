@@ -1,6 +1,7 @@
 //! Named locks. A claim is one transaction, sent in one round trip: the slot's row is locked
 //! without waiting, so that a transaction which has asserted the lock makes it busy; the lease is
-//! taken if it has run out; the row follows the lease. Renewals and releases write the lease alone.
+//! taken if it has run out; the row follows the lease. Before that it is read who has the lock and
+//! who waits for it, unless it was just given back. Renewals and releases write the lease alone.
 //! Places in the line are rows of a table of their own, whose numbers are their order.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -50,7 +51,7 @@ const NEW_LEASE: &str = "
 INSERT INTO onedrop_lock_lease (name_hash, slot, epoch) SELECT name_hash, slot, epoch
 FROM onedrop_lock WHERE name_hash = ?1 AND slot = ?2
   AND NOT EXISTS (SELECT 1 FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?2)";
-const HAS_LEASE: &str = "SELECT 1 FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?2";
+const HAS_LEASE: &str = "SELECT epoch FROM onedrop_lock_lease WHERE name_hash = ?1 AND slot = ?2";
 
 /// Fails while a transaction that has asserted the lock is open, or another claims it.
 const LOCK_SLOT: &str = "
@@ -60,6 +61,11 @@ const TAKE_LEASE: &str = "
 UPDATE onedrop_lock_lease
 SET epoch = epoch + 1, owner = ?3, lease_ms = ?4, renewed_at = {now}, {lock_lasts(?5)}
 WHERE name_hash = ?1 AND slot = ?2 AND (lease_until IS NULL OR {lock_left()} <= 0)";
+
+/// And no other claim waits for it.
+const UNLESS_AWAITED: &str = "
+  AND NOT EXISTS (SELECT 1 FROM onedrop_lock_waiter w
+                  WHERE w.name_hash = ?1 AND w.owner <> ?3 AND {lock_left(w.)} > 0)";
 
 /// The newest lease of the slot, if it is the owner's ?3.
 const NEW_EPOCH: &str = "
@@ -90,16 +96,29 @@ WHERE name_hash = ?1 AND slot = ?2 AND epoch < ({new_epoch})";
 
 impl<S: SqlSession + 'static> Locks for PooledLedger<S> {
     fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError> {
+        self.call(until, |session| take(session, request))
+    }
+
+    fn prepare_to_take(&self, until: Instant) -> Result<(), LedgerError> {
+        self.call(until, |session| checked(session, S::read, []).map(drop))
+    }
+
+    fn take_free_lock(
+        &self,
+        request: &LockRequest<'_>,
+        until: Instant,
+    ) -> Result<LockTry, LedgerError> {
+        let LockRequest { name, slots, owner, .. } = *request;
+        let [slot] = *slots else { return self.take_lock(request, until) };
         self.call(until, |session| {
-            let name = Some(request.name);
-            let answers = checked(session, S::read, [rows_of(name), waiters_of(name)])?;
-            let rows = lock_rows(rows_at(&answers, 0))?;
-            let waiters = waiters(rows_at(&answers, 1))?;
-            let answer = first_free(session, request, rows, &waiters, renew, claim)?;
-            if matches!(answer, LockTry::Busy(_)) && must_keep_its_place(request, &waiters) {
-                keep_place(session, request)?;
+            let take_lease = [TAKE_LEASE, UNLESS_AWAITED].concat();
+            match try_claim(&take_lease, session, request, slot)? {
+                Some(epoch) => {
+                    let claim = LockClaim { name: name.clone(), slot, epoch, owner };
+                    Ok(LockTry::Taken { claim, others: Vec::new() })
+                }
+                None => take(session, request),
             }
-            Ok(answer)
         })
     }
 
@@ -216,8 +235,38 @@ fn keep_place<S: SqlSession>(
     }
 }
 
+fn take<S: SqlSession>(session: &mut S, request: &LockRequest<'_>) -> Result<LockTry, LedgerError> {
+    let name = Some(request.name);
+    let answers = checked(session, S::read, [rows_of(name), waiters_of(name)])?;
+    let rows = lock_rows(rows_at(&answers, 0))?;
+    let waiters = waiters(rows_at(&answers, 1))?;
+    let answer = first_free(session, request, rows, &waiters, renew, claim)?;
+    if matches!(answer, LockTry::Busy(_)) && must_keep_its_place(request, &waiters) {
+        keep_place(session, request)?;
+    }
+    Ok(answer)
+}
+
 /// Claims a slot if it is free; its epoch.
 fn claim<S: SqlSession>(
+    session: &mut S,
+    request: &LockRequest<'_>,
+    slot: u32,
+) -> Result<Option<i64>, LedgerError> {
+    let claimed = try_claim(TAKE_LEASE, session, request, slot)?;
+    // No session has claimed it yet; or the row of its lease was taken out by hand, and epochs go
+    // on. Rows that another session makes meanwhile may be claimed all the same.
+    let has_lease = of_slot(HAS_LEASE, request.name, slot, []);
+    if claimed.is_none() && session.value::<i64>(&has_lease)?.is_none() {
+        make(session, request.name, slot)?;
+        return try_claim(TAKE_LEASE, session, request, slot);
+    }
+    Ok(claimed)
+}
+
+/// The same of a slot that has its rows.
+fn try_claim<S: SqlSession>(
+    take_lease: &str,
     session: &mut S,
     request: &LockRequest<'_>,
     slot: u32,
@@ -227,7 +276,7 @@ fn claim<S: SqlSession>(
     let mut statements = vec![
         of_slot(LOCK_SLOT, name, slot, []),
         of_slot(
-            TAKE_LEASE,
+            take_lease,
             name,
             slot,
             [owner.bytes().into(), millis(*lease).into(), lease.as_secs_f64().into()],
@@ -246,24 +295,11 @@ fn claim<S: SqlSession>(
             ],
         ),
         of_slot(NEW_EPOCH, name, slot, [owner.bytes().into()]),
-        of_slot(HAS_LEASE, name, slot, []),
     ];
     if waiting.is_some() {
         statements.push(sql!(LEAVE_LINE, name.hash().to_vec(), owner.bytes()));
     }
-    let mut claimed = session.write(&statements);
-    // No session has claimed it yet; or the row of its lease was taken out by hand, and epochs go
-    // on. Rows that another session makes after the slot was looked for may be claimed all the
-    // same.
-    let lacks_rows = |answers: &Vec<_>| {
-        !has_changed(answers, 2)
-            && (rows_at(answers, 0).is_empty() || rows_at(answers, 4).is_empty())
-    };
-    if claimed.as_ref().is_ok_and(lacks_rows) {
-        make(session, name, slot)?;
-        claimed = session.write(&statements);
-    }
-    match claimed {
+    match session.write(&statements) {
         Ok(answers) if has_changed(&answers, 2) => first(&answers, 3),
         Ok(_) | Err(LedgerError::Contended) => Ok(None),
         Err(error) => Err(error),

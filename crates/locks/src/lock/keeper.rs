@@ -422,7 +422,7 @@ pub(super) fn give_back(
         }
     };
     if let Some(line) = line {
-        line.ring();
+        line.ring(claim.owner);
     }
     was_ours
 }

@@ -38,7 +38,7 @@ const TRIES: (u32, Duration) = (200, Duration::from_millis(5));
 
 /// In the file: the last number, the number of the first in the line, when that one last said that
 /// it is alive, in milliseconds since the boot, and the owner of the lock that one of the line took
-/// last. Locks are apart from bytes.
+/// last, zeros once it is given back. Locks are apart from bytes.
 const LAST: u64 = 0;
 const FIRST: u64 = 8;
 const BEAT: u64 = 16;
@@ -91,8 +91,15 @@ impl Line {
         Err(io::Error::other("the door of the line stays closed"))
     }
 
-    /// The lock may be free: the first in the line asks at once.
-    pub(super) fn ring(&self) {
+    /// `owner` has given the lock back: the first in the line asks at once.
+    pub(super) fn ring(&self, owner: RandomValue) {
+        // The next one may write its own name at this moment. Then who is first in the line after it
+        // does not follow it, and asks the ledger.
+        if let Ok(file) = self.open(false)
+            && taker(&file) == Some(owner)
+        {
+            let _ = file.write_all_at(&[0; 16], TAKER);
+        }
         // It is opened to read by those that wait; without one this fails.
         if let Ok(mut bell) = self.open_bell(OpenOptions::new().write(true)) {
             // One that is full rings already.
@@ -168,10 +175,9 @@ impl PlaceInLine {
         let _ = self.file.write_all_at(owner.bytes(), TAKER);
     }
 
-    /// Who of this line took the lock last, if one has.
-    pub fn last_taker(&self) -> Option<RandomValue> {
-        let mut bytes = [0; 16];
-        self.file.read_exact_at(&mut bytes, TAKER).ok().map(|()| RandomValue::from(bytes))
+    /// Whether one of this line has the lock, or had it and could not give it back.
+    pub fn is_taken(&self) -> bool {
+        taker(&self.file).is_some()
     }
 
     /// Waits until the one before it has left. Another may be first still.
@@ -221,9 +227,19 @@ impl Drop for PlaceInLine {
     }
 }
 
-/// What has rung is heard.
-pub(super) fn drain(mut bell: &File) {
-    while bell.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+fn taker(file: &File) -> Option<RandomValue> {
+    let mut bytes = [0; 16];
+    file.read_exact_at(&mut bytes, TAKER).ok()?;
+    Some(bytes).filter(|bytes| *bytes != [0; 16]).map(RandomValue::from)
+}
+
+/// Whether it has rung: heard once.
+pub(super) fn drain(mut bell: &File) -> bool {
+    let mut has_rung = false;
+    while bell.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
+        has_rung = true;
+    }
+    has_rung
 }
 
 fn millis_since_boot() -> i64 {
@@ -318,7 +334,8 @@ mod tests {
     #[test]
     fn only_the_first_hears_the_bell() {
         let line = line();
-        line.ring();
+        let owner = RandomValue::default();
+        line.ring(owner);
         assert!(!line.path.exists(), "nobody waits");
         let place = line.join().unwrap();
         let (bell, timer) = (place.bell().unwrap(), BootTimer::new().unwrap());
@@ -326,9 +343,14 @@ mod tests {
         let other = line.join().unwrap();
         other.beat();
         assert!(!rings(Duration::ZERO), "others come and go without it");
-        line.ring();
+        other.has_taken(owner);
+        assert!(place.is_taken());
+        line.ring(RandomValue::default());
+        assert!(drain(&bell) && place.is_taken(), "that was another's");
+        line.ring(owner);
+        assert!(!place.is_taken());
         assert!(rings(since_boot().unwrap() + Duration::from_secs(30)));
-        drain(&bell);
+        assert!(drain(&bell) && !drain(&bell));
         assert!(!rings(Duration::ZERO), "it was heard");
         drop((place, other));
         assert!(!line.bell_path().exists(), "the last one removes it");

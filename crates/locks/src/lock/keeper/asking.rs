@@ -1,9 +1,10 @@
 //! Asking for the lock: until it is ours, the time to wait is over, or it cannot be had. One that
-//! waits asks when it is the first of its host's line. While one of the same line holds the lock it
-//! asks once, which opens its session, and then waits for the bell: a place in the ledger's line
-//! costs more than the claim, and is worth it where another host has the lock or waits for it. A
-//! claim that had no answer is made once more, and given back if it is not needed.
+//! waits asks when it is the first of its host's line. While one of the same line has the lock it
+//! opens its session and waits for the bell: to look who has the lock, or a place in the ledger's
+//! line, costs more than the claim, and is worth it where another host has the lock or waits for
+//! it. A claim that had no answer is made once more, and given back if it is not needed.
 
+use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -27,7 +28,7 @@ const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_milli
 
 /// How long the first in the line relies on the bell of the one that holds the lock, which may be
 /// dead; after that it asks again and again.
-const FOLLOWS: Duration = Duration::from_secs(1);
+pub const FOLLOWS: Duration = Duration::from_secs(1);
 
 /// What is known while the ledger is asked.
 #[derive(Default)]
@@ -114,29 +115,36 @@ impl Work {
         let (mut trouble, mut is_last) = (None, false);
         let (patience, first_asked) = (terms.ttl / 3, Instant::now());
         let bell = place.and_then(|place| place.bell().ok());
-        // After the bell was put up: one that has given the lock back by now is seen to have.
-        let before = place.and_then(PlaceInLine::last_taker);
-        let mut follows = before.is_some();
+        let left = wait.saturating_sub(began.elapsed());
+        // Whether an answer has said that the schema is one for this program.
+        let mut is_known = match (place, &bell) {
+            (Some(place), Some(bell)) => self.follow(place, bell, left)?,
+            _ => false,
+        };
         loop {
             if let Some(place) = place {
                 place.beat();
             }
             let order = shuffled(*slots);
+            // What rang before the ledger is asked is answered by asking it.
+            let was_given_back = bell.as_ref().is_some_and(drain) && is_known;
             let request = LockRequest {
                 name,
                 slots: &order,
                 owner: *owner,
                 lease: terms.ttl,
                 holder,
-                waiting: (!wait.is_zero() && !follows)
+                // One that follows has no place until it finds that another host has the lock.
+                waiting: (!wait.is_zero() && (known.waits || !was_given_back))
                     .then(|| place.map_or(0, |place| place.others().1)),
             };
-            // What rang before the ledger is asked is answered by asking it.
-            if let Some(bell) = &bell {
-                drain(bell);
-            }
             let (asked, asked_since_boot) = (Instant::now(), since_boot());
-            let answer = self.ledger.take_lock(&request, asked + patience.min(CALL));
+            let until = asked + patience.min(CALL);
+            let answer = match was_given_back {
+                true => self.ledger.take_free_lock(&request, until),
+                false => self.ledger.take_lock(&request, until),
+            };
+            is_known |= answer.is_ok();
             known.is_unclear = match &answer {
                 Ok(LockTry::Busy(_)) => false,
                 Ok(LockTry::Taken { .. }) => asked_since_boot.is_err(),
@@ -152,14 +160,10 @@ impl Work {
                 }
                 (Ok(LockTry::Busy(others)), _) => {
                     trouble = None;
-                    let (had_followed, waited) = (follows, first_asked.elapsed());
-                    let is_before = matches!(&others[..], [row] if Some(row.owner) == before);
-                    follows &= is_before && waited < FOLLOWS;
-                    let pause = match follows {
-                        true => until_the_next_end(FOLLOWS - waited, &others),
-                        // It gets a place in the ledger's line.
-                        false if had_followed => Duration::ZERO,
-                        false => pause_after(waited, &others),
+                    let pause = match request.waiting {
+                        // It gets its place.
+                        None => Duration::ZERO,
+                        Some(_) => pause_after(first_asked.elapsed(), &others),
                     };
                     (LockNews::Busy(others), pause)
                 }
@@ -196,6 +200,25 @@ impl Work {
             }
         }
     }
+
+    /// While one of the same line has the lock: gets ready, and waits for the bell. Returns whether
+    /// it is ready; `None`: the other thread wants the end.
+    fn follow(&self, place: &PlaceInLine, bell: &File, left: Duration) -> Option<bool> {
+        place.beat();
+        // After the bell was put up: one that gives the lock back takes its name away and rings.
+        if !place.is_taken() {
+            return Some(false);
+        }
+        let until = Instant::now() + (self.wish.terms.ttl / 3).min(CALL);
+        if self.ledger.prepare_to_take(until).is_err() {
+            return Some(false);
+        }
+        let at = since_boot().unwrap_or_default() + FOLLOWS.min(left);
+        match self.sleep_until_or(Some(at), Some(bell.as_fd())) {
+            Some(_) => None,
+            None => Some(true),
+        }
+    }
 }
 
 /// How long one that has waited for this long waits until it asks again; not past the end of a
@@ -204,13 +227,8 @@ pub fn pause_after(waited: Duration, held: &[LockRow]) -> Duration {
     let pause = (waited / 100).clamp(PAUSE.0, PAUSE.1);
     // Not all at the same time.
     let jitter = Duration::from_micros(SystemClock.random() % (pause.as_micros() as u64 / 4));
-    until_the_next_end(pause - jitter, held)
-}
-
-/// `pause`, or until a lease ends.
-fn until_the_next_end(pause: Duration, held: &[LockRow]) -> Duration {
     let next_end = held.iter().filter_map(|row| row.left).min().unwrap_or(Duration::MAX);
-    pause.min(next_end.saturating_add(Duration::from_millis(1)))
+    (pause - jitter).min(next_end.saturating_add(Duration::from_millis(1)))
 }
 
 /// Closed when the one before has left the line.
