@@ -224,8 +224,8 @@ pub fn the_lowest_free_slots_are_left_to_those_that_wait(rig: &dyn Rig) {
     assert!(matches!(taken, LockTry::Taken { claim, .. } if claim.slot == 2));
 }
 
-/// Of three slots these are held. Claims wait that want one of the first 1 or 3; another wants one of
-/// the first 1 to 3, and gets this one.
+/// Of three slots these are held. Claims wait that want one of the first 1 or 3; another wants one
+/// of the first 1 to 3, and gets this one.
 const LEFT: [(&[u32], &[u32], u32, Option<u32>); 11] = [
     (&[1], &[], 3, Some(2)),
     (&[], &[1], 1, None),

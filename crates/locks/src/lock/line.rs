@@ -93,7 +93,7 @@ impl Line {
 
     /// `owner` has given the lock back: the first in the line asks at once.
     pub(super) fn ring(&self, owner: RandomValue) {
-        // The next one may write its own name at this moment. Then who is first in the line after it
+        // The next one may write its own name at this moment. Then the first in the line after it
         // does not follow it, and asks the ledger.
         if let Ok(file) = self.open(false)
             && taker(&file) == Some(owner)

@@ -96,8 +96,8 @@ impl Wrapper<'_> {
     }
 }
 
-/// Ends the guardian, whose socket is closed, and all that is below it; which processes could not be
-/// ended. `has_ended`: the command has.
+/// Ends the guardian, whose socket is closed, and all that is below it; which processes could not
+/// be ended. `has_ended`: the command has.
 fn end_all(guardian: Pid, has_ended: bool) -> Vec<Pid> {
     match has_ended {
         true => end(guardian),
