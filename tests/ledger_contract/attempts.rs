@@ -37,13 +37,20 @@ pub fn each_attempts_reason_is_on_record(rig: &dyn Rig) {
         ("found", 3, Reason::Delivered, format!("found {} {}", inbox(), uid(3))),
     ] {
         let recorded = host.record(&mail(name), &[inbox()]);
-        let end = AttemptEnd { reason: Some(reason), text, ..delivered() };
-        let (claim, receipt) = (claimed(&recorded.copies[0]), uid(at));
-        let end = Some((recorded.attempt, &end));
-        let confirmed = ToConfirm { claim, receipt: &receipt, facts: CopyFacts::default(), end };
-        assert_eq!(host.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
-        let shown = host.trace_one(&format!("{name}@example.org")).attempts.remove(0);
-        assert_eq!(shown.reason.as_deref(), Some(reason.word()), "{name}");
+        let end = AttemptEnd { reason: Some(reason), text: text.clone(), ..delivered() };
+        let (claim, receipt, facts) = (claimed(&recorded.copies[0]), uid(at), CopyFacts::default());
+        let ended = |attempt: i64| {
+            let end = Some((attempt, &end));
+            let confirmed = ToConfirm { claim, receipt: &receipt, facts, end };
+            assert_eq!(host.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
+            for shown in host.trace_one(&format!("{name}@example.org")).attempts {
+                assert_eq!(shown.reason.as_deref(), Some(reason.word()), "{name}");
+                assert_eq!(shown.text.as_deref(), Some(text.as_str()), "{name}");
+            }
+        };
+        ended(recorded.attempt);
+        // The copy's row has another one's end by then.
+        ended(host.record(&mail(name), &[inbox()]).attempt);
     }
     let others: Vec<_> =
         Reason::ALL.iter().map(|reason| (attempt("mx1"), failed(*reason))).collect();
