@@ -26,7 +26,7 @@ HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
 VALUES = ["--lib", "--test", "values", "-E", HASHES]
 LEDGER = ["--test", "ledger_contract", "-E", "test(/^(on_sqlite::|sqlite::a_second|clocks::|claims_table::)/)"]
 
-CLAIMS_OF_POSTGRES = ["--test", "ledger_contract", "-E", "test(/^claims_table::on_postgres/)"]
+CLAIMS_OF_POSTGRES = ["--test", "ledger_contract", "-E", "test(/^claims_table::on_postgres|^on_postgres::what_is_kept_goes/)"]
 
 LEDGER_JOBS = ["--test", "ledger_contract", "-E", "test(/^on_sqlite::.*(job|revision)/)"]
 TICKS = ["--test", "faults", "-E", "test(ticks::)"]
