@@ -7,7 +7,7 @@ use onedrop::config::{LedgerUrl, LmtpUrl, Loaded, StoreUrl};
 use onedrop::exit;
 #[cfg(feature = "mariadb")]
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::sqlite::{SqliteAccounts, SqliteLedger};
 use onedrop::ledger::{AccountServer, AnyLedger, LedgerError, Program};
 use onedrop::os::host_name;
@@ -60,8 +60,8 @@ fn reading(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, Ledger
     Ok(match loaded.pages_url().clone() {
         LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::reading(path, program, limits)),
         LedgerUrl::Postgres { url } => {
-            let settings =
-                PostgresSettings { url, password, ca_file, prepare: false, notify: false };
+            let prepare = Prepare::Never;
+            let settings = PostgresSettings { url, password, ca_file, prepare, notify: false };
             Arc::new(PostgresLedger::reading(settings, program, limits)?)
         }
         #[cfg(feature = "mariadb")]
@@ -90,8 +90,8 @@ fn accounts(
     Ok(Some(match url {
         LedgerUrl::Sqlite { path } => Arc::new(SqliteAccounts::new(path)),
         LedgerUrl::Postgres { url } => {
-            let settings =
-                PostgresSettings { url, password, ca_file, prepare: false, notify: false };
+            let prepare = Prepare::Never;
+            let settings = PostgresSettings { url, password, ca_file, prepare, notify: false };
             Arc::new(PostgresLedger::new(settings, limits)?)
         }
         #[cfg(feature = "mariadb")]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use onedrop::config::{Config, LedgerUrl, Opens};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, ToConfirm, Turn,
@@ -120,7 +120,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
                 url,
                 password: None,
                 ca_file: None,
-                prepare: false,
+                prepare: Prepare::Auto,
                 notify: false,
             };
             Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))

@@ -15,11 +15,12 @@ const LOADS: [(usize, usize); 3] = [(1, 1000), (4, 1600), (10, 2000)];
 /// Ways to run it, with the ledger's settings.
 const WAYS: [(&str, Guard, Kept); 5] = [
     ("with the defaults", Guard::On, Kept::Postgres("")),
-    ("with ledger.prepare", Guard::On, Kept::Postgres("prepare = true")),
+    ("without ledger.prepare", Guard::On, Kept::Postgres(UNPREPARED)),
     ("without the guard", Guard::Off, Kept::Postgres("")),
     ("SQLite", Guard::On, Kept::Sqlite),
     ("SQLite, without the guard", Guard::Off, Kept::Sqlite),
 ];
+const UNPREPARED: &str = "prepare = \"never\"";
 /// Of what Dovecot's server does alone.
 const WANTED: f64 = 0.75;
 
@@ -44,8 +45,8 @@ fn run(mailboxes: usize) {
         .into_iter()
         .map(|(name, bench)| {
             let guard = if name.contains("noguard") { Guard::Off } else { Guard::On };
-            let kept = if name.contains("prepare") {
-                Kept::Postgres("prepare = true")
+            let kept = if name.contains("unprepared") {
+                Kept::Postgres(UNPREPARED)
             } else if name.contains("sqlite") {
                 Kept::Sqlite
             } else {

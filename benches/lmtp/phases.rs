@@ -26,7 +26,7 @@ pub fn run() {
     let settings = format!("{LOCAL_PARTS}{TUNED_LMTP}{NO_PLUGINS}");
     let dovecot = Dovecot::start_high_performance_with(&settings);
     let postgres = Postgres::start();
-    let direct = format!("url = \"{}\"\nprepare = true", postgres.url_socket());
+    let direct = format!("url = \"{}\"", postgres.url_socket());
     let imap = bench.config("imap", &direct, &bench.imap_store(&dovecot));
     let maildir = bench.config("maildir", &direct, &bench.maildir_store(&dovecot));
     for (store, config) in [("IMAP", &imap), ("Maildir", &maildir)] {

@@ -1,6 +1,6 @@
 //! Copies a second, beside Dovecot's own LMTP server: few and many connections, one mailbox, ten
-//! for each message, and many; ours with its defaults and with `ledger.prepare`. Into Maildirs also
-//! with Dovecot's index of the mailboxes brought up to date after the load, on both sides:
+//! for each message, and many; ours with its defaults and without `ledger.prepare`. Into Maildirs
+//! also with Dovecot's index of the mailboxes brought up to date after the load, on both sides:
 //! Dovecot's server writes it while it delivers, ours leaves it to the next reader.
 
 use std::time::Duration;
@@ -39,21 +39,21 @@ fn run(into: Into) {
     let dovecot = Dovecot::start_high_performance_with(&settings);
     let postgres = Postgres::start();
     let ledger = format!("url = \"{}\"", postgres.url_socket());
-    let prepare = format!("{ledger}\nprepare = true");
+    let never = format!("{ledger}\nprepare = \"never\"");
     let (name, store) = match into {
         Into::Maildirs => ("Dovecot's Maildirs", bench.maildir_store(&dovecot)),
         Into::Imap => ("IMAP", bench.imap_store(&dovecot)),
     };
-    let [plain, prepared] = [("plain", &ledger), ("prepared", &prepare)].map(|(tag, ledger)| {
+    let [plain, prepared] = [("plain", &never), ("prepared", &ledger)].map(|(tag, ledger)| {
         let config = bench.config(tag, ledger, &store);
         bench.migrate(&config);
         Launch::of(&config).start()
     });
+    let unprepared = format!("onedrop lmtp, Postgres + {name}, ledger.prepare = never");
     let with_defaults = format!("onedrop lmtp, Postgres + {name}, defaults");
-    let with_prepare = format!("onedrop lmtp, Postgres + {name}, ledger.prepare");
     let peers = [
-        Peer { name: &with_defaults, socket: plain.socket(), tag: "plain" },
-        Peer { name: &with_prepare, socket: prepared.socket(), tag: "prepared" },
+        Peer { name: &unprepared, socket: plain.socket(), tag: "plain" },
+        Peer { name: &with_defaults, socket: prepared.socket(), tag: "prepared" },
         Peer { name: "Dovecot's lmtp, tuned", socket: dovecot.lmtp_socket(), tag: "peer" },
     ];
     loads(&peers, &dovecot, into);

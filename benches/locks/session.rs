@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::{LockHolder, LockRequest, LockTry, Locks, RandomValue};
 use onedrop::service::ONE;
 
@@ -15,8 +15,8 @@ pub fn run() {
     let place = Place::new();
     place.print_probes();
     let url = PostgresUrl::parse(&place.postgres.url_socket()).expect("a URL");
-    let settings =
-        PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
+    let prepare = Prepare::Auto;
+    let settings = PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
     let ledger = PostgresLedger::new(settings, ONE).expect("a ledger");
     let (name, holder) = ("n".parse().expect("a name"), LockHolder::default());
     let pair = || {

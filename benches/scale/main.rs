@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::{AnyLedger, Schema as _};
 use onedrop::pool::Limits;
 use onedrop_kit::{
@@ -74,8 +74,8 @@ fn run() {
 /// A host's handle, of at most that many sessions.
 fn handle(url: &str, sessions: usize) -> PostgresLedger {
     let url = PostgresUrl::parse(url).expect("a URL");
-    let settings =
-        PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
+    let prepare = Prepare::Auto;
+    let settings = PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
     let idle = Duration::from_secs(600);
     let limits = Limits { used: sessions, per_key: sessions, kept: sessions, idle };
     PostgresLedger::new(settings, limits).expect("a ledger")

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use onedrop::config::{LedgerUrl, Loaded, StoreUrl};
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{AnyLedger, LedgerError, Migration};
 use onedrop::pool::Limits;
@@ -57,8 +57,9 @@ fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerE
     let password = loaded.ledger_password().cloned();
     match loaded.config.ledger.url.clone() {
         LedgerUrl::Postgres { url } => {
+            let prepare = Prepare::Auto;
             let settings =
-                PostgresSettings { url, password, ca_file: None, prepare: false, notify: false };
+                PostgresSettings { url, password, ca_file: None, prepare, notify: false };
             let program = of(next::POSTGRES, next::POSTGRES_AFTER);
             Ok(Arc::new(PostgresLedger::of(settings, program, limits)?))
         }

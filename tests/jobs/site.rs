@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use onedrop::jobs::KeptEnds;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{AnyLedger, JobChange, JobOutcome, JobRow, JobRun, RandomValue};
 use onedrop::lock_name::LockName;
@@ -79,7 +79,7 @@ impl JobSite {
                     url,
                     password: None,
                     ca_file: None,
-                    prepare: true,
+                    prepare: Prepare::Auto,
                     notify: false,
                 };
                 Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))

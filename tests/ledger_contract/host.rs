@@ -394,8 +394,15 @@ impl Taken<'_> {
         until: Instant,
     ) -> Result<Confirmed, LedgerError> {
         let facts = CopyFacts::default();
-        let one = ToConfirm { claim: *claim, receipt, facts, end: None };
-        self.turn.expect("an open turn").confirm(&one, until)
+        self.try_confirm_of(&ToConfirm { claim: *claim, receipt, facts, end: None }, until)
+    }
+
+    pub fn try_confirm_of(
+        self,
+        one: &ToConfirm<'_>,
+        until: Instant,
+    ) -> Result<Confirmed, LedgerError> {
+        self.turn.expect("an open turn").confirm(one, until)
     }
 
     pub fn confirm(self, claim: &Claim, receipt: &Receipt) -> Confirmed {

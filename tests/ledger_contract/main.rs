@@ -18,6 +18,7 @@ mod overview;
 mod pages;
 mod plans;
 mod postgres;
+mod prepared;
 mod receipts;
 mod recording;
 mod retention;

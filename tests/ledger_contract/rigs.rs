@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nix::time::{ClockId, clock_gettime};
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
 use onedrop::ledger::memory::MemoryLedger;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::{BootTime, Clocks, SqliteLedger};
 
 use super::support::mariadb::{Mariadb, OpenTransaction};
@@ -204,11 +204,13 @@ pub const NO_FUNCTIONS: &str = "DO $$ DECLARE f regprocedure; BEGIN
 pub struct PostgresRig {
     bouncer: Option<PgBouncer>,
     pub postgres: Postgres,
-    prepare: bool,
+    prepare: Prepare,
 }
 
 impl PostgresRig {
-    pub fn shared(prepare: bool) -> PostgresRig {
+    /// In the run's server; with `always` no connection is asked whether it keeps what is prepared.
+    pub fn shared(always: bool) -> PostgresRig {
+        let prepare = if always { Prepare::Always } else { Prepare::Auto };
         PostgresRig { bouncer: None, postgres: Postgres::shared(), prepare }
     }
 
@@ -220,13 +222,13 @@ impl PostgresRig {
     /// With further lines for postgresql.conf.
     pub fn with(settings: &str) -> PostgresRig {
         let postgres = Postgres::start_with(settings);
-        PostgresRig { bouncer: None, postgres, prepare: false }.migrated()
+        PostgresRig { bouncer: None, postgres, prepare: Prepare::Auto }.migrated()
     }
 
     pub fn pooled() -> PostgresRig {
         let postgres = Postgres::shared();
         let bouncer = Some(PgBouncer::shared(&postgres));
-        PostgresRig { bouncer, postgres, prepare: false }
+        PostgresRig { bouncer, postgres, prepare: Prepare::Auto }
     }
 
     fn migrated(self) -> PostgresRig {

@@ -2,7 +2,7 @@
 //! the primary alone once somebody cancels the wait.
 
 use onedrop::ledger::Lasting;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use secrecy::SecretString;
 
 use super::support::dovecot::certificate;
@@ -21,17 +21,23 @@ struct Alone {
     keys: TempRoot,
 }
 
+/// A certificate, `cert.pem`, and the lines of postgresql.conf that a server needs for TLS.
+pub fn with_tls() -> (TempRoot, String) {
+    let keys = TempRoot::new();
+    certificate(&keys);
+    chown_recursive(&keys, "postgres");
+    set_mode(&keys.join("key.pem"), 0o600);
+    let at = keys.display();
+    let lines =
+        format!("ssl = on\nssl_cert_file = '{at}/cert.pem'\nssl_key_file = '{at}/key.pem'\n");
+    (keys, lines)
+}
+
 impl Alone {
     fn new() -> Alone {
-        let keys = TempRoot::new();
-        certificate(&keys);
-        chown_recursive(&keys, "postgres");
-        set_mode(&keys.join("key.pem"), 0o600);
-        let at = keys.display();
-        let postgres = Postgres::start_with(&format!(
-            "ssl = on\nssl_cert_file = '{at}/cert.pem'\nssl_key_file = '{at}/key.pem'\n\
-             synchronous_standby_names = 'gone'\n"
-        ));
+        let (keys, lines) = with_tls();
+        let postgres =
+            Postgres::start_with(&format!("{lines}synchronous_standby_names = 'gone'\n"));
         let alone = Alone { postgres, keys };
         let local = "&options=-csynchronous_commit%3Dlocal";
         alone.host(&format!("{}{local}", alone.postgres.url_socket())).migrate().expect("migrated");
@@ -47,7 +53,7 @@ impl Alone {
             url: PostgresUrl::parse(url).expect("a URL"),
             password: Some(SecretString::from(self.postgres.password())),
             ca_file: Some(self.keys.join("cert.pem")),
-            prepare: false,
+            prepare: Prepare::Auto,
             notify: false,
         };
         Host(Arc::new(PostgresLedger::new(settings, limits(20)).expect("a ledger")))

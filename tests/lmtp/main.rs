@@ -12,6 +12,7 @@ mod metrics;
 mod notify;
 mod parts;
 mod pools;
+mod prepared;
 mod reload;
 mod server;
 mod socket;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onedrop::config::{Config, LedgerUrl};
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::{AnyLedger, Numbered, Program};
 use onedrop::pool::Limits;
 use onedrop::web::{self, AT_A_TIME, ConfiguredJobs, PagesState as Pages};
@@ -21,8 +21,8 @@ fn those_that_nobody_uses_are_closed() {
     let config = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
     assert!(run(&site.config("owner", &config), &["migrate"]).status.success());
     let Ok(LedgerUrl::Postgres { url }) = postgres.url_socket().parse() else { panic!("a URL") };
-    let settings =
-        PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
+    let prepare = Prepare::Auto;
+    let settings = PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
     let idle = Duration::from_millis(200);
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle };
     let ledger = PostgresLedger::reading(settings, Program::default(), limits).expect("a ledger");

@@ -2,7 +2,7 @@
 //!
 //! Promise: the port's, with transaction-level advisory locks and rows that are re-read after the
 //! lock. It works through PgBouncer in transaction pooling: no session state outside a transaction,
-//! and prepared statements only if `ledger.prepare` is set.
+//! and prepared statements only where no pooler is in between.
 //!
 //! Relies on READ COMMITTED (a statement sees what was committed before it began), the server's
 //! clock for leases, and `synchronous_commit`, which each writing transaction switches on (but the
@@ -36,7 +36,7 @@ mod target;
 pub use target::PostgresSettings;
 
 use connection::Connection;
-pub use onedrop_net::postgres_url::PostgresUrl;
+pub use onedrop_net::postgres_url::{PostgresUrl, Prepare};
 use target::Target;
 
 /// A ledger in Postgres.

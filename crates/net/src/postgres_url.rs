@@ -44,6 +44,16 @@ pub struct PostgresUrl {
     place: String,
 }
 
+/// Whether statements are kept prepared in the connections (`ledger.prepare`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Prepare {
+    /// Where the server itself is at the other end, and no pooler.
+    Auto,
+    Always,
+    Never,
+}
+
 impl PostgresUrl {
     /// Reads `url`. An error says why it cannot be used, and quotes no part of it.
     pub fn parse(url: &str) -> Result<PostgresUrl, String> {

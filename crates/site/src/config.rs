@@ -47,6 +47,7 @@ use onedrop_core::message::DedupBy;
 use onedrop_core::outcome::{OverQuota, UnknownAccount};
 use onedrop_core::sender::Trust;
 use onedrop_core::store::TrustSearch;
+use onedrop_net::postgres_url::Prepare;
 use onedrop_net::tls::Tls;
 
 pub use jobs::job_keys;
@@ -107,8 +108,7 @@ pub struct LedgerSettings {
     pub password_file: Option<PathBuf>,
     /// PEM file of the CA that signed the server's certificate; `None`: the system's roots.
     pub ca_file: Option<PathBuf>,
-    /// Keep statements prepared in the connections; not by way of a pooler that cannot.
-    pub prepare: bool,
+    pub prepare: Prepare,
     /// Announce each new message by NOTIFY.
     pub notify: bool,
     /// Keep each message's bytes in the ledger, too.

@@ -1,5 +1,6 @@
-//! PgBouncer in front of a test's Postgres, in transaction pooling: the hardest case for session
-//! state. The run's, or, for a test that stops or pauses it, one of its own.
+//! PgBouncer in front of a test's Postgres, in transaction pooling, the hardest case for session
+//! state, if a test does not want another. The run's, or, for a test that stops or pauses it, one
+//! of its own.
 
 use std::fs::OpenOptions;
 use std::net::TcpStream;
@@ -14,6 +15,8 @@ use super::server::{Server, guarded, tail};
 use super::shared::{self, Shared};
 use super::{TempRoot, free_port, set_mode};
 
+const TRANSACTION: &str = "transaction";
+
 pub struct PgBouncer {
     server: Option<Server>,
     _root: Option<TempRoot>,
@@ -27,7 +30,7 @@ impl PgBouncer {
     /// The run's, before a database of the run's Postgres.
     pub fn shared(postgres: &Postgres) -> Self {
         let Shared { folder, port } = shared::server("pgbouncer", |starting| {
-            let port = Self::prepare(&starting.root, postgres, 2000);
+            let port = Self::prepare(&starting.root, postgres, (TRANSACTION, 2000));
             let change = |command: &mut Command| {
                 *command = starting.guarded(command, Signal::SIGTERM);
             };
@@ -40,14 +43,19 @@ impl PgBouncer {
 
     /// Five server connections per database and role, shared per transaction by up to 300 clients.
     pub fn start(postgres: &Postgres) -> Self {
+        Self::start_in(postgres, TRANSACTION)
+    }
+
+    /// The same in another pooling mode.
+    pub fn start_in(postgres: &Postgres, mode: &str) -> Self {
         let root = TempRoot::new();
-        let port = Self::prepare(&root, postgres, 300);
+        let port = Self::prepare(&root, postgres, (mode, 300));
         let server = Some(Self::launch(&root, port));
         let (folder, database) = (root.to_path_buf(), postgres.database().to_owned());
         Self { server, _root: Some(root), folder, port, password: postgres.password(), database }
     }
 
-    fn prepare(root: &TempRoot, postgres: &Postgres, clients: u32) -> u16 {
+    fn prepare(root: &TempRoot, postgres: &Postgres, (mode, clients): (&str, u32)) -> u16 {
         let sockets = root.dir_for("s", "postgres", 0o755);
         let port = free_port();
         let at = root.display();
@@ -62,7 +70,7 @@ impl PgBouncer {
                  listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir = {}\n\
                  auth_type = hba\nauth_hba_file = {at}/hba.conf\nauth_file = {at}/users.txt\n\
                  admin_users = onedrop\n\
-                 pool_mode = transaction\ndefault_pool_size = 5\nmax_client_conn = {clients}\n\
+                 pool_mode = {mode}\ndefault_pool_size = 5\nmax_client_conn = {clients}\n\
                  server_login_retry = 1\n",
                 postgres.socket_dir().display(),
                 postgres.port(),
@@ -111,6 +119,10 @@ impl PgBouncer {
     /// For `onedrop` over TCP, without its password.
     pub fn url_tcp(&self) -> String {
         format!("postgres://onedrop@127.0.0.1:{}/{}", self.port, self.database)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn password(&self) -> &'static str {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::{Program, Schema as _};
 use onedrop::pool::Limits;
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
@@ -77,8 +77,9 @@ impl Postgres {
             database: "onedrop".to_owned(),
         });
         let url = PostgresUrl::parse(&template.url_socket()).expect("a URL");
+        let prepare = Prepare::Auto;
         let settings =
-            PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
+            PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
         let limits = Limits { used: 1, per_key: 1, kept: 0, idle: Duration::ZERO };
         let ledger = PostgresLedger::of(settings, Program::default(), limits).expect("a ledger");
         ledger.migrate(Instant::now() + Duration::from_secs(60)).expect("migrate");

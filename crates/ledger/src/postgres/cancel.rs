@@ -9,10 +9,12 @@
 //! fatal error if the request's own connection goes before. The session is closed after that, and
 //! never used again: a request that arrives late meets no other statement.
 
-use std::io;
+use std::future::{Ready, ready as at_once};
+use std::io::{self, Cursor};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use futures_util::FutureExt;
 use postgres::config::Host;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
@@ -38,6 +40,21 @@ pub(super) async fn cancel(client: &Client, host: &HostTarget, tls: Option<MakeR
         let budget = Budget::default();
         budget.renew();
         drop(token.cancel_query(CancelTls(MeteredTls { tls, budget })).await);
+    }
+}
+
+/// The number of the server's process that the session was given at its login, or what a pooler
+/// gave in its place. tokio-postgres shows it in a request to cancel alone: one is written into
+/// memory, and goes nowhere.
+pub(super) fn pid_at_login(client: &Client) -> Option<i32> {
+    // Whatever is asked before, for TLS, is answered with "S": yes.
+    let mut memory = vec![b'S'; 16];
+    let stream = UntilClosed(Cursor::new(&mut memory));
+    client.cancel_token().cancel_query_raw(stream, InMemory).now_or_never()?.ok()?;
+    // Its length, its code, the process id, and a secret (protocol 3.0).
+    match memory.last_chunk::<16>()? {
+        [0, 0, 0, 16, 4, 210, 22, 46, pid @ .., _, _, _, _] => Some(i32::from_be_bytes(*pid)),
+        _ => None,
     }
 }
 
@@ -79,6 +96,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for UntilClosed<S> {
 impl TlsStream for UntilClosed<MeteredStream> {
     fn channel_binding(&self) -> ChannelBinding {
         self.0.channel_binding()
+    }
+}
+
+impl TlsStream for UntilClosed<Cursor<&mut Vec<u8>>> {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+/// In place of TLS, where nothing leaves this process.
+struct InMemory;
+
+impl<S: TlsStream + Unpin> TlsConnect<S> for InMemory {
+    type Stream = S;
+    type Error = io::Error;
+    type Future = Ready<io::Result<S>>;
+
+    fn connect(self, stream: S) -> Self::Future {
+        at_once(Ok(stream))
     }
 }
 

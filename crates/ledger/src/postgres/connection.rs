@@ -3,8 +3,14 @@
 //! during a call. A session without an answer in time is cancelled ([`cancel`](super::cancel)) and
 //! closed: its transaction and locks end. Its COMMIT may stand, on this server alone.
 //! All statements of a round trip are sent before the first answer is read. They are unnamed and
-//! carry their types, so a pooler may give each transaction another server connection, unless
-//! `ledger.prepare` is set.
+//! carry their types, so a pooler may give each transaction another server connection. The few that
+//! every delivery runs are prepared where they come again and the server itself is at the other
+//! end ([`Prepare`]).
+//!
+//! A prepared statement that the server does not know is refused before it has done anything, and
+//! with it the transaction that it is in. So such a connection counts as one that died: it is
+//! closed, the call is made again in another as after any that died, and this process prepares
+//! nothing more.
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
@@ -19,7 +25,7 @@ use postgres::types::{ToSql, Type};
 use postgres::{Error, Row};
 use tokio::time::timeout_at;
 
-use super::errors::{meaning_of, no_answer, unavailable};
+use super::errors::{lacks_a_prepared_statement, meaning_of, no_answer, unavailable};
 use super::link::Link;
 use super::target::Target;
 use crate::given_up::for_cancelling;
@@ -32,7 +38,7 @@ use onedrop_core::ledger::{LedgerError, Program};
 pub struct Statement<'a> {
     sql: Cow<'a, str>,
     params: Vec<(Box<dyn ToSql + Sync + 'a>, Type)>,
-    /// Most deliveries run it: it is prepared where the connection can keep it.
+    /// Every delivery runs it: it is prepared where the connection can keep it.
     is_kept: bool,
 }
 
@@ -41,7 +47,7 @@ impl<'a> Statement<'a> {
         Statement { sql: sql.into(), params: Vec::new(), is_kept: false }
     }
 
-    /// A statement that most deliveries run.
+    /// A statement that every delivery runs.
     pub fn kept(sql: impl Into<Cow<'a, str>>) -> Statement<'a> {
         Statement { is_kept: true, ..Statement::new(sql) }
     }
@@ -149,7 +155,10 @@ impl Connection {
     /// commits, or in one of its own. If the function reports the wrong isolation level, it is
     /// called again in a suitable transaction.
     pub fn call(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        if !self.in_transaction && !self.calls_begin && !self.target.only_reads {
+        // A question about the connection shares the transaction: a pooler may make each
+        // transaction wait.
+        let asks = self.asks_who_answers(std::slice::from_ref(statement));
+        if !asks && !self.in_transaction && !self.calls_begin && !self.target.only_reads {
             self.prepare(std::slice::from_ref(statement))?;
             let answered = self.run(async |link| Ok(sent(link, statement).await))?;
             match answered {
@@ -198,21 +207,37 @@ impl Connection {
         self.target.notify
     }
 
-    /// Prepares those of `statements` that are marked for it, if the target allows.
+    /// Whether it is to be asked, with `statements`, who is at the other end: one of them comes
+    /// again, and would be prepared there if it is the server.
+    fn asks_who_answers(&self, statements: &[Statement<'_>]) -> bool {
+        let Some(link) = &self.link else { return false };
+        let comes_again = |one: &Statement<'_>| one.is_kept && link.kept.contains_key(&*one.sql);
+        self.target.prepares()
+            && link.keeps_prepared.is_none()
+            && statements.iter().any(comes_again)
+    }
+
+    /// Prepares those of `statements` that come again, in a connection that keeps them.
     fn prepare(&mut self, statements: &[Statement<'_>]) -> Result<(), LedgerError> {
-        if !self.target.prepare {
-            return Ok(());
-        }
-        for statement in statements {
-            let sql = statement.sql.as_ref();
-            let is_known = |link: &Link| link.prepared.contains_key(sql);
-            if !statement.is_kept || self.link.as_ref().is_some_and(is_known) {
-                continue;
+        for statement in statements.iter().filter(|one| one.is_kept) {
+            let Some(link) = &mut self.link else { break };
+            if !self.target.prepares() {
+                link.kept.clear();
+                break;
             }
-            let types: Vec<Type> = statement.params.iter().map(|(_, kind)| kind.clone()).collect();
-            let prepared = self.run(async |link| link.client.prepare_typed(sql, &types).await)?;
-            if let Some(link) = &mut self.link {
-                link.prepared.insert(sql.to_owned(), prepared);
+            let sql = statement.sql.as_ref();
+            match link.kept.get(sql) {
+                None => drop(link.kept.insert(sql.to_owned(), None)),
+                Some(None) if link.keeps_prepared == Some(true) => {
+                    let types: Vec<Type> =
+                        statement.params.iter().map(|(_, kind)| kind.clone()).collect();
+                    let prepared =
+                        self.run(async |link| link.client.prepare_typed(sql, &types).await)?;
+                    if let Some(link) = &mut self.link {
+                        link.kept.insert(sql.to_owned(), Some(prepared));
+                    }
+                }
+                Some(_) => {}
             }
         }
         Ok(())
@@ -279,8 +304,10 @@ impl Connection {
         statements: &[Statement<'_>],
         end: Option<&str>,
     ) -> Result<Vec<Answer<Row>>, LedgerError> {
+        let asks = self.asks_who_answers(statements);
         self.prepare(statements)?;
         self.in_transaction = end.is_none();
+        let question = asks.then(|| Statement::new(WHO_ANSWERS));
         let answered = self.run(async |link| {
             let plain = |sql| -> Sent<'_> {
                 Box::pin(async move {
@@ -288,14 +315,21 @@ impl Connection {
                     Ok(Answer { rows: Vec::new(), count: 0 })
                 })
             };
-            let own = statements.iter().map(|one| sent(link, one));
+            let own = statements.iter().chain(&question).map(|one| sent(link, one));
             Ok(in_one_go(begin.map(plain).into_iter().chain(own).chain(end.map(plain))).await)
         })?;
         let first = usize::from(begin.is_some());
-        let count = first + statements.len() + usize::from(end.is_some());
+        let own = statements.len() + usize::from(asks);
+        let count = first + own + usize::from(end.is_some());
         match answered.into_iter().collect::<Result<Vec<_>, Error>>() {
             Ok(answers) if answers.len() == count => {
-                Ok(answers.into_iter().skip(first).take(statements.len()).collect())
+                let mut answers: Vec<_> = answers.into_iter().skip(first).take(own).collect();
+                if let Some(answer) = question.and_then(|_| answers.pop())
+                    && let Some(link) = &mut self.link
+                {
+                    link.is_answered_by(&answer.rows);
+                }
+                Ok(answers)
             }
             Ok(_) => Err(no_answer_to_a_statement()),
             Err(error) => Err(self.explain(&error)),
@@ -374,6 +408,11 @@ impl Connection {
         };
         let closed =
             error.is_closed() || self.link.as_ref().is_none_or(|link| link.client.is_closed());
+        if self.target.may_prepare() && lacks_a_prepared_statement(error) {
+            self.target.prepare_no_more(error);
+            self.lose();
+            return unavailable(error);
+        }
         let answered = error.as_db_error();
         let fatal =
             |db: &DbError| matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
@@ -417,11 +456,14 @@ fn no_answer_to_a_statement() -> LedgerError {
 const STOPPED_WAITING: &str = "the server was told not to wait for its synchronous standby: a \
     fail-over may undo this commit";
 
+/// Which process of the server works for the session at this moment.
+const WHO_ANSWERS: &str = "SELECT pg_backend_pid()";
+
 /// SQLSTATE of the schema's functions in a transaction that is not READ COMMITTED.
 const WRONG_ISOLATION: &str = "OD001";
 
 fn sent<'a>(link: &'a Link, statement: &'a Statement<'_>) -> Sent<'a> {
-    let prepared = link.prepared.get(statement.sql.as_ref());
+    let prepared = link.kept.get(statement.sql.as_ref()).and_then(Option::as_ref);
     Box::pin(async move {
         let params: Vec<(&(dyn ToSql + Sync), Type)> =
             statement.params.iter().map(|(value, kind)| (&**value as _, kind.clone())).collect();

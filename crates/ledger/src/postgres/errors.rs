@@ -27,6 +27,15 @@ pub(super) fn meaning_of(error: &Error) -> LedgerError {
     if elsewhere { unavailable(error) } else { LedgerError::Refused(text_of(error)) }
 }
 
+/// Whether the server knows no prepared statement of this name, or another one: somebody has taken
+/// ours away, or another server process answers than the one that prepared it.
+pub(super) fn lacks_a_prepared_statement(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(&SqlState::INVALID_SQL_STATEMENT_NAME | &SqlState::DUPLICATE_PSTATEMENT)
+    )
+}
+
 pub(super) fn unavailable(error: &Error) -> LedgerError {
     LedgerError::Unavailable(text_of(error))
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
-use postgres::Error;
+use postgres::{Error, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::cancel::cancel;
+use super::cancel::{cancel, pid_at_login};
 use super::errors::{refuses_login, text_of};
 use super::metered::{Budget, MeteredTls, with_meter};
 use super::target::{HostTarget, Target};
@@ -27,8 +27,12 @@ pub(super) struct Link {
     pub client: Client,
     /// Bytes that the server may still send.
     pub budget: Budget,
-    /// Statements prepared in this connection, by their text.
-    pub prepared: HashMap<String, tokio_postgres::Statement>,
+    /// By their text, those that every delivery runs and that were run here; with the statement
+    /// where it is prepared.
+    pub kept: HashMap<String, Option<tokio_postgres::Statement>>,
+    /// Whether the server itself is at the other end: one process of it answers as long as the
+    /// connection lasts, and keeps what is prepared. `None`: it was not asked.
+    pub keeps_prepared: Option<bool>,
     connection: JoinHandle<Result<(), Error>>,
     /// The server has stopped to wait for its synchronous standby: somebody cancelled that.
     stopped_waiting: Arc<AtomicBool>,
@@ -60,7 +64,8 @@ impl Link {
                     return Ok(Link {
                         client,
                         budget,
-                        prepared: HashMap::new(),
+                        kept: HashMap::new(),
+                        keeps_prepared: target.keeps_prepared(),
                         connection,
                         stopped_waiting,
                         host: at,
@@ -100,6 +105,14 @@ impl Link {
     /// cancelled the wait. Such a commit looks like any other, and a fail-over may lose it.
     pub fn has_stopped_waiting(&self) -> bool {
         self.stopped_waiting.load(Ordering::Relaxed)
+    }
+
+    /// The server's process that answers has said its number. At the login a server gives the same
+    /// number. A pooler gives one of its own, by which it finds the session that a request to
+    /// cancel is for: PgBouncer draws it by lot, in session pooling too (`welcome_client`).
+    pub fn is_answered_by(&mut self, rows: &[Row]) {
+        let answers: Option<i32> = rows.first().and_then(|row| row.try_get(0).ok());
+        self.keeps_prepared = Some(answers.is_some() && answers == pid_at_login(&self.client));
     }
 
     /// Why the connection ended by itself.

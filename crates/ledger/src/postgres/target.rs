@@ -3,20 +3,22 @@
 //! unverified unless the URL says so, and that no error shows the URL or the password.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use postgres::Error;
 use postgres::config::{Host, SslMode, TargetSessionAttrs};
 use secrecy::{ExposeSecret, SecretString};
 use tokio_postgres::Config;
 use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::errors::no_answer;
+use super::errors::{no_answer, text_of};
 use crate::given_up::GivenUp;
 use onedrop_core::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 use onedrop_core::ledger::{LedgerError, Program};
 use onedrop_core::text;
-use onedrop_net::postgres_url::PostgresUrl;
+use onedrop_net::postgres_url::{PostgresUrl, Prepare};
 use onedrop_net::{is_loopback, is_loopback_address, tls};
 
 /// How to reach the ledger.
@@ -26,9 +28,7 @@ pub struct PostgresSettings {
     pub password: Option<SecretString>,
     /// Certificates (PEM) of the authorities to trust in place of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Keep statements prepared in the connection: not by way of a pooler that gives each
-    /// transaction another one.
-    pub prepare: bool,
+    pub prepare: Prepare,
     /// Announce each new message to those who LISTEN to `onedrop_message`. Commits that do so wait
     /// for each other.
     pub notify: bool,
@@ -38,7 +38,9 @@ pub struct PostgresSettings {
 pub(super) struct Target {
     pub hosts: Vec<HostTarget>,
     tls: Option<MakeRustlsConnect>,
-    pub prepare: bool,
+    prepare: Prepare,
+    /// A server has lost a prepared statement.
+    lost_one: AtomicBool,
     pub notify: bool,
     pub given_up: GivenUp,
     pub program: Program,
@@ -95,7 +97,39 @@ impl Target {
         };
         let (prepare, notify) = (settings.prepare, settings.notify);
         let given_up = GivenUp::default();
-        Ok(Target { hosts, tls, prepare, notify, given_up, program, only_reads: false })
+        let lost_one = AtomicBool::new(false);
+        Ok(Target { hosts, tls, prepare, lost_one, notify, given_up, program, only_reads: false })
+    }
+
+    /// Whether statements may be prepared now.
+    pub fn prepares(&self) -> bool {
+        self.may_prepare() && !self.lost_one.load(Ordering::Relaxed)
+    }
+
+    /// Whether they may be, or might have been.
+    pub fn may_prepare(&self) -> bool {
+        self.prepare != Prepare::Never
+    }
+
+    /// Whether a new connection keeps what is prepared; `None`: it is to be asked.
+    pub fn keeps_prepared(&self) -> Option<bool> {
+        match self.prepare {
+            Prepare::Auto => None,
+            Prepare::Always => Some(true),
+            Prepare::Never => Some(false),
+        }
+    }
+
+    /// A server has lost a prepared statement, with this error: none is prepared from here on.
+    pub fn prepare_no_more(&self, error: &Error) {
+        if !self.lost_one.swap(true, Ordering::Relaxed) {
+            let why = text_of(error);
+            tracing::warn!(
+                "the ledger's server has lost a prepared statement ({why}), as through a pooler \
+                 that does not keep them: this process prepares none from now on, as with \
+                 ledger.prepare = \"never\""
+            );
+        }
     }
 
     /// See [`GivenUp::may_begin`].
@@ -205,7 +239,7 @@ mod tests {
             url: read(url),
             password: None,
             ca_file: None,
-            prepare: false,
+            prepare: Prepare::Auto,
             notify: false,
         };
         Target::new(settings, Program::default()).map(|target| target.hosts).unwrap_or_default()

@@ -59,7 +59,7 @@ pub(super) const KEYS: &[Key] = &[
     key("ledger.url", "sqlite:///var/lib/onedrop/ledger.db", Text(parses::<LedgerUrl>)),
     key("ledger.password_file", "", OptionalText(anything)),
     key("ledger.ca_file", "", OptionalText(anything)),
-    key("ledger.prepare", "false", Flag),
+    key("ledger.prepare", "auto", Choice(&["auto", "always", "never"])),
     key("ledger.notify", "false", Flag),
     key("ledger.keep_raw", "false", Flag),
     key("retention.days", "35", Count(1..=MOST_DAYS)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onedrop::ledger::AnyLedger;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::pool::Limits;
 
@@ -46,8 +46,9 @@ impl MeasuredPostgres {
     pub fn ledger(&self) -> Arc<dyn AnyLedger> {
         let url = self.0.url_socket();
         let url = PostgresUrl::parse(&url).expect("a URL");
+        let prepare = Prepare::Auto;
         let settings =
-            PostgresSettings { url, password: None, ca_file: None, prepare: true, notify: false };
+            PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
         Arc::new(PostgresLedger::new(settings, limits()).expect("a ledger"))
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use onedrop::clock::SystemClock;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::retention::{self, Ages};
 use onedrop::service::ONE;
 
@@ -60,7 +60,7 @@ impl World {
         let folder = root.dir_for("etc", MAIL_USER, 0o755);
         let config = folder.join("onedrop.toml");
         let text = format!(
-            "[ledger]\nurl = \"{}\"\nprepare = true\n[store]\nurl = \"maildir://{}\"\n\
+            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir://{}\"\n\
              [directory]\ndomains = [\"{DOMAIN}\"]\n[deliver]\ntrial = true\n",
             postgres.url_socket(),
             root.join("mail").display()
@@ -114,8 +114,9 @@ impl World {
     /// What `onedrop purge` works with.
     fn ledger(&self) -> PostgresLedger {
         let url = PostgresUrl::parse(&self.postgres.url_socket()).expect("a URL");
+        let prepare = Prepare::Auto;
         let settings =
-            PostgresSettings { url, password: None, ca_file: None, prepare: false, notify: false };
+            PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
         PostgresLedger::new(settings, ONE).expect("a ledger")
     }
 
