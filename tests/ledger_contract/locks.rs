@@ -226,7 +226,9 @@ pub fn the_lowest_free_slots_are_left_to_those_that_wait(rig: &dyn Rig) {
 
 /// Of three slots these are held. Claims wait that want one of the first 1 or 3; another wants one
 /// of the first 1 to 3, and gets this one.
-const LEFT: [(&[u32], &[u32], u32, Option<u32>); 11] = [
+type Left = (&'static [u32], &'static [u32], u32, Option<u32>);
+
+const LEFT: [Left; 11] = [
     (&[1], &[], 3, Some(2)),
     (&[], &[1], 1, None),
     (&[], &[1], 3, Some(2)),
