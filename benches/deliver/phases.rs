@@ -193,7 +193,13 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
         duration: Duration::from_millis(1),
     };
     let end = Some((recorded.attempt, &end));
-    let one = ToConfirm { claim: *claim, receipt: &receipt, facts: CopyFacts::default(), end };
+    let one = ToConfirm {
+        claim: *claim,
+        receipt: &receipt,
+        facts: CopyFacts::default(),
+        end,
+        may_be_lost: false,
+    };
     turn.confirm(&one, until).expect("a receipt on record");
     drop(slot);
     watch.passed("ledger: confirm", ());

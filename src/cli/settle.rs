@@ -1,4 +1,5 @@
-//! `onedrop settle`: the copies for Sent that were left for later, and how that ended.
+//! `onedrop settle`: the copies for Sent that were left for later, those that a lease has left in
+//! doubt, and how that ended.
 
 use std::time::{Instant, UNIX_EPOCH};
 
@@ -30,9 +31,12 @@ pub(super) fn run(
 }
 
 fn first(ledger: &dyn VerifyLedger, until: Instant) -> Result<Option<String>, LedgerError> {
-    let copies = match ledger.copies_to_settle(false, None, 1, until)? {
-        due if due.is_empty() => ledger.copies_to_settle(true, None, 1, until)?,
-        due => due,
-    };
+    let mut copies = ledger.copies_to_settle(false, None, 1, until)?;
+    if copies.is_empty() {
+        copies = ledger.copies_to_settle(true, None, 1, until)?;
+    }
+    if copies.is_empty() {
+        copies = ledger.doubts_to_settle(None, 1, until)?;
+    }
     Ok(copies.into_iter().next().map(|copy| copy.destination.account))
 }

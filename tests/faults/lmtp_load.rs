@@ -11,7 +11,7 @@ use crate::support::letters;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::postgres::Postgres;
-use crate::support::site::Site;
+use crate::support::site::{Site, settle_lost};
 use crate::support::trial::LETTERS;
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
@@ -94,6 +94,7 @@ impl MailHost {
         for line in deferred.iter().take(3) {
             println!("  {line}");
         }
+        settle_lost(&site.root.join("server/onedrop.toml"), |sql| site.postgres.psql(sql));
         each_stands_once(site, messages);
     }
 

@@ -13,7 +13,7 @@ use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::patroni::Cluster;
 use crate::support::postgres::Postgres;
-use crate::support::site::{Site, run, settle_kept};
+use crate::support::site::{Site, run, settle_kept, settle_lost};
 
 const MESSAGES: usize = 500;
 const AT_ONCE: usize = 8;
@@ -68,6 +68,7 @@ fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
         let ledger = |sql: &str| Some(cluster.psql(cluster.leader(), "onedrop", sql));
         let kept = settle_kept(&config, None, ledger).expect("settled");
         writeln!(std::io::stderr(), "{kept} of Sent were kept and settled").expect("stderr");
+        settle_lost(&config, |sql| cluster.psql(cluster.leader(), "onedrop", sql));
         all_stand_once(&site, &rounds);
         assert_eq!(cluster.psql(cluster.leader(), "onedrop", PLACED), all_placed(&rounds));
     }

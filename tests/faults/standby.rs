@@ -11,7 +11,7 @@ use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
 use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::postgres::Postgres;
-use crate::support::site::{Site, settle_kept};
+use crate::support::site::{Site, settle_kept, settle_lost};
 
 const AT_ONCE: usize = 10;
 const KILLED: usize = 3;
@@ -65,8 +65,11 @@ fn a_standby_that_is_gone_costs_time_and_neither_mail_nor_connections() {
     let kept = settle_kept(&config, None, ledger).expect("settled");
     writeln!(std::io::stderr(), "{kept} of Sent were kept and settled").expect("stderr");
     all_stand_once(&site, std::slice::from_ref(&retried));
+    let ledger = format!("ledger.url = \"{}\"\n{TERMS}", standby.url_socket());
+    let config = site.config("standby", &ledger);
     site.postgres.stop_immediate();
     standby.promote();
+    settle_lost(&config, |sql| standby.psql(sql));
     assert_eq!(standby.psql(PLACED), all_placed(std::slice::from_ref(&retried)));
 }
 

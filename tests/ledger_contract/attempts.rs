@@ -41,7 +41,7 @@ pub fn each_attempts_reason_is_on_record(rig: &dyn Rig) {
         let (claim, receipt, facts) = (claimed(&recorded.copies[0]), uid(at), CopyFacts::default());
         let ended = |attempt: i64| {
             let end = Some((attempt, &end));
-            let confirmed = ToConfirm { claim, receipt: &receipt, facts, end };
+            let confirmed = ToConfirm { claim, receipt: &receipt, facts, end, may_be_lost: false };
             assert_eq!(host.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
             for shown in host.trace_one(&format!("{name}@example.org")).attempts {
                 assert_eq!(shown.reason.as_deref(), Some(reason.word()), "{name}");
@@ -166,7 +166,7 @@ pub fn an_address_is_known_by_the_copies_that_its_attempts_delivered(rig: &dyn R
     let end = AttemptEnd { text, ..delivered() };
     let facts = CopyFacts::default();
     let (receipt, end) = (uid(7), Some((recorded.attempt, &end)));
-    let confirmed = ToConfirm { claim, receipt: &receipt, facts, end };
+    let confirmed = ToConfirm { claim, receipt: &receipt, facts, end, may_be_lost: false };
     assert_eq!(host.0.confirm(&confirmed, soon()).expect("a receipt"), Confirmed::Recorded);
     for (address, account) in [
         (doug, Some("doug")),

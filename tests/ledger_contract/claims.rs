@@ -107,8 +107,13 @@ pub fn a_claim_names_its_row_by_its_value_as_well(rig: &dyn Rig) {
     // As if the row had gone and another message's had its number now.
     let other = Claim { value: RandomValue::default(), ..claim };
     assert!(matches!(b.try_turn(&other, &key), Err(LedgerError::Forgotten)));
-    let receipt =
-        ToConfirm { claim: other, receipt: &uid(1), facts: CopyFacts::default(), end: None };
+    let receipt = ToConfirm {
+        claim: other,
+        receipt: &uid(1),
+        facts: CopyFacts::default(),
+        end: None,
+        may_be_lost: false,
+    };
     assert!(matches!(b.0.confirm(&receipt, soon()), Err(LedgerError::Forgotten)));
     let _ = b.0.release(&[other], soon());
     assert_eq!(b.record(&mail, &[inbox()]).copies, [CopyState::Busy], "nothing was given back");

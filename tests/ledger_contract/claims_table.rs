@@ -60,9 +60,15 @@ pub struct MessageState {
 
 #[derive(Debug, Clone)]
 enum Ask {
-    Claim { is_own: bool, is_named_twice: bool, terms: LeaseTerms, way: ClaimWay },
+    Claim {
+        is_own: bool,
+        is_named_twice: bool,
+        terms: LeaseTerms,
+        way: ClaimWay,
+    },
     Turn(Named),
-    Confirm(Named, Receipt),
+    /// With whether a crash of the server may undo it.
+    Confirm(Named, Receipt, bool),
     Release(Named),
     Keep,
     KeepUntilDue,
@@ -189,7 +195,9 @@ fn asks(message: MessageState, row: Option<&Row>) -> Vec<Ask> {
         asks.push(Ask::Turn(*named));
         asks.push(Ask::Release(*named));
         for receipt in [uid(7), uid(8), name(), Receipt::UNNAMED] {
-            asks.push(Ask::Confirm(*named, receipt));
+            for may_be_lost in [false, true] {
+                asks.push(Ask::Confirm(*named, receipt.clone(), may_be_lost));
+            }
         }
     }
     if !message.is_there {
@@ -297,9 +305,9 @@ impl Cell {
                 let turn = uncontended(|| host.try_turn(&self.named(*named), &key));
                 Answer::Turn(turn.map(|taken| taken.state().clone()).map_err(text))
             }
-            Ask::Confirm(named, receipt) => {
-                let claim = self.named(*named);
-                let one = ToConfirm { claim, receipt, facts: FACTS, end: None };
+            Ask::Confirm(named, receipt, may_be_lost) => {
+                let (claim, may_be_lost) = (self.named(*named), *may_be_lost);
+                let one = ToConfirm { claim, receipt, facts: FACTS, end: None, may_be_lost };
                 Answer::Confirmed(host.0.confirm(&one, soon()).map_err(text))
             }
             Ask::Release(named) => {
@@ -355,7 +363,7 @@ impl Cell {
             Ask::Turn(named) => {
                 Answer::Turn(claim::turn(row.as_ref(), &self.named(*named)).map_err(text))
             }
-            Ask::Confirm(named, receipt) => {
+            Ask::Confirm(named, receipt, _) => {
                 let claim = self.named(*named);
                 let (confirmed, change) = claim::confirm(row.as_ref(), &claim, receipt);
                 let is_placed = change.as_ref().is_some_and(|one| one.row.receipt.is_some())
@@ -477,7 +485,7 @@ fn the_cells_are_all_there() {
     assert!(live.count() > 400);
     let new = cells.iter().filter(|cell| !cell.message.is_there);
     assert_eq!(new.count(), 16);
-    assert!(cells.len() > 1000 && cells.len() < 2000, "{}", cells.len());
+    assert!(cells.len() > 1500 && cells.len() < 2500, "{}", cells.len());
 }
 
 impl CellRig for MemoryRig {

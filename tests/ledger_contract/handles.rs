@@ -71,7 +71,13 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
             "confirm",
             call(|own, ledger, until| {
                 let facts = CopyFacts::default();
-                let one = ToConfirm { claim: own.own, receipt: &uid(1), facts, end: None };
+                let one = ToConfirm {
+                    claim: own.own,
+                    receipt: &uid(1),
+                    facts,
+                    end: None,
+                    may_be_lost: false,
+                };
                 ledger.confirm(&one, until).map(drop)
             }),
         ),

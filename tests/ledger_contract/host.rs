@@ -192,7 +192,7 @@ impl Host {
         facts: CopyFacts,
         end: Option<(i64, &AttemptEnd)>,
     ) -> Confirmed {
-        let one = ToConfirm { claim: *claim, receipt, facts, end };
+        let one = ToConfirm { claim: *claim, receipt, facts, end, may_be_lost: false };
         self.0.confirm(&one, soon()).expect("confirm")
     }
 
@@ -394,7 +394,8 @@ impl Taken<'_> {
         until: Instant,
     ) -> Result<Confirmed, LedgerError> {
         let facts = CopyFacts::default();
-        self.try_confirm_of(&ToConfirm { claim: *claim, receipt, facts, end: None }, until)
+        let one = ToConfirm { claim: *claim, receipt, facts, end: None, may_be_lost: false };
+        self.try_confirm_of(&one, until)
     }
 
     pub fn try_confirm_of(

@@ -185,6 +185,7 @@ macro_rules! ledger_contract {
                 settling {
                     a_copy_that_is_due_is_leased_by_no_delivery_and_its_bytes_are_kept,
                     a_copy_that_was_claimed_is_made_due_with_its_lease_and_its_doubt,
+                    a_recipients_copy_that_a_lease_has_left_in_doubt_is_for_settle,
                     what_settle_has_to_do_comes_in_pages_by_account,
                     a_watched_copy_is_looked_at_again_when_its_time_has_come,
                     a_copy_is_left_to_the_sender_where_it_is_as_it_was_read,

@@ -285,6 +285,7 @@ fn copies_that_need_another_look_are_noted() {
             receipt: &uid(3),
             facts: CopyFacts::default(),
             end: None,
+            may_be_lost: false,
         },
         soon(),
     );

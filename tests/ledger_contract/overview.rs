@@ -53,7 +53,13 @@ pub fn attempts_of_late_are_counted_by_their_ends(rig: &dyn Rig) {
         let end = AttemptEnd { text, ..delivered() };
         let (claim, receipt) = (claimed(&recorded.copies[0]), uid(at));
         let end = Some((recorded.attempt, &end));
-        let confirmed = ToConfirm { claim, receipt: &receipt, facts: CopyFacts::default(), end };
+        let confirmed = ToConfirm {
+            claim,
+            receipt: &receipt,
+            facts: CopyFacts::default(),
+            end,
+            may_be_lost: false,
+        };
         assert_eq!(host.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
     }
     let failed = [attempt("mx1"), attempt("mx2"), attempt("mx2")].map(|one| (one, full.clone()));

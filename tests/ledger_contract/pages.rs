@@ -32,6 +32,7 @@ impl Host {
             receipt: &uid(number),
             facts: CopyFacts::default(),
             end: Some((recorded.attempt, &end)),
+            may_be_lost: false,
         };
         assert_eq!(self.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
         recorded.message

@@ -263,7 +263,8 @@ fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
                     let is_done = loop {
                         let result = if n == 3 {
                             let (receipt, facts) = (&uid(1), CopyFacts::default());
-                            let one = ToConfirm { claim, receipt, facts, end: None };
+                            let one =
+                                ToConfirm { claim, receipt, facts, end: None, may_be_lost: false };
                             host.0.confirm(&one, soon()).map(|one| one == Confirmed::Recorded)
                         } else {
                             let one = mail(&format!("m{round}-{n}"));

@@ -155,8 +155,13 @@ fn a_turn_whose_receipt_meets_a_lost_statement_leaves_nothing_half() {
     let others = record(&host, &["a", "b", "c"]);
     let (end, facts) = (delivered(), CopyFacts::default());
     let receipt = uid(9);
-    let one =
-        ToConfirm { claim: own, receipt: &receipt, facts, end: Some((recorded.attempt, &end)) };
+    let one = ToConfirm {
+        claim: own,
+        receipt: &receipt,
+        facts,
+        end: Some((recorded.attempt, &end)),
+        may_be_lost: false,
+    };
     for claim in &others {
         assert_eq!(host.confirm(claim, &uid(1)), Confirmed::Recorded);
     }

@@ -307,7 +307,7 @@ pub fn a_claim_whose_row_was_purged_confirms_nothing(rig: &dyn Rig) {
     assert!(matches!(host.try_turn(&late, &key), Err(LedgerError::Forgotten)));
     let receipt = uid(1);
     let facts = CopyFacts::default();
-    let one = ToConfirm { claim: late, receipt: &receipt, facts, end: None };
+    let one = ToConfirm { claim: late, receipt: &receipt, facts, end: None, may_be_lost: false };
     assert!(matches!(host.0.confirm(&one, soon()), Err(LedgerError::Forgotten)));
     host.release(&[late]);
     let claim = host.0.claim(message, &[inbox()], &attempt("mx1"), LEASE, soon());
@@ -337,7 +337,7 @@ pub fn a_forgotten_copy_is_free_in_doubt_and_nobodys(rig: &dyn Rig) {
 
     // A delivery of before comes late: it confirms nothing, and leaves a doubt.
     let (receipt, facts) = (uid(4), CopyFacts::default());
-    let late = ToConfirm { claim: before, receipt: &receipt, facts, end: None };
+    let late = ToConfirm { claim: before, receipt: &receipt, facts, end: None, may_be_lost: false };
     assert_eq!(host.confirm(&claim, &uid(5)), Confirmed::Recorded);
     let copy = |host: &Host| {
         let copies = host.copies(&ALL);

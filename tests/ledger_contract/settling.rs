@@ -75,6 +75,33 @@ pub fn a_copy_that_was_claimed_is_made_due_with_its_lease_and_its_doubt(rig: &dy
     assert_eq!(host.kept_bytes(message).as_deref(), Some(&b"kept"[..]));
 }
 
+pub fn a_recipients_copy_that_a_lease_has_left_in_doubt_is_for_settle(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let doubts = |after: Option<&CopyOnRecord>, limit| {
+        host.0.doubts_to_settle(after, limit, soon()).expect("doubts")
+    };
+    let inbox_of = |account: &str| Destination { account: account.to_owned(), ..inbox() };
+    let claims: Vec<Claim> =
+        ["zoe", "amy"].map(|account| host.claim(&mail(account), &inbox_of(account))).into();
+    let given_back = host.claim(&mail("given back"), &inbox());
+    host.release(&[given_back]);
+    let placed = host.claim(&mail("placed"), &inbox());
+    host.confirm(&placed, &uid(1));
+    host.claim(&mail("shared"), &sent());
+    assert_eq!(doubts(None, 100), [], "a lease lives");
+    rig.expire_leases();
+    let all = doubts(None, 100);
+    let accounts: Vec<&str> = all.iter().map(|copy| copy.destination.account.as_str()).collect();
+    assert_eq!(accounts, ["amy", "zoe"]);
+    for copy in &all {
+        assert_eq!(copy.standing, Standing::InDoubt { lease_left_over: true });
+    }
+    let first = doubts(None, 1);
+    assert_eq!((&first[..], &doubts(first.last(), 100)[..]), (&all[..1], &all[1..]));
+    host.confirm(&claims[0], &uid(2));
+    assert_eq!(doubts(None, 100), all[..1]);
+}
+
 pub fn what_settle_has_to_do_comes_in_pages_by_account(rig: &dyn Rig) {
     let host = Host::of(rig);
     assert_eq!(host.to_settle(), []);

@@ -1,8 +1,16 @@
 //! The effect of each call of the ledger on rows, in one transaction. Deliveries, verify and late
 //! calls share them.
 
-use crate::state::{Call, Claim, Copy, GONE, LEASE, LONG_LEASE, State, Step, UNNAMED};
+use crate::state::{
+    Call, Claim, Copy, GONE, LEASE, LONG_LEASE, State, Step, UNNAMED, Unsynced, Verifier, Verify,
+};
+use crate::verify::gone;
 use crate::{BrokenRule, Protocol};
+
+/// A commit that waits for the disk brings all there that was committed before it.
+pub fn sync(state: &mut State) {
+    state.copies.iter_mut().for_each(|copy| copy.unsynced = None);
+}
 
 /// The result of a confirm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +68,12 @@ impl Protocol {
         copy.leased = length;
         copy.length = if self.long { length } else { 0 };
         copy.holder = by.filter(|_| self.keeps_holders());
-        Step::Claimed(Claim { row: copy.row, epoch: copy.epoch, in_doubt: copy.prior_doubt })
+        let claim = Claim { row: copy.row, epoch: copy.epoch, in_doubt: copy.prior_doubt };
+        match self.wrong {
+            Some(BrokenRule::LosesRecords) => copy.unsynced = Some(Unsynced::Row),
+            _ => sync(state),
+        }
+        Step::Claimed(claim)
     }
 
     /// A random value that no claim has; or the lowest number that no row has.
@@ -103,8 +116,13 @@ impl Protocol {
                 Confirmed::EpochGone
             }
             None => {
+                let unsynced = self.unsynced_receipt(row);
                 (row.receipt, row.since, row.kept) = (Some(receipt), 0, false);
                 row.placed_by = by.filter(|_| receipt == UNNAMED);
+                match unsynced {
+                    Some(unsynced) => row.unsynced = Some(unsynced),
+                    None => sync(state),
+                }
                 Confirmed::Recorded
             }
             Some(UNNAMED) if receipt == UNNAMED => {
@@ -116,14 +134,62 @@ impl Protocol {
                     return Confirmed::Recorded;
                 }
                 self.doubt(row, found);
+                sync(state);
                 Confirmed::Superseded
             }
             Some(other) if other == receipt => Confirmed::Recorded,
             Some(_) => {
                 self.doubt(row, found);
+                sync(state);
                 Confirmed::Superseded
             }
         }
+    }
+
+    /// What a crash undoes of the receipt that a row is given now: only where no second process has
+    /// had the right to write the copy, and nothing goes with the receipt.
+    fn unsynced_receipt(&self, row: &Copy) -> Option<Unsynced> {
+        let is_first = row.epoch == 1 && !row.prior_doubt;
+        let may_be_lost = match self.wrong {
+            Some(BrokenRule::LosesRecords) => return row.unsynced,
+            Some(BrokenRule::LosesAnyReceipt | BrokenRule::LosesKept) => true,
+            _ => is_first && !self.shared,
+        };
+        let leased = row.leased;
+        (self.faults.ledger_crash && may_be_lost).then_some(Unsynced::Receipt { leased })
+    }
+
+    /// The ledger's server crashes: of the copies whose bits are set, what is not on its disk is
+    /// lost, and with it every session. What is not lost comes to be on the disk.
+    pub fn crash(&self, state: &mut State, lost: u8) {
+        for number in 0..state.copies.len() as u8 {
+            let copy = &mut state.copies[usize::from(number)];
+            copy.lock = None;
+            match copy.unsynced.take().filter(|_| lost & 1 << number != 0) {
+                None => {}
+                Some(Unsynced::Receipt { leased }) => {
+                    (copy.receipt, copy.placed_by, copy.since) = (None, None, 0);
+                    (copy.leased, copy.in_doubt, copy.settled) = (leased, true, false);
+                }
+                Some(Unsynced::Row) => {
+                    let (mailbox, on_the_way) = (copy.mailbox.clone(), copy.on_the_way.clone());
+                    let (guard, taken, bared) = (copy.guard, copy.taken, copy.bared);
+                    *copy = Copy { guard, mailbox, on_the_way, taken, bared, ..Copy::default() };
+                    let claims = state.claims(number, &self.jobs);
+                    claims.into_iter().for_each(|claim| claim.row = GONE);
+                }
+            }
+        }
+        state.lost = true;
+        for process in state.processes.iter_mut().filter(|process| process.is_running()) {
+            process.session = false;
+        }
+        // A removal that has begun goes on: it asks the ledger nothing.
+        let asks = |verifier: &&mut Verifier| {
+            use Verify::{Claim, Confirm, FindAgain, TakeTurn};
+            matches!(verifier.at, Claim | TakeTurn | FindAgain | Confirm)
+        };
+        state.verifiers.iter_mut().filter(asks).for_each(gone);
     }
 
     /// Requests a second look. It also changes the row, so that a look that has begun does not
@@ -142,6 +208,7 @@ impl Protocol {
         if row.receipt.is_none() && (!self.layers.epoch || claim.epoch == row.epoch) {
             (row.leased, row.holder) = (0, None);
             row.in_doubt = row.prior_doubt;
+            sync(state);
         }
     }
 
@@ -150,6 +217,7 @@ impl Protocol {
     /// the ledger knows since when it remembers.
     pub fn forget(&self, state: &mut State, number: u8) {
         state.forgets -= 1;
+        sync(state);
         if self.wrong != Some(BrokenRule::RowsByNumber) {
             state.claims(number, &self.jobs).into_iter().for_each(|claim| claim.row = GONE);
         }
@@ -182,6 +250,7 @@ impl Protocol {
     pub fn keep(&self, state: &mut State, number: u8) {
         let row = &mut state.copies[usize::from(number)];
         row.kept = row.receipt.is_none();
+        sync(state);
     }
 
     /// Whether leases know their attempt. It adds states, and matters only if calls are repeated.

@@ -27,8 +27,9 @@ use std::time::Instant;
 
 use stateright::{Checker, Expectation, Model};
 use world::{
-    AGAIN, FOUND, FOUND_BY_VERIFY, KEEPS, KEPT, LAST, LOOKED_BACK, ONE_AT_END, ONE_EVER, OUTLIVES,
-    PUT_BACK, RECEIPT, REMOVED, RESTARTED, SETTLED, SETTLES, TRUTH, UNDONE, UNREAD, WAITS, ZOMBIE,
+    AGAIN, BYTES, FOUND, FOUND_BY_VERIFY, IN_DOUBT, KEEPS, KEPT, LAST, LOOKED_BACK, LOST,
+    ONE_AT_END, ONE_EVER, OUTLIVES, PUT_BACK, RECEIPT, REMOVED, RESTARTED, SETTLED, SETTLES, TRUTH,
+    UNDONE, UNREAD, WAITS, ZOMBIE,
 };
 
 /// A protocol and its environment. Large ones run with `ONEDROP_FULL=1` (`tests/run --full`).
@@ -135,6 +136,12 @@ pub enum BrokenRule {
     BootEndsLeases,
     /// If the boot's id cannot be read, leases count as those of another boot, which are over.
     UnreadIsAnotherBoot,
+    /// No record waits for the ledger's disk either.
+    LosesRecords,
+    /// A receipt waits for no disk, also of a copy that a second process may have written.
+    LosesAnyReceipt,
+    /// A receipt that waits for no disk frees the bytes of a shared copy at once.
+    LosesKept,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -142,6 +149,8 @@ pub struct Faults {
     /// Processes die, connections to the store break, the ledger is unreachable.
     pub crash: bool,
     pub lost_session: bool,
+    /// The ledger's server crashes, with all sessions and with what waited for no disk.
+    pub ledger_crash: bool,
     /// Number of calls that may be in transit after their callers have lost their sessions.
     pub lost_answers: u8,
     /// The wall clock that the ledger goes by steps past the end of all leases, or back.
@@ -177,6 +186,7 @@ const ALL: Layers = Layers {
 const NO_FAULTS: Faults = Faults {
     crash: false,
     lost_session: false,
+    ledger_crash: false,
     lost_answers: 0,
     clock: false,
     boots: 0,
@@ -189,6 +199,7 @@ const NO_FAULTS: Faults = Faults {
 const CRASH: Faults = Faults { crash: true, ..NO_FAULTS };
 const LOST_SESSION: Faults = Faults { lost_session: true, ..NO_FAULTS };
 const ANY_FAULT: Faults = Faults { crash: true, lost_session: true, ..NO_FAULTS };
+const LEDGER_CRASH: Faults = Faults { ledger_crash: true, ..ANY_FAULT };
 const CLOCK: Faults = Faults { clock: true, ..NO_FAULTS };
 const LOST_ANSWERS: Faults = Faults { lost_answers: 1, ..NO_FAULTS };
 
@@ -348,6 +359,38 @@ fn a_refused_shared_copy_is_kept_until_it_is_placed() {
     check("Sent, frozen", &frozen, &[ONE_EVER, ONE_AT_END], &[FOUND, KEEPS, UNDONE]);
     let unkept = Protocol { tries: 1, wrong: Some(BrokenRule::DeliveredUnkept), ..sent };
     check("Sent, delivered though nothing is kept", &unkept, &[TRUTH, SETTLED], &[FOUND]);
+}
+
+#[test]
+fn a_receipt_that_a_crash_of_the_ledger_loses_is_found_again() {
+    let two = Protocol { faults: LEDGER_CRASH, ..two() };
+    check("receipts lost", &two, &[], &[FOUND, LOST, OUTLIVES, WAITS, ZOMBIE]);
+    check("receipts lost, server late", &Protocol { lag: 1, ..two.clone() }, &[], &[FOUND, LOST]);
+    let once = Protocol { tries: 1, ..two };
+    let verified = Protocol { verifiers: vec![1], ..once.clone() };
+    let seen = [FOUND, FOUND_BY_VERIFY, LOST, SETTLES];
+    check("receipts lost, verify", &verified, &[], &seen);
+    let maildir = Protocol { tries: 1, faults: LEDGER_CRASH, ..maildir() };
+    check("receipts lost: Maildir", &maildir, &[], &[FOUND, LOST]);
+    let boots = Faults { boots: 1, lost_session: false, ..LEDGER_CRASH };
+    let boots = Protocol { boot_clock: true, faults: boots, lag: 1, ..once.clone() };
+    check("receipts lost, one host, a restart", &boots, &[], &[FOUND, LOST, RESTARTED]);
+    let sent = Protocol { shared: true, ..once.clone() };
+    check("receipts of Sent are not lost", &sent, &[], &[FOUND, KEEPS]);
+    // Outside of the promise all is as if no receipt were lost.
+    let faults = Faults { ledger_crash: true, ..LOST_SESSION };
+    let frozen = Protocol { freeze: None, faults, ..verified };
+    let seen = [LOST, UNDONE, REMOVED, SETTLES];
+    check("receipts lost, frozen, verify", &frozen, &[ONE_EVER], &seen);
+
+    let records = Protocol { wrong: Some(BrokenRule::LosesRecords), ..once.clone() };
+    let broken = [ONE_EVER, ONE_AT_END, SETTLED, IN_DOUBT];
+    check("records are lost as well", &records, &broken, &[LOST]);
+    let any = Protocol { wrong: Some(BrokenRule::LosesAnyReceipt), ..frozen };
+    let broken = [TRUTH, RECEIPT, ONE_EVER, ONE_AT_END, SETTLED, KEPT, LAST];
+    check("frozen, verify, any receipt is lost", &any, &broken, &[LOST, REMOVED]);
+    let kept = Protocol { wrong: Some(BrokenRule::LosesKept), ..sent };
+    check("Sent, a lost receipt has freed the bytes", &kept, &[BYTES], &[LOST, KEEPS]);
 }
 
 #[test]

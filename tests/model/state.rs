@@ -35,6 +35,8 @@ pub struct State {
     pub boots: u8,
     /// A process was unable to read which boot it is.
     pub unread: bool,
+    /// The ledger's server has lost something in a crash.
+    pub lost: bool,
     /// No more faults: Postfix tries once more, one process at a time.
     pub calm: bool,
 }
@@ -60,6 +62,8 @@ pub struct Copy {
     pub settled: bool,
     /// Ticks since the receipt, up to a lease.
     pub since: u8,
+    /// What a crash of the ledger's server undoes.
+    pub unsynced: Option<Unsynced>,
     /// The ledger's lock, which lives as long as a session.
     pub lock: Option<u8>,
     /// The Maildir's lock, which lives as long as a process.
@@ -71,10 +75,21 @@ pub struct Copy {
     pub looked: Option<LookedBack>,
     /// A shared copy's bytes are in the ledger until its receipt is.
     pub kept: bool,
+    /// A process has ended as delivered because they are.
+    pub left: bool,
     /// The mailbox's owner has moved or deleted a copy.
     pub taken: bool,
     /// Verify has removed a copy, and none was left.
     pub bared: bool,
+}
+
+/// What has been committed of a copy, and is not on the ledger's disk yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unsynced {
+    /// Its row, with all that is in it.
+    Row,
+    /// Its receipt; ticks until the lease has run out that is there again without it.
+    Receipt { leased: u8 },
 }
 
 /// How far a look back has read a mailbox, and what it found.

@@ -39,6 +39,11 @@ pub enum Action {
     ClockSteps,
     /// It steps back, and leases last longer.
     ClockStepsBack,
+    /// The ledger's server crashes, and loses what is not on its disk of the copies whose bits are
+    /// set.
+    LedgerCrashes {
+        lost: u8,
+    },
     /// The host of all processes restarts.
     Restart,
     Forgets {
@@ -498,6 +503,10 @@ impl Protocol {
         let process = &mut state.processes[usize::from(index)];
         let steps = &process.steps[..job.len()];
         if steps.iter().all(|step| matches!(step, Step::Placed | Step::Kept)) {
+            let kept = job.iter().zip(process.steps).filter(|(_, step)| *step == Step::Kept);
+            for (copy, _) in kept.filter(|_| self.faults.ledger_crash) {
+                state.copies[usize::from(*copy)].left = true;
+            }
             self.end(state, index, true);
         } else if process.patience > 0
             && steps.iter().any(|step| matches!(step, Step::Busy | Step::Claimed(_)))

@@ -4,7 +4,7 @@
 //! that found one copy and came after the last lease. A removal has two phases: it marks the
 //! double, and expunges it only if the keeper is still there; otherwise it removes the mark.
 
-use crate::ledger::Confirmed;
+use crate::ledger::{Confirmed, sync};
 use crate::state::{Claim, Copy, GONE, LEASE, Mark, State, Step, UNNAMED, Verifier, Verify};
 use crate::steps::unlock;
 use crate::{BrokenRule, Protocol};
@@ -99,8 +99,9 @@ impl Protocol {
                 if as_read {
                     copy.settled = true;
                     copy.receipt = verifier.keeper.or(copy.receipt);
+                    sync(state);
                 }
-                gone(verifier);
+                gone(verifier_of(state, me));
             }
         }
     }

@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use crate::state::{
     ANSWER, At, Copy, DEADLINE, GONE, LEASE, LONG_DEADLINE, Mark, Process, State, Stored, UNNAMED,
-    Verifier, Verify,
+    Unsynced, Verifier, Verify,
 };
 use crate::steps::{Action, Doing, Owner, unlock};
 use crate::verify::{gone, has_more_leases};
@@ -17,6 +17,8 @@ pub const ONE_AT_END: &str = "never two copies once all have ended";
 pub const SETTLED: &str = "one copy, or a second look to come";
 pub const KEPT: &str = "one copy stays unless its owner takes it";
 pub const LAST: &str = "verify takes out none that is the last to stand";
+pub const IN_DOUBT: &str = "a delivered copy has a receipt, or is in doubt";
+pub const BYTES: &str = "a shared copy that was left has a receipt, or its bytes";
 pub const DELIVERED: &str = "always delivered in the end";
 // These must happen, or the other properties would hold only because nothing was tried.
 /// A copy came into the mailbox after it was read for a look back.
@@ -32,6 +34,7 @@ pub const FOUND_BY_VERIFY: &str = "verify finds a copy in doubt";
 pub const REMOVED: &str = "verify takes a copy out";
 pub const PUT_BACK: &str = "verify puts a copy back";
 pub const RESTARTED: &str = "the host restarts with an append on its way, or a file in place";
+pub const LOST: &str = "the ledger loses a receipt";
 pub const UNREAD: &str = "a process cannot read which boot it is";
 pub const SETTLES: &str = "verify settles a row";
 
@@ -74,6 +77,7 @@ impl Model for Protocol {
             forgets: self.faults.forgets,
             boots: self.faults.boots,
             unread: false,
+            lost: false,
             calm: false,
         }]
     }
@@ -122,6 +126,13 @@ impl Model for Protocol {
         if self.faults.clock && state.copies.iter().any(|copy| copy.leased > 0) {
             actions.extend([Action::ClockSteps, Action::ClockStepsBack]);
         }
+        let unsynced: u8 = (0..)
+            .zip(&state.copies)
+            .filter(|(_, copy)| copy.unsynced.is_some())
+            .map(|(number, _)| 1 << number)
+            .sum();
+        let lost = (1..=unsynced).filter(|lost| lost & !unsynced == 0);
+        actions.extend(lost.map(|lost| Action::LedgerCrashes { lost }));
         if state.boots > 0 {
             actions.push(Action::Restart);
         }
@@ -166,6 +177,7 @@ impl Model for Protocol {
                 let leased = state.copies.iter_mut().filter(|copy| copy.leased > 0);
                 leased.for_each(|copy| copy.leased = LEASE);
             }
+            Action::LedgerCrashes { lost } => self.crash(&mut state, lost),
             Action::Restart => self.restart(&mut state),
             Action::Forgets { copy } => self.forget(&mut state, copy),
             Action::LooksBack { copy } => self.look_back(&mut state, copy),
@@ -240,6 +252,21 @@ impl Model for Protocol {
                 !state.is_quiet() || state.copies.iter().all(is_kept)
             }),
             Property::always(LAST, |_, state: &State| !state.copies.iter().any(|copy| copy.bared)),
+            Property::always(IN_DOUBT, |protocol: &Protocol, state: &State| {
+                let delivered = protocol
+                    .jobs
+                    .iter()
+                    .zip(&state.processes)
+                    .filter(|(_, p)| p.at == At::Delivered);
+                let is_known = |copy: &Copy| copy.receipt.is_some() || copy.in_doubt || copy.kept;
+                !protocol.faults.ledger_crash
+                    || delivered
+                        .flat_map(|(job, _)| job)
+                        .all(|copy| is_known(&state.copies[usize::from(*copy)]))
+            }),
+            Property::always(BYTES, |_, state: &State| {
+                state.copies.iter().all(|copy| !copy.left || copy.receipt.is_some() || copy.kept)
+            }),
             // Every state without a next step must be one of these. The only cycle is a session
             // that is lost each time it is opened; the protocol does not promise an end of that.
             Property::eventually(DELIVERED, |_, state: &State| state.calm && state.is_delivered()),
@@ -280,6 +307,7 @@ impl Model for Protocol {
                     && is_idle
                     && state.copies.iter().any(unrecorded)
             }),
+            Property::sometimes(LOST, |_, state: &State| state.lost),
             Property::sometimes(UNREAD, |_, state: &State| state.unread),
             Property::sometimes(FOUND_BY_VERIFY, |_, state: &State| {
                 is_verified(state, Verify::Confirm)
@@ -319,6 +347,9 @@ impl Protocol {
     fn tick(&self, state: &mut State) {
         for copy in &mut state.copies {
             copy.leased = copy.leased.saturating_sub(1);
+            if let Some(Unsynced::Receipt { leased }) = &mut copy.unsynced {
+                *leased = leased.saturating_sub(1);
+            }
             copy.on_the_way.iter_mut().for_each(|append| append.within -= 1);
             if copy.receipt.is_some() && !self.verifiers.is_empty() {
                 copy.since = (copy.since + 1).min(LEASE);
@@ -416,6 +447,7 @@ pub fn words(action: Action) -> String {
         Action::Drops { .. } => "ledger: drops a late call".to_owned(),
         Action::ClockSteps => "THE LEDGER'S CLOCK STEPS".to_owned(),
         Action::ClockStepsBack => "THE LEDGER'S CLOCK STEPS BACK".to_owned(),
+        Action::LedgerCrashes { .. } => "THE LEDGER CRASHES".to_owned(),
         Action::Restart => "THE HOST RESTARTS".to_owned(),
         Action::Forgets { copy } => format!("THE LEDGER FORGETS copy {copy}"),
         Action::LooksBack { copy } => format!("server: looks back for copy {copy}"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::support::dovecot::Dovecot;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
-use crate::support::site::Site;
+use crate::support::site::{Site, settle_lost};
 use crate::support::trial::{End, LETTERS, Letter, for_each};
 use crate::support::wait_until;
 
@@ -128,6 +128,7 @@ fn a_postgres_that_crashes_twice_in_mid_run_loses_and_doubles_nothing() {
             site.postgres.restart();
         }
     });
+    settle_lost(&config, |sql| site.postgres.psql(sql));
     for letter in &letters {
         letter.stands_once(&site);
     }
@@ -150,7 +151,8 @@ fn a_pgbouncer_that_is_restarted_in_mid_run_loses_and_doubles_nothing() {
     }
 }
 
-/// What the primary has confirmed, the standby has: its commits wait for it.
+/// What the primary has confirmed, the standby has: its commits wait for it, but for a receipt whose
+/// loss a look makes good.
 #[test]
 fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
     const MESSAGES: usize = 500;
@@ -173,6 +175,7 @@ fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
         primary.stop_immediate();
         site.postgres.promote();
     });
+    settle_lost(&config, |sql| site.postgres.psql(sql));
     let subjects = |account: &str, mailbox: &str| {
         let mut found: Vec<String> = site
             .dovecot

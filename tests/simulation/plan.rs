@@ -166,6 +166,8 @@ pub struct Plan {
     pub steps: Vec<(Duration, i64)>,
     /// When the host restarts.
     pub restarts: Vec<Duration>,
+    /// When the ledger's server crashes.
+    pub ledger_crashes: Vec<Duration>,
     /// When an owner acts in which mailbox: a recipient's by its number, then the author's.
     pub acts: Vec<(Duration, usize, Act)>,
     /// When `onedrop verify` runs, and whether it repairs.
@@ -281,6 +283,10 @@ impl Plan {
                 verifies.push((secs(chance, 700), chance.percent(80)));
             }
         }
+        let mut ledger_crashes = Vec::new();
+        if kind != Kind::OneHost && chance.percent(25) {
+            ledger_crashes.extend((0..=chance.pick(3)).map(|_| secs(chance, 300)));
+        }
         let calls_again = chance.percent(50);
         let has_sent = kind != Kind::Frozen && chance.percent(60);
         let is_due = has_sent && chance.percent(40);
@@ -317,6 +323,7 @@ impl Plan {
             slack,
             steps,
             restarts,
+            ledger_crashes,
             acts,
             verifies,
         }
@@ -352,6 +359,7 @@ impl Plan {
             slack: SLACK,
             steps: Vec::new(),
             restarts: Vec::new(),
+            ledger_crashes: Vec::new(),
             acts: Vec::new(),
             verifies: Vec::new(),
         }

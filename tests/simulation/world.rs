@@ -133,6 +133,9 @@ impl World {
         for at in self.plan.restarts.clone() {
             self.at(at, |world| world.restart());
         }
+        for at in self.plan.ledger_crashes.clone() {
+            self.at(at, |world| world.crash_ledger());
+        }
         for (at, mailbox, act) in self.plan.acts.clone() {
             self.at(at, move |world| world.act(mailbox, act));
         }
@@ -160,6 +163,10 @@ impl World {
 
     pub fn see(&self, what: &'static str) {
         *lock(&self.known).seen.entry(what).or_default() += 1;
+    }
+
+    pub fn has_seen(&self, what: &str) -> bool {
+        lock(&self.known).seen.contains_key(what)
     }
 
     pub fn wrong(&self, what: impl Display) {
@@ -240,10 +247,20 @@ impl World {
         if secs > 0 { self.ledger.advance(by) } else { self.ledger.set_back(by) }
     }
 
-    /// The host restarts, with all of its processes. The mail server is another machine.
+    /// The ledger's server crashes, and is there again at once.
+    fn crash_ledger(&self) {
+        let lost = self.ledger.crash();
+        self.tell(|| format!("the ledger's server CRASHES, and loses {lost} receipts"));
+        if lost > 0 {
+            self.see("a receipt is lost");
+        }
+    }
+
+    /// The host loses its power, with all of its processes. The mail server is another machine.
     fn restart(&self) {
         self.tell(|| "the host RESTARTS".to_owned());
         self.see("a restart");
+        self.crash_ledger();
         self.scheduler.crash_all();
         match self.plan.without {
             Some(Without::LeaseAfterRestart) => self.ledger.end_leases(),
@@ -384,7 +401,9 @@ impl World {
     fn act(&self, mailbox: usize, act: Act) {
         let destination = self.destination(mailbox);
         let soon = self.clock(None).now();
-        // What is in doubt and gone is written again: the promise is about copies on record.
+        // What is in doubt and gone is written again: the promise is about copies on record, and a
+        // receipt is on the ledger's disk within a second.
+        self.ledger.sync();
         let on_record = self.ledger.latest_copies(100, soon).unwrap_or_default();
         let is_on_record = |stored: &Stored| {
             !self.plan.kind.is_inside()

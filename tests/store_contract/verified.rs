@@ -84,7 +84,13 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
         };
         let store = MaildirStore::new(root.path(), true);
         let receipt = append(&store, copy);
-        let one = ToConfirm { claim, receipt: &receipt, facts: CopyFacts::default(), end: None };
+        let one = ToConfirm {
+            claim,
+            receipt: &receipt,
+            facts: CopyFacts::default(),
+            end: None,
+            may_be_lost: false,
+        };
         ledger.confirm(&one, soon()).expect("confirm");
         ledger.advance(2 * LEASE.lease);
         let name = receipt.as_name().expect("a name");

@@ -42,7 +42,9 @@ pub use locks::{
     PLACE_LASTS, first_free, must_keep_its_place,
 };
 pub use migration::{ANOTHER_MIGRATION, Migration, MigrationStep, PlannedStep, Program, row_count};
-pub use on_record::{CLAIMED_WITHIN, CopyOnRecord, DueTime, Standing, WATCH, Window};
+pub use on_record::{
+    CLAIMED_WITHIN, CopyOnRecord, DueTime, SETTLED_WITHIN, Standing, WATCH, Window,
+};
 pub use overview::{
     AttemptCount, HOSTS_FOR, HostRow, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN,
     OpenCopies, Overview, RecentAttempts,

@@ -23,8 +23,8 @@ use crate::sql::{claims, kept};
 use crate::{Committed, PooledLedger, Session, ToRecord, TurnState, rows};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
-    SchemaVersion, ToConfirm,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, LeaseTerms, LedgerError, PlannedStep,
+    Program, SchemaVersion, ToConfirm,
 };
 use onedrop_core::lock_key::{self, Hash};
 use onedrop_core::message::Identity;
@@ -107,6 +107,8 @@ pub struct SqliteSession {
     locks: File,
     holds: Option<i64>,
     until: Instant,
+    /// Commits wait for the disk. Where that was not set again the session is of no use.
+    waits: bool,
     /// Of a session for questions alone: when the statement that runs has to end.
     ends: Option<reading::EndOfQuestion>,
 }
@@ -217,6 +219,7 @@ impl SqliteSession {
             locks,
             holds: None,
             until,
+            waits: true,
             ends: None,
         };
         // Opens the WAL; while it is open, no process deletes it.
@@ -265,6 +268,34 @@ impl SqliteSession {
         tx.commit().classified()?;
         Ok(value)
     }
+
+    /// Puts a receipt on record; whether its commit waits for the disk is the row's matter.
+    fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
+        if one.may_be_lost {
+            let confirm = |session: &mut SqliteSession| {
+                session.write(|tx, _| copies::confirm(tx, one, false))
+            };
+            if let Some(confirmed) = self.unsynced(confirm)? {
+                return confirmed;
+            }
+        }
+        let confirmed = self.write(|tx, _| copies::confirm(tx, one, true))?;
+        confirmed.unwrap_or(Err(LedgerError::Contended))
+    }
+
+    /// Does `work`, whose commits wait for no disk; the next one that waits brings them there.
+    fn unsynced<T>(
+        &mut self,
+        work: impl FnOnce(&mut SqliteSession) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        // Until it is seen to wait again: a session that stayed like this would lose records.
+        self.waits = false;
+        self.connection.execute_batch("PRAGMA synchronous = NORMAL").classified()?;
+        let done = work(self);
+        self.connection.execute_batch("PRAGMA synchronous = FULL").classified()?;
+        self.waits = true;
+        done
+    }
 }
 
 /// Only `migrate` makes a ledger: records would be made under a mount point.
@@ -309,7 +340,7 @@ impl Session for SqliteSession {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.until = until;
         // What is committed to a file that has lost its name is lost.
-        if !file::identity(&self.path).is_ok_and(|file| file == self.file) {
+        if !self.waits || !file::identity(&self.path).is_ok_and(|file| file == self.file) {
             return self.reopen(until);
         }
         if self.ends.is_some() {
@@ -343,7 +374,7 @@ impl Session for SqliteSession {
         };
         let recorded = records.iter().map(record).map(Some).collect();
         let confirm = |one: &ToConfirm<'_>| {
-            let confirmed = self.write(|tx, _| copies::confirm(tx, one)).flatten();
+            let confirmed = self.confirm(one);
             // After the commit, and also after a failure, or others would wait for nothing.
             self.unlock()?;
             confirmed

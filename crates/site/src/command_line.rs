@@ -66,7 +66,7 @@ pub enum CliCommand {
     /// Compare ledger and mailboxes, a line per finding
     Verify(VerifyArgs),
     /// Write Sent copies that were left for later, unless the sender's mail program has saved its
-    /// own
+    /// own, and record copies that stand without a receipt
     Settle(SettleArgs),
     /// Forget what is older than retention says, in small steps beside deliveries
     Purge(PurgeArgs),

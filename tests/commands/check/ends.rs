@@ -234,7 +234,13 @@ fn placed(receipts: &[Receipt]) -> Result<Arc<dyn AnyLedger>, LedgerError> {
         let inbox = [Destination::inbox("lisa")];
         let recorded = ledger.record(&entry, &Attempt::default(), &inbox, terms, until)?;
         let [CopyState::Claimed(claim)] = recorded.copies[..] else { panic!("{recorded:?}") };
-        let one = ToConfirm { claim, receipt, facts: CopyFacts::default(), end: None };
+        let one = ToConfirm {
+            claim,
+            receipt,
+            facts: CopyFacts::default(),
+            end: None,
+            may_be_lost: false,
+        };
         ledger.confirm(&one, until)?;
     }
     Ok(Arc::new(ledger))

@@ -257,6 +257,11 @@ impl Postgres {
         self.own().stop(Signal::SIGQUIT);
     }
 
+    /// Kills all of its processes at once: what no commit has waited for is lost.
+    pub fn kill(&mut self) {
+        self.own().kill_all();
+    }
+
     /// Starts it again on the same port and socket, after a fast shutdown if it still runs.
     pub fn restart(&mut self) {
         self.own().stop(Signal::SIGINT);

@@ -384,7 +384,9 @@ impl<'a> CopyInHand<'a> {
         };
         let end = self.endings.last_end(self.index, &placed);
         let end = end.as_ref().map(|end| (recorded.attempt, end));
-        let one = ToConfirm { claim: *claim, receipt: &placed.receipt, facts, end };
+        // A look may not find what a filter has done with a copy.
+        let may_be_lost = how == How::Stored && !placed.receipt.is_handed() && !claim.in_doubt;
+        let one = ToConfirm { claim: *claim, receipt: &placed.receipt, facts, end, may_be_lost };
         // The copy is in its mailbox: only its record is missing.
         let until = means.insist_until();
         let confirmed = means.insisting(|until| match turn.take() {
@@ -531,7 +533,7 @@ impl<'a> CopyInHand<'a> {
     fn leave_doubt(&self, claim: &Claim) {
         let means = self.delivery.means;
         let (receipt, facts) = (&Receipt::UNNAMED, CopyFacts::default());
-        let unnamed = ToConfirm { claim: *claim, receipt, facts, end: None };
+        let unnamed = ToConfirm { claim: *claim, receipt, facts, end: None, may_be_lost: false };
         note(means.insisting(|until| means.ledger.confirm(&unnamed, until)).map(drop));
     }
 

@@ -32,6 +32,10 @@ use crate::store::Need;
 /// | `append`: sent, no OK seen  | a copy, or none        | looks: confirms or appends |
 /// | `append`: OK seen           | a copy, no receipt     | looks: confirms            |
 /// | `confirm`                   | a copy, placed         | sees `placed`              |
+/// | the same, ledger crashes    | a copy, no receipt     | looks: confirms            |
+///
+/// In the last row the message was delivered and Postfix has no attempt left: `onedrop settle` and
+/// `verify` look. Which receipts a crash may undo: [`may_be_lost`](crate::ledger::claim::may_be_lost).
 ///
 /// A message that is older than what the ledger remembers, and one whose record was forgotten, is
 /// claimed in doubt, and its look has no bound of date, at every attempt: the mailbox remembers.

@@ -26,7 +26,7 @@ pub(super) fn send_to<'a>(
 ) -> Result<CopyState, LedgerError> {
     let instead = Receipt::elsewhere(&other.mailbox);
     let facts = CopyFacts::default();
-    let one = ToConfirm { claim: *claim, receipt: &instead, facts, end: None };
+    let one = ToConfirm { claim: *claim, receipt: &instead, facts, end: None, may_be_lost: false };
     let decided = means.insisting(|until| {
         let open = match turn.take() {
             Some(open) => open,

@@ -33,6 +33,7 @@
 //! | placed | [`confirm`] of another receipt | placed, and a second copy may stand | + 1 |
 //! | any, by its former value | [`confirm`] | as it was, and a second copy may stand | + 1 |
 //! | any that no delivery may write | [`forget`] | free, in doubt, with another value | stays |
+//! | placed | the ledger's server crashes, [`may_be_lost`] | leased, as it was before | stays |
 //!
 //! [`turn`] changes nothing. Two more write a row, where it is as they have read it:
 //! [`Audit::settle`](super::Audit::settle) a placed one, and
@@ -219,6 +220,17 @@ pub fn confirm(
         }
         Some(_) => (Ok(Confirmed::Recorded), None),
     }
+}
+
+/// Whether a crash of the ledger's server may undo the receipt that a copy is given now. The record
+/// and the copy are on their disks by then, so the row is in doubt again, and a look finds the copy.
+///
+/// Something may be taken out of a mailbox because of a receipt where a second delivery had the
+/// right to write the copy, and what is kept of a message goes with the receipt of its last shared
+/// copy: such a receipt must last.
+pub fn may_be_lost(row: &Row) -> bool {
+    let Row { epoch, prior_doubt, shared, due_in, receipt, .. } = row;
+    receipt.is_none() && *epoch == 1 && !prior_doubt && !shared && due_in.is_none()
 }
 
 /// Gives back a lease under which nothing was written.

@@ -94,6 +94,19 @@ impl MemoryLedger {
         }
     }
 
+    /// The ledger's server crashes: all sessions are lost, and so is what was not on its disk yet.
+    /// Returns how many receipts that were.
+    pub fn crash(&self) -> usize {
+        let mut rows = self.rows();
+        rows.locks.clear();
+        rows.lose_unsynced()
+    }
+
+    /// All that is on record comes to be on the disk.
+    pub fn sync(&self) {
+        self.rows().unsynced.clear();
+    }
+
     /// Makes every lease run out.
     pub fn end_leases(&self) {
         let mut rows = self.rows();
@@ -200,12 +213,34 @@ impl MemoryLedger {
         let call = Call { name, destination: None };
         self.hook.before(&call)?;
         let result = work();
+        // A commit brings to the disk what was committed before it.
+        if name != "confirm" && !READS.contains(&name) {
+            self.rows().unsynced.clear();
+        }
         *self.time.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(self.rows().time.wall_clock());
         self.hook.after(&call)?;
         result
     }
 }
+
+/// The calls of deliveries, `verify` and `settle` that change nothing.
+const READS: [&str; 14] = [
+    "take_turn",
+    "kept",
+    "filter_fields",
+    "has_copy",
+    "has_placed_copy",
+    "account_reached",
+    "receipt_before",
+    "check_program",
+    "accounts_to_verify",
+    "copies_to_verify",
+    "copies_to_settle",
+    "doubts_to_settle",
+    "has_namesake",
+    "kept_bytes",
+];
 
 /// A lock that is held until this is dropped, or the session lost.
 struct HeldLock {

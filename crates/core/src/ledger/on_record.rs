@@ -26,6 +26,10 @@ pub struct Window {
 /// have been recorded, where this is the copy's first lease.
 pub const CLAIMED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
+/// How old a message may be of which `onedrop settle` looks for a copy in doubt. An older doubt is
+/// for `onedrop verify`.
+pub const SETTLED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+
 /// A copy's row, with what of its message's row is needed to find it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyOnRecord {

@@ -167,6 +167,11 @@ pub struct ToConfirm<'a> {
     pub receipt: &'a Receipt,
     pub facts: CopyFacts,
     pub end: Option<(i64, &'a AttemptEnd)>,
+    /// The copy is on the store's disk, and a look finds it. So a crash of the ledger's server may
+    /// undo this receipt where [`may_be_lost`](super::claim::may_be_lost) says so of the row: its
+    /// commit then need not wait for a disk or a standby, and the next one that waits brings it
+    /// there.
+    pub may_be_lost: bool,
 }
 
 /// What the row said when the copy's lock was held.

@@ -1,5 +1,6 @@
 //! What `onedrop settle` asks of a ledger: shared copies (Sent) that are due, those whose bytes are
-//! kept because they could not be placed, and those that it watches. A copy's row moves like this
+//! kept because they could not be placed, and those that it watches; recipients' own that a lease
+//! has left in doubt. A shared copy's row moves like this
 //! (beside what `port` says): none or free --[`Ledger::keep_until_due`]--> due --claim with
 //! [`LeaseTerms::due`]--> leased --confirm--> placed, and watched for a time; leased, or placed and
 //! watched --[`Settling::leave_to_sender`]--> placed by the sender's own mail program.
@@ -30,6 +31,17 @@ pub trait Settling: Send + Sync {
     fn copies_to_settle(
         &self,
         watched: bool,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError>;
+
+    /// The next copies in doubt, at most `limit`, ordered by account and then by row, those after
+    /// `after`: recipients' own, of messages recorded within [`SETTLED_WITHIN`](super::SETTLED_WITHIN), whose lease has run
+    /// out without a receipt on record. One may have been there, and lost
+    /// ([`may_be_lost`](super::claim::may_be_lost)).
+    fn doubts_to_settle(
+        &self,
         after: Option<&CopyOnRecord>,
         limit: u32,
         until: Instant,

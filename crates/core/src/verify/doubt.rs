@@ -20,11 +20,14 @@ impl<'a> Verification<'a, '_> {
         found: &[FoundCopy],
     ) -> Result<(), Unverified> {
         let (topic, why) = match lease_left_over {
-            true => (Topic::Lease, format!("{} never said how its delivery ended", copy.owner)),
+            true => (Topic::Lease, no_end_of(copy)),
             false => (Topic::Doubt, "an earlier delivery may have written it".to_owned()),
         };
         let missing = |seen: &str| {
-            format!("{why}; {seen}: Postfix' next try writes it, if Postfix still has the message")
+            format!(
+                "{why}; {seen}: its owner may have moved it, or Postfix' next try writes it, if \
+                 Postfix still has the message"
+            )
         };
         let Some(receipt) = &to_record(found).map(FoundCopy::to_record) else {
             self.found(copy, Level::Error, topic, None, missing("no copy is there"));
@@ -62,7 +65,7 @@ impl<'a> Verification<'a, '_> {
             return Ok(());
         };
         let facts = CopyFacts { found_by_look: true, wrapped, ..CopyFacts::default() };
-        let one = ToConfirm { claim, receipt: &receipt, facts, end: None };
+        let one = ToConfirm { claim, receipt: &receipt, facts, end: None, may_be_lost: false };
         match turn.confirm(&one, self.plan.ledger_until())? {
             Confirmed::Recorded => {
                 let text = format!("{why}; the copy that is there is on record now: {receipt}");
@@ -72,6 +75,28 @@ impl<'a> Verification<'a, '_> {
             }
             Confirmed::Superseded { .. } => {
                 self.busy(copy, MEANWHILE);
+                Ok(())
+            }
+        }
+    }
+
+    /// What `onedrop settle` does with a copy that a lease has left in doubt: one that is there goes
+    /// on record. One that is not is left to Postfix' next try and to `verify`, and so is one that
+    /// filters may have changed.
+    pub(super) fn settle_doubt(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
+        if self.store.hands_over(&copy.destination) {
+            return Ok(());
+        }
+        let found = self.find(copy, None)?;
+        match to_record(&found).map(FoundCopy::to_record) {
+            None => Ok(()),
+            Some(_) if self.plan.repair => self.doubt(copy, true, &found),
+            Some(receipt) => {
+                let text = format!(
+                    "{}; a copy is there as {receipt}: it would be recorded",
+                    no_end_of(copy)
+                );
+                self.found(copy, Level::Info, Topic::Lease, Some(&receipt), text);
                 Ok(())
             }
         }
@@ -105,6 +130,11 @@ impl<'a> Verification<'a, '_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// What is known of a lease that ran out without a receipt.
+fn no_end_of(copy: &CopyOnRecord) -> String {
+    format!("{} never said how its delivery ended, or the ledger has lost that", copy.owner)
 }
 
 /// The lease and the lock of a copy that this run may settle.

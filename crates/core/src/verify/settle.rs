@@ -3,6 +3,8 @@
 //! Message-ID in the mailbox; then that one is put on record. For 48 hours after ours was written
 //! settle looks again, at growing gaps, and takes ours out where the mail program's has come to
 //! stand beside it. One that a delivery could not place is placed as `verify --repair` does.
+//! Last come recipients' own copies that a lease has left in doubt: where the ledger has lost a
+//! receipt in a crash, no retry of Postfix would find the copy.
 //!
 //! Relies on the lease: of several runs one settles a copy, and no delivery does. It takes out only
 //! what the ledger's receipt names, has our content and our date, and only while the other stands
@@ -38,10 +40,18 @@ pub fn settle(
     ledger.check_program(plan.ledger_until())?;
     let mut settling = Verification::new(plan, ledger, store, tell);
     // What is due first: what is watched stands in its mailbox already, and may be much.
-    for watched in [false, true] {
-        settling.settle_all(watched)?;
+    for part in [Part::Left, Part::Watched, Part::InDoubt] {
+        settling.settle_all(part)?;
     }
     Ok(settling.tally)
+}
+
+/// What is settled one after the other.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Left,
+    Watched,
+    InDoubt,
 }
 
 /// Shortest gap between two looks at a watched copy.
@@ -62,11 +72,15 @@ fn next_look(ago: Duration) -> Option<Duration> {
 const MEANWHILE: &str = "settled meanwhile";
 
 impl Verification<'_, '_> {
-    fn settle_all(&mut self, watched: bool) -> Result<(), LedgerError> {
+    fn settle_all(&mut self, part: Part) -> Result<(), LedgerError> {
         let mut last: Option<CopyOnRecord> = None;
         loop {
-            let until = self.plan.ledger_until();
-            let page = self.ledger.copies_to_settle(watched, last.as_ref(), PAGE, until)?;
+            let (after, until) = (last.as_ref(), self.plan.ledger_until());
+            let page = match part {
+                Part::Left => self.ledger.copies_to_settle(false, after, PAGE, until)?,
+                Part::Watched => self.ledger.copies_to_settle(true, after, PAGE, until)?,
+                Part::InDoubt => self.ledger.doubts_to_settle(after, PAGE, until)?,
+            };
             for copy in &page {
                 let account = copy.destination.account.clone();
                 (self.tell)(News::Progress { account, tally: self.tally });
@@ -94,6 +108,9 @@ impl Verification<'_, '_> {
             }
             _ if copy.due.is_some() => self.settle_due(copy)?,
             (_, Some(why)) => self.kept(copy, why, Level::Info)?,
+            (Standing::InDoubt { .. }, None) if !copy.destination.shared => {
+                self.settle_doubt(copy)?;
+            }
             (_, None) => self.busy(copy, MEANWHILE),
         }
         Ok(())
@@ -176,7 +193,7 @@ impl Verification<'_, '_> {
         let found = self.find_by_id(copy, None, since)?;
         if let Some(FoundCopy { receipt, .. }) = oldest_ours(claim.in_doubt, &found) {
             let facts = CopyFacts { found_by_look: true, ..CopyFacts::default() };
-            let one = ToConfirm { claim: *claim, receipt, facts, end: None };
+            let one = ToConfirm { claim: *claim, receipt, facts, end: None, may_be_lost: false };
             match self.ledger.confirm(&one, self.plan.ledger_until())? {
                 Confirmed::Recorded => {
                     let text = format!("was in doubt, is recorded as {receipt}");

@@ -234,7 +234,13 @@ fn where_a_late_receipt_for_the_meant_mailbox_is_first_nothing_goes_to_inbox() {
         other.store.save("doug", "lists", mail("m").own_copy(), UNIX_EPOCH);
         let uid = other.store.copies("doug", "lists")[0].uid;
         let receipt = Receipt::uid(1, uid);
-        let one = ToConfirm { claim, receipt: &receipt, facts: CopyFacts::default(), end: None };
+        let one = ToConfirm {
+            claim,
+            receipt: &receipt,
+            facts: CopyFacts::default(),
+            end: None,
+            may_be_lost: false,
+        };
         assert_eq!(other.ledger.confirm(&one, soon()).expect("confirm"), Confirmed::Recorded);
     });
     let ended = delivery.run(&mail("m"), &[lists()]).expect_delivered();

@@ -27,7 +27,8 @@ fn frozen(world: &World, meanwhile: impl FnOnce() + Send + 'static) -> Delivery 
 fn confirms(world: &World, terms: LeaseTerms, receipt: &Receipt) {
     let recorded = world.record(&mail("m"), &[inbox()], terms);
     let CopyState::Claimed(claim) = recorded.copies[0] else { panic!("a claim") };
-    let one = ToConfirm { claim, receipt, facts: CopyFacts::default(), end: None };
+    let one =
+        ToConfirm { claim, receipt, facts: CopyFacts::default(), end: None, may_be_lost: false };
     assert_eq!(world.ledger.confirm(&one, soon()).expect("confirm"), Confirmed::Recorded);
 }
 

@@ -101,7 +101,13 @@ impl Site {
     }
 
     fn confirm(&self, claim: &Claim, receipt: &Receipt) {
-        let one = ToConfirm { claim: *claim, receipt, facts: CopyFacts::default(), end: None };
+        let one = ToConfirm {
+            claim: *claim,
+            receipt,
+            facts: CopyFacts::default(),
+            end: None,
+            may_be_lost: false,
+        };
         assert_eq!(self.ledger.confirm(&one, soon()).expect("confirm"), Confirmed::Recorded);
     }
 

@@ -122,7 +122,13 @@ impl Commits {
 /// What another thread needs to make a call for us.
 enum QueuedCall {
     Record(Box<QueuedRecord>),
-    Confirm { claim: Claim, receipt: Receipt, facts: CopyFacts, end: Option<(i64, AttemptEnd)> },
+    Confirm {
+        claim: Claim,
+        receipt: Receipt,
+        facts: CopyFacts,
+        end: Option<(i64, AttemptEnd)>,
+        may_be_lost: bool,
+    },
 }
 
 struct QueuedRecord {
@@ -161,6 +167,7 @@ impl QueuedCall {
             receipt: one.receipt.clone(),
             facts: one.facts,
             end,
+            may_be_lost: one.may_be_lost,
         }
     }
 
@@ -182,9 +189,11 @@ impl QueuedCall {
     }
 
     fn to_confirm(&self) -> Option<ToConfirm<'_>> {
-        let QueuedCall::Confirm { claim, receipt, facts, end } = self else { return None };
+        let QueuedCall::Confirm { claim, receipt, facts, end, may_be_lost } = self else {
+            return None;
+        };
         let end = end.as_ref().map(|(attempt, end)| (*attempt, end));
-        Some(ToConfirm { claim: *claim, receipt, facts: *facts, end })
+        Some(ToConfirm { claim: *claim, receipt, facts: *facts, end, may_be_lost: *may_be_lost })
     }
 }
 

@@ -304,7 +304,7 @@ fn an_engine_that_commits_each_alone_is_not_asked_for_several() {
         looks_back: false,
     };
     let (receipt, facts) = (&Receipt::UNNAMED, CopyFacts::default());
-    let one = ToConfirm { claim, receipt, facts, end: None };
+    let one = ToConfirm { claim, receipt, facts, end: None, may_be_lost: false };
     let confirm = || assert_eq!(ledger.confirm(&one, until()).unwrap(), Confirmed::Recorded);
     thread::scope(|scope| (0..9).for_each(|_| drop(scope.spawn(confirm))));
 }

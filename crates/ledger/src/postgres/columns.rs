@@ -21,7 +21,7 @@ pub(super) use crate::rows::{INDEXED, LONGEST};
 /// How many parameters `onedrop_record` and `onedrop_confirm` have, with
 /// [`Connection::patience_ms`], the first one.
 pub(super) const RECORD: usize = 30;
-pub(super) const CONFIRM: usize = 15;
+pub(super) const CONFIRM: usize = 16;
 
 /// All parameters of `onedrop_record` but the first. The copies are in the order of the
 /// destinations, leased.
@@ -99,9 +99,9 @@ pub(super) fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> 
         .with(end.and_then(|end| end.reason).map(Reason::word), Type::TEXT)
 }
 
-/// All parameters of `onedrop_confirm` but the first.
+/// All parameters of `onedrop_confirm` but the first two.
 pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> Statement<'a> {
-    let ToConfirm { claim, receipt, facts, end: ended } = one;
+    let ToConfirm { claim, receipt, facts, end: ended, .. } = one;
     let statement = statement
         .with(claim.copy, Type::INT8)
         .with(claim.value.bytes(), Type::BYTEA)

@@ -96,8 +96,11 @@ fn call<'a>(
             connection,
         );
     }
+    // What it is committed with waits for the disk, or none of it does.
+    let waits = !new.is_empty() || receipts.iter().any(|one| !one.may_be_lost);
     for one in receipts {
-        statement = columns::confirm(statement.with(patience, Type::INT8), one);
+        let limits = statement.with(patience, Type::INT8).with(waits, Type::BOOL);
+        statement = columns::confirm(limits, one);
     }
     match connection.call(&statement) {
         Ok(rows) => rows.into_iter().next().map(Some).ok_or_else(no_answer),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{SqlSession, claims, has_changed, sql, verify};
 use crate::PooledLedger;
 use crate::rows;
-use onedrop_core::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
+use onedrop_core::ledger::{Claim, CopyOnRecord, LedgerError, SETTLED_WITHIN, Settling};
 use onedrop_core::receipt::Receipt;
 
 /// What is due, and what is kept.
@@ -27,6 +27,17 @@ WITH wanted AS (
     SELECT c.id FROM onedrop_unsettled u {with_copies(c.id = u.copy_id)}
     WHERE u.look_at <= {now} AND c.placed_at IS NOT NULL AND c.due_at IS NOT NULL
       AND (NOT c.by_sender OR c.prior_doubt OR c.settled_at IS NULL) AND {page}
+)
+{copy}
+ORDER BY c.account, c.id LIMIT ?3";
+
+/// The first term is for the index. ?4: how old a message may be.
+const DOUBTS: &str = "
+WITH wanted AS (
+    SELECT c.id FROM onedrop_copy c
+    WHERE c.message_id >= {first}
+      AND c.placed_at IS NULL AND {lease_left(c.)} <= 0 AND NOT c.shared AND c.due_at IS NULL
+      AND {page}
 )
 {copy}
 ORDER BY c.account, c.id LIMIT ?3";
@@ -75,6 +86,12 @@ pub(crate) fn copies_to_settle(watched: bool) -> String {
     sql.replace("{page}", PAGE).replace("{copy}", verify::COPY)
 }
 
+/// Of [`Settling::doubts_to_settle`].
+pub(crate) fn doubts_to_settle() -> String {
+    let first = verify::FIRST.replace("?3", "{before(?4)}");
+    DOUBTS.replace("{first}", &first).replace("{page}", PAGE).replace("{copy}", verify::COPY)
+}
+
 impl<S: SqlSession + 'static> Settling for PooledLedger<S> {
     fn copies_to_settle(
         &self,
@@ -88,6 +105,22 @@ impl<S: SqlSession + 'static> Settling for PooledLedger<S> {
             after.map(|last| last.destination.account.as_str()),
             after.map(|last| last.copy),
             limit,
+        );
+        self.call(until, |session| session.rows(&query)?.iter().map(rows::copy_on_record).collect())
+    }
+
+    fn doubts_to_settle(
+        &self,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        let query = sql!(
+            doubts_to_settle(),
+            after.map(|last| last.destination.account.as_str()),
+            after.map(|last| last.copy),
+            limit,
+            SETTLED_WITHIN.as_secs_f64(),
         );
         self.call(until, |session| session.rows(&query)?.iter().map(rows::copy_on_record).collect())
     }

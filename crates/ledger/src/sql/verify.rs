@@ -14,7 +14,7 @@ use onedrop_core::receipt::Receipt;
 /// but not within the seconds by which the times of two hosts may differ. Of the messages of the
 /// window's first seconds it is thus the least. ?3 is when the window begins for a copy's message.
 /// `+ 0` keeps an engine from walking the primary key up to the first one that is in time.
-const FIRST: &str = "(SELECT min(id + 0) FROM onedrop_message
+pub(crate) const FIRST: &str = "(SELECT min(id + 0) FROM onedrop_message
     WHERE recorded_at >= ?3 AND recorded_at <= (
         SELECT {soon} FROM onedrop_message WHERE recorded_at >= ?3 ORDER BY recorded_at LIMIT 1))";
 

@@ -40,13 +40,21 @@ pub(super) fn turn(session: &mut SqliteSession, claim: &Claim) -> Result<TurnSta
     claims::turn(claim, &session.rows(&claims::read_claimed(claim, false))?)
 }
 
-/// The result of the receipt; the transaction is to be committed in any case.
+/// The result of the receipt; the transaction is to be committed in any case. `None`: nothing was
+/// done, as the commit `waits` for no disk and this receipt must.
 pub(super) fn confirm(
     tx: &SqliteTransaction<'_>,
     one: &ToConfirm<'_>,
-) -> Result<Result<Confirmed, LedgerError>, LedgerError> {
+    waits: bool,
+) -> Result<Option<Result<Confirmed, LedgerError>>, LedgerError> {
     let ToConfirm { claim, receipt, end, .. } = *one;
     let read = claims::claimed(&tx.run(&claims::read_claimed(&claim, true))?.rows)?;
+    let may_be_lost = |read: &claims::ReadCopy| {
+        read.row.value == claim.value && onedrop_core::ledger::claim::may_be_lost(&read.row)
+    };
+    if !waits && !read.as_ref().is_some_and(may_be_lost) {
+        return Ok(None);
+    }
     let (confirmed, statements) = claims::confirm(read.as_ref(), one);
     claims::is_written(&statements, &tx.run_all(&statements)?)?;
     if let (Ok(Confirmed::Recorded), Some((attempt, end)), Some(read)) = (&confirmed, end, read) {
@@ -62,7 +70,7 @@ pub(super) fn confirm(
             attempts::end(tx, attempt, end)?;
         }
     }
-    Ok(confirmed)
+    Ok(Some(confirmed))
 }
 
 /// Of an account. Those that it was refused come last: the first rows read decide.

@@ -239,10 +239,7 @@ impl SqlSession for SqliteSession {
     }
 
     fn change_unsynced(&mut self, statement: &Sql<'_>) -> Result<u64, LedgerError> {
-        self.connection.execute_batch("PRAGMA synchronous = NORMAL").classified()?;
-        let changed = self.change(statement);
-        self.connection.execute_batch("PRAGMA synchronous = FULL").classified()?;
-        changed
+        self.unsynced(|session| session.change(statement))
     }
 
     fn revive(&mut self) -> Result<(), LedgerError> {

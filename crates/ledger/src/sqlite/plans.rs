@@ -225,6 +225,7 @@ fn settle_reads_what_is_open_by_indexes() {
     for watched in [false, true] {
         steps_by_indexes(&ledger, &settling::copies_to_settle(watched));
     }
+    steps_by_indexes(&ledger, &settling::doubts_to_settle());
 }
 
 #[test]

@@ -82,6 +82,7 @@ impl SqliteSession {
             locks,
             holds: None,
             until,
+            waits: true,
             ends,
         };
         session.limit_question(until)?;

@@ -148,7 +148,8 @@ fn confirm(ledger: &dyn AnyLedger, open: &Open) {
         let CopyState::Claimed(claim) = state else { panic!("{state:?}") };
         let end = (at == 0).then_some((recorded.attempt, &end));
         let facts = CopyFacts::default();
-        let receipt = ToConfirm { claim: *claim, receipt: &receipt, facts, end };
+        let receipt =
+            ToConfirm { claim: *claim, receipt: &receipt, facts, end, may_be_lost: false };
         assert_eq!(ledger.confirm(&receipt, until()).expect("confirm"), Confirmed::Recorded);
     }
 }

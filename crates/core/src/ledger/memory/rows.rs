@@ -53,6 +53,15 @@ pub struct Rows {
     pub job_runs: Vec<RunRow>,
     /// What all hosts' configurations have alike.
     pub config: Option<String>,
+    /// What a crash of the server undoes ([`ToConfirm::may_be_lost`]), the newest last.
+    pub unsynced: Vec<Unsynced>,
+}
+
+/// How a copy, and an attempt, were before a receipt that is not on the disk yet.
+pub struct Unsynced {
+    copy: i64,
+    row: CopyRow,
+    attempt: Option<i64>,
 }
 
 pub struct MessageRow {
@@ -69,6 +78,7 @@ pub struct MessageRow {
     pub kept_at: Duration,
 }
 
+#[derive(Clone)]
 pub struct CopyRow {
     pub message: i64,
     pub destination: Destination,
@@ -377,10 +387,22 @@ impl Rows {
     }
 
     pub fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
-        let ToConfirm { claim, receipt, facts, end } = *one;
+        let ToConfirm { claim, receipt, facts, end, may_be_lost } = *one;
         let now = self.time.now();
         let row = self.rules(claim.copy);
         let (confirmed, change) = claim::confirm(row.as_ref(), &claim, receipt);
+        let may_be_lost =
+            may_be_lost && confirmed.is_ok() && row.is_some_and(|row| claim::may_be_lost(&row));
+        match self.copies.get(&claim.copy).filter(|_| may_be_lost) {
+            Some(row) => self.unsynced.push(Unsynced {
+                copy: claim.copy,
+                row: row.clone(),
+                attempt: end.map(|(attempt, _)| attempt),
+            }),
+            // A commit brings to the disk what was committed before it.
+            None if change.is_some() => self.unsynced.clear(),
+            None => {}
+        }
         if let Some(change) = change {
             let frees_kept = change.frees_kept;
             if let Some(row) = self.write(claim.copy, change)
@@ -399,6 +421,18 @@ impl Rows {
             self.end(attempt, end);
         }
         confirmed
+    }
+
+    /// The server crashes: what was not on its disk is undone.
+    pub fn lose_unsynced(&mut self) -> usize {
+        let lost = self.unsynced.len();
+        while let Some(Unsynced { copy, row, attempt }) = self.unsynced.pop() {
+            self.copies.insert(copy, row);
+            if let Some(row) = attempt.and_then(|attempt| self.attempts.get_mut(&attempt)) {
+                row.end = None;
+            }
+        }
+        lost
     }
 
     /// Notes that the copy has to be looked at again at that time, or before where that is on

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows};
-use crate::ledger::{Claim, CopyOnRecord, LedgerError, Settling};
+use crate::ledger::{Claim, CopyOnRecord, LedgerError, SETTLED_WITHIN, Settling};
 use crate::receipt::Receipt;
 
 impl Settling for MemoryLedger {
@@ -15,21 +15,28 @@ impl Settling for MemoryLedger {
         limit: u32,
         _until: Instant,
     ) -> Result<Vec<CopyOnRecord>, LedgerError> {
-        fn place(copy: &CopyOnRecord) -> (&str, i64) {
-            (&copy.destination.account, copy.copy)
-        }
         self.call("copies_to_settle", || {
             let rows = self.rows();
-            let mut copies: Vec<CopyOnRecord> = rows
-                .copies
-                .iter()
-                .filter(|(id, row)| rows.is_to_settle(**id, row, watched))
-                .filter_map(|(id, row)| rows.row_on_record(*id, row))
-                .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
-                .collect();
-            copies.sort_by(|a, b| place(a).cmp(&place(b)));
-            copies.truncate(limit as usize);
-            Ok(copies)
+            Ok(rows.page(after, limit, |copy, row| rows.is_to_settle(copy, row, watched)))
+        })
+    }
+
+    fn doubts_to_settle(
+        &self,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        _until: Instant,
+    ) -> Result<Vec<CopyOnRecord>, LedgerError> {
+        self.call("doubts_to_settle", || {
+            let rows = self.rows();
+            let now = rows.time.wall_clock();
+            let is_recent = |row: &CopyRow| {
+                let message = rows.messages.get(&row.message);
+                message.is_some_and(|message| message.recorded_at + SETTLED_WITHIN >= now)
+            };
+            Ok(rows.page(after, limit, |_, row| {
+                row.is_left_in_doubt(rows.time.of_leases()) && is_recent(row)
+            }))
         })
     }
 
@@ -109,7 +116,38 @@ impl Settling for MemoryLedger {
     }
 }
 
+impl CopyRow {
+    fn is_left_in_doubt(&self, now: Duration) -> bool {
+        self.receipt.is_none()
+            && self.leased_until.is_some_and(|until| until <= now)
+            && !self.destination.shared
+            && self.due_at.is_none()
+    }
+}
+
 impl Rows {
+    /// The next copies that are `wanted`, by account and then by row.
+    fn page(
+        &self,
+        after: Option<&CopyOnRecord>,
+        limit: u32,
+        wanted: impl Fn(i64, &CopyRow) -> bool,
+    ) -> Vec<CopyOnRecord> {
+        fn place(copy: &CopyOnRecord) -> (&str, i64) {
+            (&copy.destination.account, copy.copy)
+        }
+        let mut copies: Vec<CopyOnRecord> = self
+            .copies
+            .iter()
+            .filter(|(id, row)| wanted(**id, row))
+            .filter_map(|(id, row)| self.row_on_record(*id, row))
+            .filter(|copy| after.is_none_or(|last| place(copy) > place(last)))
+            .collect();
+        copies.sort_by(|a, b| place(a).cmp(&place(b)));
+        copies.truncate(limit as usize);
+        copies
+    }
+
     fn is_to_settle(&self, copy: i64, row: &CopyRow, watched: bool) -> bool {
         let now = self.time.now();
         let look_has_come = self.unsettled.get(&copy).is_some_and(|at| *at <= now);

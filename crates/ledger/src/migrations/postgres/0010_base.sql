@@ -461,9 +461,11 @@ $$;
 
 -- Puts the first receipt of a copy on record, as `claim.rs` says of one that is not placed,
 -- whatever its epoch. With it goes the end of the attempt p_attempt, and what is kept of the message
--- if this was its last shared copy. False: nothing is done, the general path has to look.
+-- if this was its last shared copy. Without p_waits the commit waits for no disk and no standby, and
+-- a crash of the server may undo the receipt, as `may_be_lost` of `claim.rs` says. False: nothing is
+-- done, the general path has to look.
 CREATE FUNCTION onedrop_confirm(
-    p_lock_timeout_ms bigint, p_copy bigint, p_value bytea, p_epoch bigint,
+    p_lock_timeout_ms bigint, p_waits boolean, p_copy bigint, p_value bytea, p_epoch bigint,
     p_receipt_kind text, p_receipt text, p_nul_replaced boolean, p_found_by_look boolean,
     p_wrapped boolean,
     p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text,
@@ -487,9 +489,15 @@ BEGIN
         attempt_ms = CASE WHEN c.attempt_id IS NULL THEN least(p_duration_ms, 2147483647)
                           ELSE c.attempt_ms END
     WHERE c.id = p_copy AND c.value = p_value AND c.placed_at IS NULL
+      AND (p_waits
+           OR c.epoch = 1 AND NOT c.prior_doubt AND NOT c.shared AND c.due_at IS NULL)
     RETURNING c.message_id, c.shared, c.attempt_id INTO v_placed;
     IF NOT FOUND THEN
         RETURN false;
+    END IF;
+    -- Not before: what the general path does in this transaction waits.
+    IF NOT p_waits THEN
+        v_set := set_config('synchronous_commit', 'off', true);
     END IF;
     IF v_placed.shared THEN
         -- Locked first: the next statement then sees copies placed or made due at the same moment.

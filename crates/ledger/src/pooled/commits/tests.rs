@@ -22,7 +22,11 @@ fn confirm(
     let claim =
         Claim { copy, value: RandomValue::default(), epoch: 1, in_doubt: false, looks_back: false };
     let (receipt, facts) = (&Receipt::UNNAMED, CopyFacts::default());
-    commits.confirm(ToConfirm { claim, receipt, facts, end: None }, Instant::now() + left, call)
+    commits.confirm(
+        ToConfirm { claim, receipt, facts, end: None, may_be_lost: false },
+        Instant::now() + left,
+        call,
+    )
 }
 
 /// Records a message, whose row `made` takes from its size.
