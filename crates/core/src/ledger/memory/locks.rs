@@ -151,6 +151,10 @@ impl Locks for MemoryLedger {
         self.call("take_lock", || self.rows().take_lock(request))
     }
 
+    fn prepare_to_take(&self, _: Instant) -> Result<(), LedgerError> {
+        self.call("prepare_to_take", || Ok(()))
+    }
+
     fn renew_lock(
         &self,
         claim: &LockClaim,

@@ -172,18 +172,21 @@ fn a_keeper_that_is_gone_is_told_once() {
     }
 }
 
-/// Says after each claim how many places the ledger's line has.
+/// Says after each claim how many places the ledger's line has, and `None` once one follows the
+/// line of its host.
 struct Places {
     ledger: MemoryLedger,
-    tell: Sender<usize>,
+    tell: Sender<Option<usize>>,
 }
 
 impl Hook<LedgerError> for Places {
     fn after(&self, call: &Call<'_>) -> Result<(), LedgerError> {
-        if call.name == "take_lock" {
-            let places = self.ledger.lock_waiters(None, Instant::now())?.len();
-            let _ = self.tell.send(places);
-        }
+        let places = match call.name {
+            "take_lock" => Some(self.ledger.lock_waiters(None, Instant::now())?.len()),
+            "prepare_to_take" => None,
+            _ => return Ok(()),
+        };
+        let _ = self.tell.send(places);
         Ok(())
     }
 }
@@ -213,7 +216,7 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
 
     let claim = other_takes();
     let (mut first, places_of_first) = start();
-    assert_eq!(places_of_first.recv(), Ok(1), "nothing will wake it");
+    assert_eq!(places_of_first.recv(), Ok(Some(1)), "nothing will wake it");
     let (mut second, places_of_second) = start();
     while line.join().unwrap().others().0 < 2 {
         thread::yield_now();
@@ -221,6 +224,7 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
     gives_back(claim);
     let began = Instant::now();
     assert!(matches!(next(&mut first), LockNews::Taken { .. }));
+    assert_eq!(places_of_second.recv(), Ok(None), "it follows the first");
 
     let value = RandomValue::default();
     let theft = LockTheft { name, slot: 1, force: true, value, note: "" };
@@ -228,8 +232,8 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
     let claim = other_takes();
     first.stop(stop(true), Duration::ZERO).unwrap();
     let places = places_of_second.recv();
-    assert!(places == Ok(0) || began.elapsed() >= FOLLOWS, "the first was to wake it");
-    assert!(places_of_second.iter().any(|places| places == 1), "nothing will wake it");
+    assert!(places == Ok(Some(0)) || began.elapsed() >= FOLLOWS, "the first was to wake it");
+    assert!(places_of_second.iter().any(|places| places == Some(1)), "nothing will wake it");
     gives_back(claim);
     assert!(matches!(next(&mut second), LockNews::Taken { .. }));
     second.stop(stop(true), Duration::ZERO).unwrap();
