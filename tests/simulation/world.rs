@@ -817,20 +817,18 @@ impl Seat {
         let of = [Fault::Crash, Fault::Freeze, Fault::Suspend, Fault::LostSession];
         // A session may be lost, and its process frozen then.
         while let Some(fault) = self.fault(call, &of) {
+            let left = slack.saturating_sub(scheduler.now() - began);
             match fault {
                 Fault::Crash => {
                     // Its last bytes may have gone out, and the server then goes on without it.
                     if !is_sent.replace(true) {
-                        self.send(call, number, slack, true);
+                        self.send(call, number, left, true);
                     }
                     self.crash(call, "in the midst");
                     return Fate::Fails;
                 }
                 Fault::LostSession => self.lose_session(call),
-                fault => {
-                    let left = slack.saturating_sub(scheduler.now() - began);
-                    self.freeze(call, fault, Some(left));
-                }
+                fault => self.freeze(call, fault, Some(left)),
             }
         }
         self.writing.fetch_sub(1, Ordering::Relaxed);
