@@ -531,8 +531,8 @@ fn with_postgres_and_imap_each_step_has_its_answer_before_the_next() {
     run.assert_answered("onedrop_confirm(", said);
 }
 
-/// A commit that a server may forget must not let a copy be written, nor take anything out: whatever
-/// the server's default, and also where we open the transactions since its default
+/// A commit that a server may forget must not let a copy be written, nor take anything out:
+/// whatever the server's default, and also where we open the transactions since its default
 /// isolation is another.
 #[test]
 fn commits_are_durable_whatever_the_server_has_for_a_default() {

@@ -151,8 +151,8 @@ fn a_pgbouncer_that_is_restarted_in_mid_run_loses_and_doubles_nothing() {
     }
 }
 
-/// What the primary has confirmed, the standby has: its commits wait for it, but for a receipt whose
-/// loss a look makes good.
+/// What the primary has confirmed, the standby has: its commits wait for it, but for a receipt
+/// whose loss a look makes good.
 #[test]
 fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
     const MESSAGES: usize = 500;

@@ -112,7 +112,7 @@ fn filed_as_on_record(world: &World) {
                 in_inbox = true;
                 count == 0
             }
-            // Without one the ledger has lost it: verify finds the copy, if its owner lets it stand.
+            // Without one the ledger has lost it: verify finds the copy that its owner lets stand.
             receipt => {
                 (receipt.is_some() || world.has_seen("a receipt is lost"))
                     && (count == 1 || count == 0 && is_taken)

@@ -1,6 +1,7 @@
-//! The receipt of a recipient's own copy waits for no sync of its own. A crash of the ledger's server
-//! right after "delivered", or of the host that has the ledger in a file, undoes it: the copy stands,
-//! its row is in doubt, `verify` and `settle` find it, and another attempt leaves it alone.
+//! The receipt of a recipient's own copy waits for no sync of its own. A crash of the ledger's
+//! server right after "delivered", or of the host that has the ledger in a file, undoes it: the
+//! copy stands, its row is in doubt, `verify` and `settle` find it, and another attempt leaves it
+//! alone.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;

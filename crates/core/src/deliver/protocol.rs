@@ -35,7 +35,8 @@ use crate::store::Need;
 /// | the same, ledger crashes    | a copy, no receipt     | looks: confirms            |
 ///
 /// In the last row the message was delivered and Postfix has no attempt left: `onedrop settle` and
-/// `verify` look. Which receipts a crash may undo: [`may_be_lost`](crate::ledger::claim::may_be_lost).
+/// `verify` look. Which receipts a crash may undo says
+/// [`may_be_lost`](crate::ledger::claim::may_be_lost).
 ///
 /// A message that is older than what the ledger remembers, and one whose record was forgotten, is
 /// claimed in doubt, and its look has no bound of date, at every attempt: the mailbox remembers.

@@ -222,8 +222,9 @@ pub fn confirm(
     }
 }
 
-/// Whether a crash of the ledger's server may undo the receipt that a copy is given now. The record
-/// and the copy are on their disks by then, so the row is in doubt again, and a look finds the copy.
+/// Whether a crash of the ledger's server may undo the receipt that a copy is given now. The
+/// record and the copy are on their disks by then, so the row is in doubt again, and a look finds
+/// the copy.
 ///
 /// Something may be taken out of a mailbox because of a receipt where a second delivery had the
 /// right to write the copy, and what is kept of a message goes with the receipt of its last shared

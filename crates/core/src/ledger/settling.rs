@@ -37,9 +37,9 @@ pub trait Settling: Send + Sync {
     ) -> Result<Vec<CopyOnRecord>, LedgerError>;
 
     /// The next copies in doubt, at most `limit`, ordered by account and then by row, those after
-    /// `after`: recipients' own, of messages recorded within [`SETTLED_WITHIN`](super::SETTLED_WITHIN), whose lease has run
-    /// out without a receipt on record. One may have been there, and lost
-    /// ([`may_be_lost`](super::claim::may_be_lost)).
+    /// `after`: recipients' own, of messages recorded within
+    /// [`SETTLED_WITHIN`](super::SETTLED_WITHIN), whose lease has run out without a receipt on
+    /// record. One may have been there, and lost ([`may_be_lost`](super::claim::may_be_lost)).
     fn doubts_to_settle(
         &self,
         after: Option<&CopyOnRecord>,

@@ -80,9 +80,9 @@ impl<'a> Verification<'a, '_> {
         }
     }
 
-    /// What `onedrop settle` does with a copy that a lease has left in doubt: one that is there goes
-    /// on record. One that is not is left to Postfix' next try and to `verify`, and so is one that
-    /// filters may have changed.
+    /// What `onedrop settle` does with a copy that a lease has left in doubt: one that is there
+    /// goes on record. One that is not is left to Postfix' next try and to `verify`, and so is one
+    /// that filters may have changed.
     pub(super) fn settle_doubt(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
         if self.store.hands_over(&copy.destination) {
             return Ok(());

@@ -40,7 +40,7 @@ pub fn settle(
     ledger.check_program(plan.ledger_until())?;
     let mut settling = Verification::new(plan, ledger, store, tell);
     // What is due first: what is watched stands in its mailbox already, and may be much.
-    for part in [Part::Left, Part::Watched, Part::InDoubt] {
+    for part in [ToSettle::Left, ToSettle::Watched, ToSettle::InDoubt] {
         settling.settle_all(part)?;
     }
     Ok(settling.tally)
@@ -48,7 +48,7 @@ pub fn settle(
 
 /// What is settled one after the other.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum ToSettle {
     Left,
     Watched,
     InDoubt,
@@ -72,14 +72,14 @@ fn next_look(ago: Duration) -> Option<Duration> {
 const MEANWHILE: &str = "settled meanwhile";
 
 impl Verification<'_, '_> {
-    fn settle_all(&mut self, part: Part) -> Result<(), LedgerError> {
+    fn settle_all(&mut self, part: ToSettle) -> Result<(), LedgerError> {
         let mut last: Option<CopyOnRecord> = None;
         loop {
             let (after, until) = (last.as_ref(), self.plan.ledger_until());
             let page = match part {
-                Part::Left => self.ledger.copies_to_settle(false, after, PAGE, until)?,
-                Part::Watched => self.ledger.copies_to_settle(true, after, PAGE, until)?,
-                Part::InDoubt => self.ledger.doubts_to_settle(after, PAGE, until)?,
+                ToSettle::Left => self.ledger.copies_to_settle(false, after, PAGE, until)?,
+                ToSettle::Watched => self.ledger.copies_to_settle(true, after, PAGE, until)?,
+                ToSettle::InDoubt => self.ledger.doubts_to_settle(after, PAGE, until)?,
             };
             for copy in &page {
                 let account = copy.destination.account.clone();
