@@ -75,6 +75,34 @@ fn a_receipt_waits_for_no_sync_and_a_power_failure_that_undoes_it_leaves_a_doubt
     }
 }
 
+/// What is kept of a message goes with the receipt in Sent, and a copy that was leased twice may be
+/// taken out because of its receipt: in a file, too, these last.
+#[test]
+fn a_receipt_by_which_something_goes_is_on_the_disk_of_its_file() {
+    let site = Fresh::in_use();
+    let message = String::from_utf8_lossy(MESSAGE).replace("<kept@x>", "<lasts@x>");
+    let waits = |copies: usize| {
+        let run = Traced::well(&site.root, &site.config, &DELIVER, Some(message.as_bytes()));
+        assert_eq!(run.links().len(), copies);
+        let last = run.links()[copies - 1];
+        let receipt = run.first_after(last.ended, |call| site.is_wal_write(call));
+        let receipt = receipt.expect("a receipt");
+        run.first_after(receipt.ended, |call| {
+            matches!(&*call.name, "fsync" | "fdatasync") && Path::new(call.on()) == site.wal()
+        })
+        .unwrap_or_else(|| panic!("no sync after {receipt:?}"));
+    };
+    waits(2);
+    let ledger =
+        rusqlite::Connection::open(site.root.join("ledger/here/ledger.db")).expect("ledger");
+    let again = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                     leased_until = NULL, in_doubt = 0, placed_epoch = epoch
+                 WHERE mailbox = 'INBOX' AND message_id = (SELECT max(id) FROM onedrop_message)";
+    assert_eq!(ledger.execute(again, []).expect("update"), 1);
+    fs::remove_dir_all(site.root.join("mail/here/scuba")).expect("its copy");
+    waits(1);
+}
+
 /// A Postgres that writes nothing to its log but what a commit waits for.
 fn lazy() -> Postgres {
     let postgres =
@@ -123,8 +151,7 @@ fn a_receipt_that_a_crash_of_postgres_undoes_is_found_again() {
     }
 }
 
-/// What is kept of a message goes with the receipt in Sent, and a copy that was leased twice may be
-/// taken out because of its receipt: these last.
+/// See [`a_receipt_by_which_something_goes_is_on_the_disk_of_its_file`].
 #[test]
 fn a_receipt_by_which_something_goes_outlives_a_crash_of_postgres() {
     let (mut postgres, site) = (lazy(), Site::embedded());

@@ -175,7 +175,7 @@ impl PlaceInLine {
         let _ = self.file.write_all_at(owner.bytes(), TAKER);
     }
 
-    /// Whether one of this line has the lock, or had it and could not give it back.
+    /// Whether one of this line has the lock, or died before it could give it back.
     pub fn is_taken(&self) -> bool {
         taker(&self.file).is_some()
     }

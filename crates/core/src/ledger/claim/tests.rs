@@ -201,6 +201,21 @@ fn the_first_receipt_wins_whatever_its_epoch() {
 }
 
 #[test]
+fn a_crash_may_undo_the_receipt_of_a_first_lease_by_which_nothing_goes() {
+    let first = leased(1, 90);
+    assert!(may_be_lost(&first) && may_be_lost(&Row { lease: None, ..first.clone() }));
+    for lasts in [
+        leased(2, 90),
+        Row { prior_doubt: true, ..first.clone() },
+        Row { shared: true, ..first.clone() },
+        Row { due_in: Some(Duration::ZERO), ..first.clone() },
+        placed(1, uid(1)),
+    ] {
+        assert!(!may_be_lost(&lasts), "{lasts:?}");
+    }
+}
+
+#[test]
 fn another_receipt_leaves_a_second_copy_to_be_found() {
     let row = Row { settled: true, ..placed(2, uid(3)) };
     let (confirmed, change) = confirm(Some(&row), &row.claim(9), &uid(4));
