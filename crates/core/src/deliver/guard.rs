@@ -153,6 +153,7 @@ mod tests {
         };
         assert_eq!(with(&[], at(5, 7)), [at(5, 7)]);
         assert_eq!(with(&[at(1, 7)], at(5, 7)), [at(1, 7)], "it has not changed");
+        assert_eq!(with(&[at(5, 7)], at(5, 3)), [at(5, 3)], "once");
         assert_eq!(
             with(&[at(1, 7)], at(5, 3)),
             [at(1, 3)],

@@ -61,10 +61,8 @@ impl Named {
         means: Means<'_>,
         refused: &Failure,
     ) -> Option<Named> {
-        let other = matches!(refused, Failure::Ledger(LedgerError::OtherConfig(_)));
-        let asks = other && self.fields.is_some();
-        let anew = asks.then(|| Named::new(job, means, true).ok()).flatten();
-        anew.filter(|anew| anew.fields != self.fields)
+        let Failure::Ledger(LedgerError::OtherConfig(_)) = refused else { return None };
+        Named::new(job, means, true).ok().filter(|anew| anew.fields != self.fields)
     }
 
     pub fn request<'a>(&'a self, job: &DeliveryRequest<'a>) -> DeliveryRequest<'a> {

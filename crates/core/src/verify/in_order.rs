@@ -98,3 +98,36 @@ impl<'t> InOrder<'t> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(account: &str) -> News {
+        News::Progress { account: account.to_owned(), tally: Tally::default() }
+    }
+
+    /// A wait here never ends.
+    #[test]
+    fn who_has_the_turn_never_waits_and_no_one_does_once_the_run_ends() {
+        let mut told = Vec::new();
+        let mut tell = |news| {
+            if let News::Progress { account, .. } | News::Passed { account } = news {
+                told.push(account);
+            }
+        };
+        let order = InOrder::new(&mut tell);
+        for number in [1, 3] {
+            (0..MOST_WAITING).for_each(|_| order.tell(number, progress("late")));
+            order.tell(number - 1, progress("first"));
+            order.over(number, "late");
+            order.over(number - 1, "first");
+        }
+        (0..MOST_WAITING).for_each(|_| order.tell(5, progress("late")));
+        order.end();
+        order.tell(6, progress("last"));
+        drop(order);
+        assert_eq!(told.iter().filter(|one| *one == "late").count(), 2 * (MOST_WAITING + 1));
+        assert_eq!(told[..2], ["first", "first"]);
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use onedrop_core::deliver::How;
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{Confirmed, CopyFacts, CopyState, Ledger, ToConfirm};
-use onedrop_core::store::Receipt;
+use onedrop_core::store::{Receipt, StoreError};
 
 use crate::ports::{LEASE, inbox, mail, soon};
 use crate::script::{LedgerFault, StoreFault};
@@ -106,6 +106,38 @@ fn two_at_once_come_to_one_copy_though_one_of_them_has_the_mailbox_by_then() {
         world.expire_leases();
         world.deliver(&mail("m"), &[inbox(), lists()]).expect_delivered();
         assert_eq!(counts(&world), (0, 1));
+    }
+}
+
+#[test]
+fn rows_that_send_a_copy_round_in_a_circle_defer() {
+    for (meant, instead) in [(inbox(), "INBOX"), (lists(), "other")] {
+        let world = World::like_imap();
+        let claimed = world.record(&mail("m"), &[inbox()], LEASE).copies.remove(0);
+        let CopyState::Claimed(claim) = claimed else { panic!("a claim") };
+        let (receipt, facts) = (&Receipt::elsewhere(instead), CopyFacts::default());
+        let one = ToConfirm { claim, receipt, facts, end: None, may_be_lost: false };
+        assert_eq!(world.ledger.confirm(&one, soon()).expect("confirm"), Confirmed::Recorded);
+        let ended = world.deliver(&mail("m"), &[meant]).expect_temp_fail();
+        assert!(ended.outcome.text().contains("is elsewhere, again"), "{:?}", ended.outcome);
+        assert!(ended.appended.iter().all(|to| *to == lists()), "{:?}", ended.appended);
+    }
+}
+
+#[test]
+fn a_mailbox_that_refuses_the_look_leaves_its_copy_to_inbox() {
+    for (meant, is_delivered) in [(lists(), true), (inbox(), false)] {
+        let world = World::like_imap();
+        world.store.make_mailbox("doug", "lists");
+        let to = std::slice::from_ref(&meant);
+        world.delivery().failing_store(0, StoreFault::Crash).run(&mail("m"), to);
+        world.expire_leases();
+        let refused = StoreError::Refused("no right".to_owned());
+        let ended = world.delivery().refusing("look", refused).run(&mail("m"), to);
+        let placed = (is_delivered, usize::from(is_delivered));
+        assert_eq!((ended.is_delivered(), world.count(&inbox())), placed, "{:?}", ended.outcome);
+        let is_the_looks = ended.outcome.text().contains("looking for an earlier copy: ");
+        assert_eq!(is_the_looks, !is_delivered, "{:?}", ended.outcome);
     }
 }
 

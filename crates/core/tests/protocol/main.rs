@@ -7,6 +7,7 @@ mod endings;
 mod failures;
 mod filed;
 mod forged;
+mod handed;
 mod late;
 mod login_proof;
 mod memory;

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use onedrop_core::deliver::How;
+use onedrop_core::deliver::{How, LookBackEnd, LookBackRequest, LookBacks};
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
 use onedrop_core::ledger::{BatchTerms, ForgetWhat, LedgerError, PurgeWhat, Retention};
 use onedrop_core::message::Message;
+use onedrop_core::outcome::Reason;
 use onedrop_core::retention::{self, Ages};
 use onedrop_core::store::Store;
+use onedrop_core::store::memory::Filters;
 
 use crate::ports::{inbox, message, sent, soon};
 use crate::script::{LedgerFault, StoreFault};
@@ -58,7 +60,9 @@ fn an_archive_of_last_year_sent_in_again_leaves_the_copies_that_stand() {
         let world = with_a_new_ledger(&world);
         let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
         assert_eq!(again.hows(), [How::Found, How::Found]);
-        assert!(again.appended.is_empty());
+        // What is found outside of the turn is not looked for in it.
+        let look = if Store::append_is_idempotent(&world.store) { "look" } else { "look_back" };
+        assert_eq!(again.store_calls, [look; 2]);
         assert_as_it_was(&world, "the first time");
         let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
         assert_eq!(again.hows(), [How::AlreadyThere, How::AlreadyThere]);
@@ -109,6 +113,48 @@ fn mail_that_is_old_and_stands_nowhere_is_written_once() {
         let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
         assert_eq!(again.hows(), [How::AlreadyThere]);
         assert_eq!(world.count(&inbox()), 1);
+    }
+}
+
+/// Others are looked back for first.
+struct Later;
+
+impl LookBacks for Later {
+    fn look_back(&self, _: LookBackRequest<'_>, _: &dyn Store) -> LookBackEnd {
+        LookBackEnd::Later("others come first".to_owned())
+    }
+}
+
+#[test]
+fn who_waits_for_a_look_back_is_deferred_and_no_mail_waits_for_that_of_a_sent_copy() {
+    let world = with_a_new_ledger(&World::like_imap());
+    let later = || world.delivery().looking_back_in(&Later);
+    let ended = later().run(&old_mail(), &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.endings[0].reason, Some(Reason::LooksBack));
+    world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+    later().run(&old_mail(), &[inbox(), sent()]).expect_delivered();
+    let kept = world.copies(&old_mail())[1].kept.clone();
+    let why = "looking for an earlier copy: others come first";
+    assert!(kept.as_deref().is_some_and(|kept| kept.contains(why)), "{kept:?}");
+    assert_as_it_was(&world, "and neither is written a second time");
+}
+
+#[test]
+fn a_look_back_takes_no_copy_for_one_that_filters_tell_apart_from_it() {
+    let filters = Filters {
+        files_into: Some("INBOX"),
+        then_into: None,
+        dies: false,
+        strips: false,
+        has_guard: true,
+    };
+    let world = with_a_new_ledger(&World::handing_over(filters));
+    let world = world.of_host([("dedup.filter_fields", "x-spam-flag")]);
+    let spam = message([b"X-Spam-Flag: YES\r\n", old_mail().own_copy()].concat());
+    for (mail, how) in [(&spam, How::Stored), (&old_mail(), How::Found)] {
+        let ended = world.deliver(mail, &[inbox()]).expect_delivered();
+        assert_eq!(ended.endings[0].own.as_ref().expect("its own copy").how, how);
+        assert_eq!(world.count(&inbox()), 2);
     }
 }
 

@@ -343,6 +343,32 @@ fn ours_that_its_owner_moved_away_and_back_stays_watched() {
 }
 
 #[test]
+fn in_a_maildir_ours_by_another_name_is_ours() {
+    let world = World::like_maildir();
+    world.deliver_due(&mail("m"), &[inbox(), sent()]);
+    world.ledger.advance(AFTER);
+    world.settle();
+    let key = mail("another").identity().id_hash;
+    world.store.meddle("lisa", "Sent", |stored| stored[0].key = key);
+    assert_eq!(world.settle().told(), [(Level::Info, Topic::Moved)]);
+    assert!(!world.copies(&mail("m"))[1].by_sender);
+}
+
+#[test]
+fn the_mail_programs_copy_in_the_place_of_ours_is_not_taken_for_ours() {
+    for theirs in [saved(&mail("m")), mail("m").own_copy().to_vec()] {
+        let world = World::like_imap();
+        world.deliver_due(&mail("m"), &[inbox(), sent()]);
+        world.ledger.advance(AFTER);
+        world.settle();
+        world.store.meddle("lisa", "Sent", Vec::clear);
+        world.store.save("lisa", "Sent", &theirs, world.ledger.time());
+        assert_eq!(world.settle().told(), [TAKEN_OUT]);
+        assert!(world.copies(&mail("m"))[1].by_sender);
+    }
+}
+
+#[test]
 fn a_saved_copy_that_is_marked_as_deleted_does_not_count() {
     for world in World::both() {
         world.save(&mail("m"));

@@ -24,6 +24,7 @@ use crate::ports::{LEASE, attempt, inbox, mail, mail_with_body, sent, soon};
 mod changing;
 mod doubles;
 mod doubts;
+mod handed;
 mod kept;
 
 const ALL: Window = Window { since: UNIX_EPOCH, all: true };

@@ -7,16 +7,19 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::deadline::Deadline;
-use onedrop_core::deliver::{self, DeliveryRequest, Ending, Failure, How, Means, Placed, Policy};
+use onedrop_core::deliver::{
+    self, DeliveryRequest, Ending, Failure, How, LookBacks, Means, Placed, Policy,
+};
 use onedrop_core::directory::Destination;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::memory::MemoryLedger;
 use onedrop_core::ledger::{
-    Audit, Entry, LeaseTerms, Ledger, Recorded, Records, Trace, TraceCopy, TraceFilter, Window,
+    Audit, Entry, LeaseTerms, Ledger, Recorded, Records, SharedConfig, Trace, TraceCopy,
+    TraceFilter, Window,
 };
 use onedrop_core::message::{self, Message};
 use onedrop_core::outcome::{Outcome, OverQuota, UnknownAccount};
-use onedrop_core::store::memory::MemoryStore;
+use onedrop_core::store::memory::{Filters, MemoryStore};
 use onedrop_core::store::{Store, StoreError};
 use onedrop_core::verify::{self, Difference, News, Plan, Tally};
 
@@ -76,6 +79,7 @@ pub struct Delivery {
     pub strangers: Vec<&'static str>,
     begins_early: bool,
     sent_after: Duration,
+    look_backs: &'static dyn LookBacks,
 }
 
 /// The result of `onedrop settle`.
@@ -142,6 +146,17 @@ impl World {
         World { ledger: MemoryLedger::default(), store: MemoryStore::without_uidplus() }
     }
 
+    /// Like an IMAP server to whose own delivery recipients' copies are handed over.
+    pub fn handing_over(filters: Filters) -> World {
+        World { ledger: MemoryLedger::default(), store: MemoryStore::handing_over(filters) }
+    }
+
+    /// The same ledger and store, from a host whose configuration shares this with all others.
+    pub fn of_host<const N: usize>(&self, shared: [(&str, &str); N]) -> World {
+        let shared = SharedConfig::new(shared.map(|(key, value)| (key, value.to_owned())));
+        World { ledger: self.ledger.of_host(shared), store: self.store.clone() }
+    }
+
     pub fn both() -> [World; 2] {
         [World::like_imap(), World::like_maildir()]
     }
@@ -161,6 +176,7 @@ impl World {
             strangers: Vec::new(),
             begins_early: false,
             sent_after: Duration::ZERO,
+            look_backs: &(),
         }
     }
 
@@ -311,6 +327,10 @@ impl Delivery {
         Delivery { wait, ..self }
     }
 
+    pub fn looking_back_in(self, look_backs: &'static dyn LookBacks) -> Delivery {
+        Delivery { look_backs, ..self }
+    }
+
     /// The shared copy is left to `onedrop settle` for that time.
     pub fn leaving_sent(self, sent_after: Duration) -> Delivery {
         Delivery { sent_after, ..self }
@@ -440,7 +460,7 @@ impl Delivery {
             store: &self.store,
             deadline: &self.deadline,
             watch: &*self.script,
-            look_backs: &(),
+            look_backs: self.look_backs,
         };
         let endings = catch_unwind(AssertUnwindSafe(|| deliver::deliver(&job, means)));
         let endings = endings.ok().filter(|_| !self.script.state().is_dead).unwrap_or_else(|| {

@@ -1,7 +1,11 @@
 //! How a delivery ends, as a value, as a reply and as a line for Postfix.
 
+use onedrop_core::deliver::Failure;
+use onedrop_core::directory::UserdbError;
 use onedrop_core::exit;
-use onedrop_core::outcome::{Outcome, Status};
+use onedrop_core::ledger::LedgerError;
+use onedrop_core::outcome::{Outcome, Reason, Status};
+use onedrop_core::store::StoreError;
 
 #[test]
 fn a_process_with_several_recipients_says_how_it_ended_for_each() {
@@ -30,6 +34,37 @@ fn a_process_with_several_recipients_says_how_it_ended_for_each() {
         (vec![("a", busy()), ("b", temporary("held"))], temporary("<a>: busy; <b>: held")),
     ] {
         assert_eq!(Outcome::of_all(&ends), expected, "{ends:?}");
+    }
+}
+
+/// Whether it is about one recipient alone, and whether no ledger has it.
+#[test]
+fn a_failure_says_whom_it_is_about_and_where_it_is_on_record() {
+    let text = || "told to fail".to_owned();
+    let away = || LedgerError::Unavailable(text());
+    let account_gone = Failure::AccountGone { account: text(), why: text() };
+    let address_gone = Failure::AddressGone { address: text(), account: text(), why: text() };
+    for (failure, reason, is_of_one, is_unrecorded) in [
+        (account_gone, Reason::AccountGone, true, false),
+        (address_gone, Reason::AddressGone, true, false),
+        (UserdbError::NotNow(text()).into(), Reason::Directory, true, false),
+        (UserdbError::Away(text()).into(), Reason::Directory, false, false),
+        (StoreError::NoAccount(text()).into(), Reason::NoAccount, true, false),
+        (StoreError::Refused(text()).into(), Reason::MailboxRefused, false, false),
+        (Failure::UnknownRecipient(text()), Reason::UnknownUser, false, false),
+        (away().into(), Reason::LedgerDown, false, true),
+        (LedgerError::OtherConfig(text()).into(), Reason::OtherConfig, false, false),
+        (Failure::NotOnRecord(away()), Reason::LedgerDown, false, false),
+        (Failure::Setup(text()), Reason::Setup, false, true),
+        (Failure::Cut(text()), Reason::Cut, false, true),
+        (Failure::Input(text()), Reason::Input, false, true),
+        (Failure::Server(text()), Reason::Server, false, true),
+        (Failure::Internal(text()), Reason::Internal, false, false),
+    ] {
+        let ending = failure.ending();
+        let said = (ending.reason, failure.is_of_one_recipient(), ending.unrecorded);
+        assert_eq!(said, (Some(reason), is_of_one, is_unrecorded), "{failure}");
+        assert_eq!(ending.outcome, failure.outcome());
     }
 }
 

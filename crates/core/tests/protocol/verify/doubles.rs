@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use onedrop_core::clock::Clock;
 use onedrop_core::deadline::Deadline;
 use onedrop_core::directory::Destination;
-use onedrop_core::ledger::{Audit, Window};
+use onedrop_core::ledger::{Audit, Ledger, Window};
 use onedrop_core::store::Store;
 use onedrop_core::verify::{Level, Tally, Topic};
 
@@ -34,6 +34,31 @@ fn of_two_copies_the_one_on_record_stays() {
         assert_eq!(site.uids(&inbox()), [uid(keeper)]);
         assert_eq!(site.verify(false).findings, []);
     }
+}
+
+#[test]
+fn a_late_copy_beside_the_one_that_inbox_has_instead_is_told_and_stays() {
+    let world = World::like_imap();
+    let site = Site::of(world.ledger.clone(), world.store.clone());
+    let lists = Destination { mailbox: "lists".to_owned(), ..inbox() };
+    world.store.make_mailbox("doug", "lists");
+    let lost = world.delivery().failing_store(0, StoreFault::LostInDoubt);
+    lost.run(&mail("m"), std::slice::from_ref(&lists)).expect_temp_fail();
+    world.expire_leases();
+    world.store.delete_mailbox("doug", "lists");
+    world.deliver(&mail("m"), std::slice::from_ref(&lists)).expect_delivered();
+    assert_eq!(site.verify(true).tally.settled, 0, "it may still come");
+    world.store.make_mailbox("doug", "lists");
+    world.store.take_effect(world.store.under_way()[0]);
+    world.store.save("doug", "lists", mail("m").own_copy(), world.ledger.time() + DAY);
+    world.expire_leases();
+    let told = site.verify(true);
+    assert_eq!((told.topics(), told.tally.settled), (vec![(Level::Error, Topic::Double)], 0));
+    assert!(told.findings[0].text.contains("stands beside the copy in INBOX"), "{told:?}");
+    assert_eq!(world.count(&lists), 2);
+    world.store.meddle("doug", "lists", |stored| stored[0].marked_deleted = true);
+    let told = site.verify(true);
+    assert_eq!((told.topics(), told.tally.settled), (vec![], 1));
 }
 
 /// They stand in copies that filters have forwarded.

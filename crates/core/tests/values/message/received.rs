@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use onedrop_core::message::{self, DedupBy, Message};
+use onedrop_core::message::{self, DedupBy, Message, OUR_RECEIVED};
 
 /// The seconds since 1970 of a header, on a site whose host is `mx.site.example`.
 fn taken_at(header: &str) -> Option<u64> {
@@ -84,4 +84,34 @@ fn a_time_ahead_of_the_ledgers_tells_nothing() {
     let taken = |secs| onedrop_core::ledger::taken_by_us(now + Duration::from_secs(secs), now);
     assert!(taken(0).is_some() && taken(2).is_some());
     assert_eq!(taken(3), None);
+}
+
+#[test]
+fn a_message_is_as_old_as_the_earlier_of_its_date_and_of_its_oldest_received_but_ours() {
+    let (at, before) = (AT, "Wed, 26 Nov 2025 11:00:00 +0000");
+    let later = "Wed, 26 Nov 2025 13:00:00 +0000";
+    let ours = format!("Received: by a {OUR_RECEIVED}LMTP id 1; {before}");
+    for (header, expected) in [
+        (format!("Date: {TIME}"), Some(at)),
+        (format!("Date: {later}\nReceived: by a; {later}\nReceived: by b; {TIME}"), Some(at)),
+        (format!("Date: {TIME}\nReceived: by a; {before}\nReceived: by b; {later}"), Some(at)),
+        (format!("Received: by a; {later}\n{ours}\nDate: {TIME}"), Some(at)),
+        (
+            format!("Received: by a; {TIME}\nReceived: by b; {before}\nDate: {TIME}"),
+            Some(at - 3600),
+        ),
+        (format!("Date: {TIME}\nReceived: by a, without a time"), Some(at)),
+        (format!("Received: by a; {TIME}"), None),
+        (format!("Received: by a; {TIME}\nDate: no date"), None),
+        ("Date: Mon, 1 Jan 1990 00:00:00 +0000".to_owned(), Some(631_152_000)),
+        ("Date: Sun, 31 Dec 1989 23:59:59 +0000".to_owned(), None),
+    ] {
+        let message = Message::new(format!("{header}\n\nHi\n").into_bytes(), DedupBy::Content);
+        let sent_at = message::sent_at(&message);
+        assert_eq!(
+            sent_at,
+            expected.map(|secs| UNIX_EPOCH + Duration::from_secs(secs)),
+            "{header}"
+        );
+    }
 }
