@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onedrop_core::deliver::How;
+use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{CopyState, Ledger, TraceAttempt};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
 use crate::ports::{LEASE, inbox, mail, sent, soon};
-use crate::script::{LedgerFault, StoreFault};
+use crate::script::{LedgerFault, StoreFault, Watched};
 use crate::world::World;
 
 #[test]
@@ -155,4 +156,34 @@ fn bookkeeping_that_fails_changes_no_end_and_is_logged() {
     let logged = log.0.lock().expect("no panic");
     assert!(logged.len() == 1 && logged[0].contains("bookkeeping failed"), "{logged:?}");
     assert!(logged[0].contains("told to fail"), "{logged:?}");
+}
+
+/// `-` is a copy's end, a number that of the recipient.
+fn ends_heard(world: &World, by_recipient: bool, destinations: &[Destination]) -> String {
+    let delivery = world.delivery();
+    let delivery = if by_recipient { delivery.by_recipient() } else { delivery };
+    let ended = delivery.run(&mail("m"), destinations).expect_delivered();
+    let name = |one: &Watched| match one {
+        Watched::Copy(_) => "-".to_owned(),
+        Watched::Ended(recipient, _) => recipient.to_string(),
+        Watched::Recorded(_) | Watched::NotRecorded(_) => String::new(),
+    };
+    ended.watched.iter().map(name).collect()
+}
+
+#[test]
+fn a_recipient_with_an_end_of_its_own_hears_it_once_its_copies_have_ended() {
+    let lists = Destination { mailbox: "lists".to_owned(), ..inbox() };
+    let zoe = || Destination::inbox("zoe");
+    for (destinations, by_recipient, heard) in [
+        (vec![inbox(), zoe()], true, ["-0-1", "-0-1"]),
+        (vec![inbox(), zoe()], false, ["--01", "--01"]),
+        (vec![inbox(), zoe(), sent()], true, ["---01", "---01"]),
+        // INBOX stands in for the first one's mailbox, which a later delivery finds out last.
+        (vec![lists, inbox(), zoe()], true, ["-01-2", "-1-20"]),
+    ] {
+        let world = World::like_imap();
+        let ends = [(); 2].map(|()| ends_heard(&world, by_recipient, &destinations));
+        assert_eq!(ends, heard, "{destinations:?}");
+    }
 }

@@ -13,9 +13,9 @@ use crate::script::StoreFault;
 use crate::world::{Ended, World};
 
 const DAY: Duration = Duration::from_secs(86_400);
-const LIST: &str = "dedup.filter_fields";
+pub const LIST: &str = "dedup.filter_fields";
 
-const INTO_INBOX: Filters = Filters {
+pub const INTO_INBOX: Filters = Filters {
     files_into: Some("INBOX"),
     then_into: None,
     dies: false,
@@ -54,7 +54,7 @@ pub fn save_as_of_try(world: &World, mail: &Message, number: i64) {
 }
 
 /// The same content as that of `mail(name)`, marked as spam.
-fn spam(name: &str) -> Message {
+pub fn spam(name: &str) -> Message {
     message([b"X-Spam-Flag: YES\r\n", mail(name).own_copy()].concat())
 }
 

@@ -523,9 +523,37 @@ fn a_late_copy_of_ours_beside_the_mail_programs_goes() {
     assert!(world.copies(&mail("m"))[1].by_sender);
     let under_way = world.store.under_way();
     world.store.take_effect(under_way[0]);
-    assert_eq!(world.count(&sent()), 2);
+    // And whatever else its owner saved.
+    world.save(&mail("m"));
+    world.store.meddle("lisa", "Sent", |stored| stored[0].marked_deleted = true);
+    assert_eq!((world.settle().told(), world.count(&sent())), (vec![], 3));
+    world.store.meddle("lisa", "Sent", |stored| stored[0].marked_deleted = false);
     assert_eq!(world.settle().told(), [TAKEN_OUT]);
-    assert_eq!(world.in_sent(), [saved(&mail("m"))]);
+    assert_eq!(world.in_sent(), [saved(&mail("m")), saved(&mail("m"))]);
+}
+
+/// A run that ended in doubt, and what it finds in Sent at the date of ours.
+#[test]
+fn what_a_run_in_doubt_has_written_is_ours_and_stays_beside_what_may_be_ours() {
+    for (fault, by_sender) in [(StoreFault::DoneInDoubt, false), (StoreFault::LostInDoubt, true)] {
+        let world = World::like_imap();
+        world.deliver_due(&mail("m"), &[inbox(), sent()]);
+        world.ledger.advance(AFTER);
+        let date = world.record(&mail("m"), &[], LEASE).recorded_at;
+        world.delivery().failing_store(1, fault).settle();
+        world.expire_leases();
+        if by_sender {
+            world.store.save("lisa", "Sent", &saved(&mail("m")), date);
+        }
+        let run = world.settle();
+        assert_eq!((run.told(), run.tally.map(|tally| tally.settled)), (vec![WRITTEN], Some(1)));
+        assert_eq!(world.copies(&mail("m"))[1].by_sender, by_sender);
+        if !by_sender {
+            world.store.save("lisa", "Sent", mail("m").own_copy(), date);
+            assert_eq!(world.settle().told(), [(Level::Error, Topic::Double)]);
+            assert_eq!(world.count(&sent()), 2);
+        }
+    }
 }
 
 /// The second begins wherever the first is.

@@ -79,6 +79,7 @@ pub struct Delivery {
     pub strangers: Vec<&'static str>,
     begins_early: bool,
     sent_after: Duration,
+    one_ending: bool,
     look_backs: &'static dyn LookBacks,
 }
 
@@ -176,6 +177,7 @@ impl World {
             strangers: Vec::new(),
             begins_early: false,
             sent_after: Duration::ZERO,
+            one_ending: true,
             look_backs: &(),
         }
     }
@@ -327,6 +329,11 @@ impl Delivery {
         Delivery { wait, ..self }
     }
 
+    /// Each recipient has an ending of its own.
+    pub fn by_recipient(self) -> Delivery {
+        Delivery { one_ending: false, ..self }
+    }
+
     pub fn looking_back_in(self, look_backs: &'static dyn LookBacks) -> Delivery {
         Delivery { look_backs, ..self }
     }
@@ -441,7 +448,7 @@ impl Delivery {
             host: "mx1",
             started: self.deadline.now(),
             oldest: message::sent_at(mail),
-            one_ending: true,
+            one_ending: self.one_ending,
         };
         let policy = Policy {
             lease: LEASE.lease,

@@ -1,11 +1,13 @@
 //! Copies that were handed over: of two tries in one mailbox the first one's stays.
 
+use onedrop_core::ledger::Ledger;
 use onedrop_core::store::memory::Stored;
 use onedrop_core::verify::{Level, Topic};
 
 use super::{DAY, Site};
-use crate::handed::{BREAKS_OFF, counts, note_guard, save_as_of_try};
+use crate::handed::{BREAKS_OFF, INTO_INBOX, LIST, counts, note_guard, save_as_of_try, spam};
 use crate::ports::{LEASE, inbox, mail, sent};
+use crate::script::StoreFault;
 use crate::world::World;
 
 fn broken_off() -> (World, Site) {
@@ -41,6 +43,20 @@ fn the_later_of_two_tries_in_one_mailbox_is_taken_out_and_nothing_else() {
         world.ledger.advance(wait);
     }
     assert_eq!(counts(&world), [2, 1]);
+}
+
+#[test]
+fn a_doubt_about_an_old_message_is_not_ended_by_one_that_filters_tell_apart_from_it() {
+    let world = World::handing_over(INTO_INBOX).of_host([(LIST, "x-spam-flag")]);
+    world.deliver(&mail("m"), &[inbox()]).expect_delivered();
+    world.ledger.remembers_since(world.ledger.time());
+    let dies = world.delivery().failing_store(0, StoreFault::Crash);
+    dies.run(&spam("m"), &[inbox()]).expect_temp_fail();
+    world.expire_leases();
+    let site = Site::of(world.ledger.clone(), world.store.clone());
+    let told = site.verify(true);
+    assert_eq!(told.topics(), [(Level::Error, Topic::Lease)], "{told:?}");
+    assert!(told.findings[0].text.contains("no copy is there"), "{told:?}");
 }
 
 #[test]

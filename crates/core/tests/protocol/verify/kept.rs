@@ -8,7 +8,8 @@ use onedrop_core::store::StoreError;
 use onedrop_core::verify::{Level, Topic};
 
 use super::{DAY, Site, uid};
-use crate::ports::{LEASE, mail, message, sent, soon};
+use crate::ports::{LEASE, inbox, mail, message, sent, soon};
+use crate::world::World;
 
 /// A Sent that could not take its copy, whose lease was given back or (`in_doubt`) is left over.
 fn kept(site: &Site, mail: &Message, in_doubt: bool) -> SystemTime {
@@ -134,4 +135,16 @@ fn a_copy_that_is_due_is_settles_and_an_error_only_once_nothing_settles_it() {
             assert!(site.uids(&sent()).is_empty(), "verify writes none");
         }
     }
+}
+
+#[test]
+fn what_settle_watches_is_settles_alone() {
+    let (world, after) = (World::like_imap(), Duration::from_secs(600));
+    let due = world.delivery().leaving_sent(after).run(&mail("m"), &[inbox(), sent()]);
+    due.expect_delivered();
+    world.ledger.advance(after);
+    world.delivery().settle();
+    world.store.meddle("lisa", "Sent", Vec::clear);
+    let site = Site::of(world.ledger.clone(), world.store.clone());
+    assert_eq!(site.verify(true).findings, []);
 }
