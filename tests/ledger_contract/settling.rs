@@ -200,6 +200,18 @@ pub fn a_watched_copy_is_looked_at_again_when_its_time_has_come(rig: &dyn Rig) {
     assert_eq!(needs_a_look.len(), 1, "{needs_a_look:?}");
     assert!(host.settle(&needs_a_look[0], &uid(3)));
     assert_eq!(host.copies(&far), []);
+    // One of ours came beside the mail program's own: settle alone looks for it, and ends that.
+    let message = due("three");
+    let late = claimed(&host.claim_due(message, &sent()));
+    rig.expire_leases();
+    let claim = claimed(&host.claim_due(message, &sent()));
+    assert!(host.leave_to_sender(&claim, None, &uid(4)));
+    assert_eq!(host.confirm(&late, &uid(5)), Confirmed::Superseded { by: uid(4) });
+    let watched = || host.watched().into_iter().find(|copy| copy.message == message);
+    let copy = watched().expect("watched again");
+    assert!(copy.by_sender && !copy.settled);
+    host.look_again(&copy, None);
+    assert_eq!((watched(), host.copies(&far)), (None, vec![]));
 }
 
 pub fn a_copy_is_left_to_the_sender_where_it_is_as_it_was_read(rig: &dyn Rig) {

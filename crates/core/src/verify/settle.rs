@@ -14,7 +14,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::difference::{Level, News, Tally, Topic};
-use super::{DAY, Plan, Unverified, Verification};
+use super::{DAY, Plan, Unverified, Verification, needs_a_look};
 use crate::clock;
 use crate::ledger::{
     Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError,
@@ -97,11 +97,11 @@ impl Verification<'_, '_> {
         match (&copy.standing, &copy.kept) {
             (Standing::Leased, _) => self.busy(copy, format!("leased by {}", copy.owner)),
             (Standing::Placed { receipt, ago }, _) => {
-                if *ago >= WATCH {
-                    // No run looked for a long time: it is too late by now.
-                } else if copy.by_sender {
+                // After that no run looked for a long time: it is too late by now, unless a copy of
+                // ours came later still.
+                if copy.by_sender && (*ago < WATCH || needs_a_look(copy)) {
                     self.late(copy, receipt)?;
-                } else {
+                } else if *ago < WATCH {
                     self.watch(copy, receipt)?;
                 }
                 self.look_again(copy, next_look(*ago))?;

@@ -50,8 +50,8 @@ impl Settling for MemoryLedger {
             let mut rows = self.rows();
             let now = rows.time.now();
             let row = rows.copy(copy.copy, copy.value)?;
-            let is_over =
-                row.receipt.is_some() && (row.settled || row.epoch == 1 && !row.prior_doubt);
+            let is_over = row.receipt.is_some()
+                && (row.settled || row.by_sender || row.epoch == 1 && !row.prior_doubt);
             match after {
                 Some(after) => {
                     rows.unsettled.entry(copy.copy).and_modify(|at| *at = now + after);
