@@ -527,10 +527,9 @@ impl Rig<'_> {
 }
 
 /// Grants without which all of the above goes on, and why they are on the page.
-const NOT_MISSED: [NotMissed; 5] = [
+const NOT_MISSED: [NotMissed; 4] = [
     // By these a program says that `onedrop migrate` has to be run, and names an older trial's
     // schema.
-    (None, "deliver", "SELECT", "onedrop_schema"),
     (None, "keep", "SELECT", "onedrop_schema"),
     (None, "lock", "SELECT", "onedrop_schema"),
     (None, "jobs", "SELECT", "onedrop_schema"),
