@@ -129,6 +129,24 @@ impl Served {
     pub fn page(&self, path: &str) -> String {
         let answer = self.get(path);
         assert_eq!(answer.status, 200, "{path}: {answer:?}\n{}", tail(&self.log));
-        answer.body
+        match answer.field("transfer-encoding") {
+            Some("chunked") => without_chunks(&answer.body),
+            _ => answer.body,
+        }
+    }
+}
+
+/// What is in the chunks of a page that began before its rows were there (RFC 9112, section 7.1).
+#[track_caller]
+fn without_chunks(mut body: &str) -> String {
+    let mut whole = String::new();
+    loop {
+        let (size, rest) = body.split_once("\r\n").expect("a chunk's size");
+        let size = usize::from_str_radix(size, 16).expect("a number");
+        if size == 0 {
+            return whole;
+        }
+        whole.push_str(&rest[..size]);
+        body = rest[size..].strip_prefix("\r\n").expect("a chunk's end");
     }
 }
