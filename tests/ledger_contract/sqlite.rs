@@ -40,6 +40,26 @@ fn root_makes_no_ledger_in_anothers_folder_and_uses_one_that_is_there() {
     assert!(host().record(&mail("first"), &[inbox()]).is_new);
     std::os::unix::fs::chown(folder.path(), owner, owner).expect("chown");
     assert!(host().record(&mail("second"), &[inbox()]).is_new);
+    fs::remove_file(folder.path().join("ledger.db-locks")).expect("removal");
+    assert!(host().try_record(&mail("third"), &[inbox()], LEASE).is_err(), "they would be root's");
+}
+
+/// What is committed to a file that has lost its name is lost.
+#[test]
+fn a_session_whose_file_was_replaced_goes_on_in_the_one_that_has_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("ledger.db");
+    let host = || Host(Arc::new(SqliteLedger::new(path.clone(), limits(1))));
+    let kept = host();
+    assert!(kept.record(&mail("first"), &[inbox()]).is_new);
+    let aside = folder.path().join("aside");
+    fs::create_dir(&aside).expect("a folder");
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-locks"] {
+        fs::rename(folder.path().join(name), aside.join(name)).expect("a file");
+    }
+    assert!(host().record(&mail("other"), &[inbox()]).is_new);
+    assert!(kept.record(&mail("first"), &[inbox()]).is_new, "the new one does not know it");
+    assert!(!host().record(&mail("first"), &[inbox()]).is_new);
 }
 
 #[test]

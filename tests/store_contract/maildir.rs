@@ -153,6 +153,36 @@ fn what_a_killed_removal_left_is_put_back_beside_what_its_owner_may_throw_away()
     }
 }
 
+/// Another file has its name by now, and it may be the only one of its kind.
+#[test]
+fn what_a_killed_removal_left_stays_where_its_name_is_taken() {
+    let later = recorded_at() + Duration::from_secs(1);
+    for is_same in [false, true] {
+        let rig = MaildirRig::new();
+        let name = name_of(&append(rig.store().as_ref(), &inbox(), &mail("two")));
+        let (folder, file) = (rig.folder("doug", "INBOX"), format!("{name}:2,T"));
+        let (aside, taken) = (folder.join(format!("tmp/{file}.77.double")), folder.join("cur"));
+        fs::rename(folder.join("new").join(&name), &aside).expect("a removal");
+        match is_same {
+            true => fs::hard_link(&aside, taken.join(&file)).expect("a link"),
+            false => drop(put(&rig, &format!("cur/{file}"), later)),
+        }
+        assert_eq!(find(rig.store().as_ref(), &inbox(), &mail("two"), None).len(), 1);
+        assert_eq!((aside.is_file(), taken.join(&file).is_file()), (!is_same, true));
+    }
+}
+
+#[test]
+fn a_message_id_is_found_after_a_long_header() {
+    let rig = MaildirRig::new();
+    let fill = "X-Fill: of a mail program\r\n".repeat(1500);
+    let other = message(format!("{fill}Message-ID: <two@example.org>\r\n\r\nother\r\n"));
+    append(rig.store().as_ref(), &sent(), &other);
+    let found = find_by_id(rig.store().as_ref(), &sent(), &mail("two"), None);
+    let proofs: Vec<Proof> = found.iter().map(|one| one.proof).collect();
+    assert_eq!(proofs, [Proof::SameId]);
+}
+
 #[test]
 fn an_account_without_a_maildir_is_refused_where_none_may_be_made() {
     let rig = MaildirRig::new();
