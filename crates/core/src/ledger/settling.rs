@@ -49,7 +49,7 @@ pub trait Settling: Send + Sync {
 
     /// Puts on record, durably, that the next look at a watched copy comes `after` now; `None`: it
     /// is watched no longer. Its second look ([`Audit::settle`](super::Audit::settle)) is still to
-    /// come then, if it was.
+    /// come then, if it was; where the sender's own stands for it none is.
     fn look_again(
         &self,
         copy: &CopyOnRecord,

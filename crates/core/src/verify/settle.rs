@@ -97,8 +97,8 @@ impl Verification<'_, '_> {
         match (&copy.standing, &copy.kept) {
             (Standing::Leased, _) => self.busy(copy, format!("leased by {}", copy.owner)),
             (Standing::Placed { receipt, ago }, _) => {
-                // After that no run looked for a long time: it is too late by now, unless a copy of
-                // ours came later still.
+                // Past WATCH the mail program saves none any more. A copy of ours may come even
+                // then, beside its own, and `verify` leaves these to this run.
                 if copy.by_sender && (*ago < WATCH || needs_a_look(copy)) {
                     self.late(copy, receipt)?;
                 } else if *ago < WATCH {

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use onedrop_core::directory::Destination;
-use onedrop_core::ledger::Ledger;
+use onedrop_core::ledger::{Audit, Claim, Confirmed, CopyFacts, Ledger, ToConfirm, Window};
 use onedrop_core::message::Message;
-use onedrop_core::store::{Store, StoreError};
+use onedrop_core::store::{Receipt, Store, StoreError};
 use onedrop_core::verify::{Level, Topic};
 
-use crate::ports::{LEASE, inbox, mail, mail_with_body, message, sent};
+use crate::ports::{LEASE, inbox, mail, mail_with_body, message, sent, soon};
 use crate::script::{LedgerFault, StoreFault};
 use crate::world::{Ended, Settled, World};
 
@@ -530,6 +530,38 @@ fn a_late_copy_of_ours_beside_the_mail_programs_goes() {
     world.store.meddle("lisa", "Sent", |stored| stored[0].marked_deleted = false);
     assert_eq!(world.settle().told(), [TAKEN_OUT]);
     assert_eq!(world.in_sent(), [saved(&mail("m")), saved(&mail("m"))]);
+}
+
+/// Its run was stopped all the time, and says what it wrote.
+#[test]
+fn a_copy_of_ours_that_comes_when_the_last_look_is_over_goes_and_nothing_is_left() {
+    let world = World::like_imap();
+    world.deliver_due(&mail("m"), &[inbox(), sent()]);
+    world.ledger.advance(AFTER);
+    world.delivery().failing_store(1, StoreFault::LostInDoubt).settle();
+    world.expire_leases();
+    world.save(&mail("m"));
+    assert_eq!(world.settle().told(), [WRITTEN]);
+    world.ledger.advance(3 * DAY);
+    assert_eq!(world.settle().told(), []);
+    let left = |since| {
+        let window = Window { since, all: true };
+        world.ledger.copies_to_verify(&window, "lisa", None, 9, soon()).expect("rows")
+    };
+    let never = world.ledger.time() + 1000 * DAY;
+    assert_eq!(left(never), []);
+    let row = left(SystemTime::UNIX_EPOCH).remove(0);
+    let (copy, value, looks_back) = (row.copy, row.value, row.looks_back);
+    let claim = Claim { copy, value, epoch: 1, in_doubt: false, looks_back };
+    world.store.take_effect(world.store.under_way()[0]);
+    let (receipt, facts) = (&Receipt::elsewhere("another"), CopyFacts::default());
+    let one = ToConfirm { claim, receipt, facts, end: None, may_be_lost: false };
+    let confirmed = world.ledger.confirm(&one, soon()).expect("confirm");
+    assert!(matches!(confirmed, Confirmed::Superseded { .. }), "{confirmed:?}");
+    assert_eq!(left(never).len(), 1);
+    assert_eq!(world.settle().told(), [TAKEN_OUT]);
+    assert_eq!(world.in_sent(), [saved(&mail("m"))]);
+    assert_eq!((world.settle().told(), left(never)), (vec![], vec![]));
 }
 
 /// A run that ended in doubt, and what it finds in Sent at the date of ours.
