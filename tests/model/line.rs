@@ -82,9 +82,25 @@ struct State {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct HostLine {
     line: Vec<usize>,
-    /// The last one that asked, and how long ago.
-    first: Option<usize>,
+    /// The place of the last one that asked: those before it are passed over.
+    first: usize,
+    /// It has left, and the next one is at its place.
+    has_left: bool,
+    /// How long ago it asked.
     silent: u8,
+}
+
+impl HostLine {
+    fn place_of(&self, n: usize) -> Option<usize> {
+        self.line.iter().position(|one| *one == n)
+    }
+
+    fn leave(&mut self, n: usize) {
+        let Some(at) = self.place_of(n) else { return };
+        self.line.remove(at);
+        self.has_left |= at == self.first;
+        self.first -= usize::from(at < self.first);
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -136,17 +152,15 @@ impl Line {
     /// Whether it asks for itself, and those of its host.
     fn is_first(&self, state: &State, n: usize) -> bool {
         let Some(host) = self.host(n) else { return true };
-        let HostLine { line, first, silent } = &state.hosts[host];
-        let at = line.iter().position(|one| *one == n).expect("it waits");
+        let host = &state.hosts[host];
         // Those that were passed over go on before the others' turns.
-        let from = line.iter().position(|one| Some(*one) == *first).unwrap_or(0);
-        let before = at.saturating_sub(from);
+        let before = host.place_of(n).expect("it waits").saturating_sub(host.first);
         let may_pass = match self.broken {
             Some(Broken::StoppedKeepTheirTurn) => false,
-            Some(Broken::FirstAloneIsPassedOver) => before == 1 && line.get(from) == first.as_ref(),
+            Some(Broken::FirstAloneIsPassedOver) => before == 1 && !host.has_left,
             _ => true,
         };
-        before == 0 || may_pass && usize::from(*silent) > usize::from(SILENCE) * before
+        before == 0 || may_pass && usize::from(host.silent) > usize::from(SILENCE) * before
     }
 
     /// A bit for each slot that it may have.
@@ -196,7 +210,7 @@ impl Line {
         state.processes[n].does = Does::Works { slot, left: WORK };
         state.places.retain(|(of, _)| *of != n);
         if let Some(host) = self.host(n) {
-            state.hosts[host].line.retain(|one| *one != n);
+            state.hosts[host].leave(n);
         }
         if n == 0 {
             (state.waited, state.passed, state.was_served) = (0, 0, true);
@@ -307,19 +321,21 @@ impl Model for Line {
             Step::Begin(n) => {
                 state.processes[n].does = Does::Waits;
                 if let Some(host) = self.host(n) {
-                    let HostLine { line, first, silent } = &mut state.hosts[host];
+                    let host = &mut state.hosts[host];
                     // None of them could have asked.
-                    if line.is_empty() {
-                        (*first, *silent) = (None, 0);
+                    if host.line.is_empty() {
+                        *host = HostLine::default();
                     }
-                    line.push(n);
+                    host.line.push(n);
                 }
             }
             Step::Read(n) => {
                 state.processes[n].does = Does::HasRead(self.allowed(&state, n));
                 state.processes[n].has_asked = true;
                 if let Some(host) = self.host(n) {
-                    (state.hosts[host].first, state.hosts[host].silent) = (Some(n), 0);
+                    let host = &mut state.hosts[host];
+                    host.first = host.place_of(n).expect("it waits");
+                    (host.has_left, host.silent) = (false, 0);
                 }
             }
             Step::Claim(n, slot) => match slot {
@@ -345,7 +361,7 @@ impl Model for Line {
                 state.faults += 1;
                 state.processes[n].does = Does::IsDead;
                 if let Some(host) = self.host(n) {
-                    state.hosts[host].line.retain(|one| *one != n);
+                    state.hosts[host].leave(n);
                 }
             }
             Step::Stop(n) => {
