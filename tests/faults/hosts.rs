@@ -17,7 +17,6 @@ use crate::support::site::{Site, settle_kept};
 use crate::support::{TempRoot, onedrop_path, wait_until};
 
 const HOSTS: usize = 4;
-const MESSAGES: usize = 100;
 const ACCOUNTS: u64 = 24;
 const AT_ONCE_PER_HOST: usize = 4;
 /// Of a hundred first and second tries, how many are to be killed, some time before a delivery of
@@ -69,6 +68,11 @@ fn deliver(host: &Host, recipient: &str, queue_id: &str, message: &[u8]) -> Chil
     child
 }
 
+/// With `ONEDROP_FULL=1` more.
+fn messages() -> usize {
+    if std::env::var_os("ONEDROP_FULL").is_some() { 100 } else { 40 }
+}
+
 struct Mail {
     author: u64,
     recipients: Vec<u64>,
@@ -92,7 +96,7 @@ fn mails(dice: &mut Dice) -> Vec<Mail> {
         );
         Mail { author, recipients, bytes: text.into_bytes() }
     };
-    (0..MESSAGES).map(mail).collect()
+    (0..messages()).map(mail).collect()
 }
 
 /// One recipient of one message on one host, to be tried until delivered.
@@ -254,10 +258,11 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let again = sql("SELECT count(*) FROM onedrop_copy WHERE epoch > 1");
     writeln!(
         std::io::stderr(),
-        "four hosts: seed {seed}; {MESSAGES} messages, {deliveries} deliveries on {HOSTS} hosts in \
+        "four hosts: seed {seed}; {} messages, {deliveries} deliveries on {HOSTS} hosts in \
          {} tries ({} killed, {} deferred); {copies} copies, {again} of them leased more than \
          once, {found} found by the look, {kept} for Sent kept and settled; {:.0} s and {:.0} s to \
          set up",
+        mails.len(),
         counts.tries,
         counts.killed,
         counts.deferred,
@@ -268,7 +273,7 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let clean = "SELECT count(*) FILTER (WHERE placed_at IS NOT NULL AND NOT in_doubt \
                  AND leased_until IS NULL), count(*) FROM onedrop_copy";
     assert_eq!(sql(clean), format!("{copies}|{copies}"));
-    assert_eq!(sql("SELECT count(*) FROM onedrop_message"), MESSAGES.to_string());
+    assert_eq!(sql("SELECT count(*) FROM onedrop_message"), mails.len().to_string());
     assert_eq!(
         sql("SELECT string_agg(DISTINCT host, ' ' ORDER BY host) FROM onedrop_attempt"),
         "mx0 mx1 mx2 mx3"

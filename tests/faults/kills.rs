@@ -6,9 +6,10 @@
 //! A recording run finds the points. `when=` counts per thread: the first thread's points are run
 //! with that thread traced alone, the others' with all threads traced, and whichever gets there
 //! first is killed. Links, syncs, commits, the last bytes of an append, and answers to these are
-//! killed always (of purge and forget a sample); of the others a sample that moves on with every
-//! commit (`ONEDROP_FULL=1`: all). Leases are short and run out by themselves. Copies in doubt
-//! before the killed delivery begins take a turn and a look, which are killed at every step too.
+//! killed always; of the others, of purge and forget, and of a ledger and a store that are each
+//! swept so with another one, a sample that moves on with every commit (`ONEDROP_FULL=1`: all).
+//! Leases are short and run out by themselves. Copies in doubt before the killed delivery begins
+//! take a turn and a look, which are killed at every step too.
 
 mod by_recipient;
 mod forgetting;
@@ -384,7 +385,11 @@ fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
         let enough = if is_whole { (killed + tally.not_reached) * 3 } else { 1 };
         assert!(killed * 4 >= enough, "{name}: only {killed} were killed");
         assert!(tally.settled * 2 <= killed, "{name}: {} for Sent were kept", tally.settled);
-        assert!(tally.named > 0 || !is_whole, "{name}: nothing was killed at what it hangs on");
+        // A sample may pass it by.
+        if !is_whole {
+            continue;
+        }
+        assert!(tally.named > 0, "{name}: nothing was killed at what it hangs on");
         assert!(
             !must.leave_in_doubt || tally.left_in_doubt > 0,
             "{name}: no kill left a copy in doubt"
@@ -397,13 +402,16 @@ fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
     }
 }
 
+/// Of a ledger and a store of which each one's steps are killed always with another one.
+const SOME_OF_ALL: Must = Must { sample: 2 * SAMPLE, all_by_name: false, ..MUST_MEET_BOTH };
+
 /// Deliveries of these kinds.
-fn kill_deliveries(site: &Combination, kinds: &[Kind]) {
+fn kill_deliveries(site: &Combination, kinds: &[Kind], must: Must) {
     let deliveries: Vec<Delivery<'_>> =
         kinds.iter().map(|kind| Delivery { site, kind: *kind }).collect();
     let settings: Vec<&dyn Setting> =
         deliveries.iter().map(|delivery| -> &dyn Setting { delivery }).collect();
-    kill_at_every_step(&settings, MUST_MEET_BOTH);
+    kill_at_every_step(&settings, must);
 }
 
 #[test]
@@ -411,6 +419,7 @@ fn a_delivery_to_sqlite_and_maildir_killed_at_any_step_leaves_one_copy() {
     kill_deliveries(
         &Combination::embedded(),
         &[Kind::Small, Kind::ThreeRecipients, Kind::Nul, Kind::InDoubtWithCopies],
+        MUST_MEET_BOTH,
     );
 }
 
@@ -419,6 +428,7 @@ fn a_delivery_to_postgres_and_maildir_killed_at_any_step_leaves_one_copy() {
     kill_deliveries(
         &Combination::postgres_and_maildir(),
         &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubtWithCopies],
+        SOME_OF_ALL,
     );
 }
 
@@ -429,12 +439,16 @@ fn a_delivery_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
         Some(_) => &[Kind::Small, Kind::Large, Kind::Nul, Kind::ThreeRecipients],
         None => &[Kind::Small, Kind::Large, Kind::ThreeRecipients],
     };
-    kill_deliveries(&Combination::servers(), kinds);
+    kill_deliveries(&Combination::servers(), kinds, MUST_MEET_BOTH);
 }
 
 #[test]
 fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
-    kill_deliveries(&Combination::servers(), &[Kind::InDoubt, Kind::InDoubtWithCopies]);
+    kill_deliveries(
+        &Combination::servers(),
+        &[Kind::InDoubt, Kind::InDoubtWithCopies],
+        MUST_MEET_BOTH,
+    );
 }
 
 /// The filter forwards, so that a hand-off that is carried out twice shows.
@@ -445,7 +459,7 @@ fn a_delivery_handed_over_by_lmtp_killed_at_any_step_is_filtered_once() {
         Some(_) => &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt, Kind::InDoubtWithCopies],
         None => &[Kind::ThreeRecipients, Kind::InDoubt, Kind::InDoubtWithCopies],
     };
-    kill_deliveries(&Combination::handing_over(), kinds);
+    kill_deliveries(&Combination::handing_over(), kinds, MUST_MEET_BOTH);
 }
 
 #[test]
@@ -455,7 +469,7 @@ fn a_delivery_to_mariadb_and_lmtp_killed_at_any_step_is_filtered_once() {
         Some(_) => &[Kind::Small, Kind::InDoubt, Kind::InDoubtWithCopies],
         None => &[Kind::InDoubtWithCopies],
     };
-    kill_deliveries(&Combination::mariadb_and_lmtp(), kinds);
+    kill_deliveries(&Combination::mariadb_and_lmtp(), kinds, SOME_OF_ALL);
 }
 
 /// Of copies that were handed over: a later try's is taken out, and one in doubt is found.
@@ -475,7 +489,11 @@ fn settle_beside_handed_copies_killed_at_any_step_leaves_one_copy() {
 
 #[test]
 fn a_delivery_to_mariadb_and_maildir_killed_at_any_step_leaves_one_copy() {
-    kill_deliveries(&Combination::mariadb_and_maildir(), &[Kind::Small, Kind::InDoubtWithCopies]);
+    kill_deliveries(
+        &Combination::mariadb_and_maildir(),
+        &[Kind::Small, Kind::InDoubtWithCopies],
+        MUST_MEET_BOTH,
+    );
 }
 
 #[test]
@@ -485,7 +503,7 @@ fn a_delivery_to_mariadb_and_imap_killed_at_any_step_leaves_one_copy() {
         Some(_) => &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt],
         None => &[Kind::Small],
     };
-    kill_deliveries(&Combination::mariadb_and_imap(), kinds);
+    kill_deliveries(&Combination::mariadb_and_imap(), kinds, SOME_OF_ALL);
 }
 
 #[test]
@@ -533,9 +551,10 @@ fn a_purge_of_mariadb_killed_at_any_step_leaves_nothing_half() {
 
 #[test]
 fn a_migration_killed_at_any_step_is_done_by_the_next() {
-    for site in [Combination::embedded(), Combination::servers()] {
-        kill_at_every_step(&[&Migration(&site)], NEED_NOT_MEET);
-    }
+    kill_at_every_step(&[&Migration(&Combination::embedded())], NEED_NOT_MEET);
+    // There the schema is made in one transaction.
+    let must = Must { sample: 2 * SAMPLE, all_by_name: false, ..NEED_NOT_MEET };
+    kill_at_every_step(&[&Migration(&Combination::servers())], must);
 }
 
 #[test]

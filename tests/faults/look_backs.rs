@@ -12,7 +12,7 @@ use crate::support::site::Site;
 use crate::support::trial::LETTERS;
 use crate::support::{chown_recursive, onedrop_path};
 
-const LONG: Duration = Duration::from_secs(1800);
+const LONG: Duration = Duration::from_secs(3600);
 const ANN: &str = letters::ANN;
 /// What Postfix hands over at a time, to one server (default_destination_concurrency_limit).
 const AT_A_TIME: usize = 20;
@@ -35,7 +35,7 @@ impl Attacked {
         let site = Site::with(Dovecot::start_high_performance());
         let since = "UPDATE onedrop_ledger SET remembers_since = now() - interval '30 days'";
         site.postgres.psql(since);
-        let (stands, many) = if is_full() { (50_000, 80) } else { (1500, 15) };
+        let (stands, many) = if is_full() { (50_000, 40) } else { (1500, 15) };
         let folder = site.dovecot.maildir("big");
         for sub in ["cur", "new", "tmp"] {
             fs::create_dir_all(folder.join(sub)).expect("a Maildir");
