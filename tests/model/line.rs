@@ -84,8 +84,8 @@ struct HostLine {
     line: Vec<usize>,
     /// The place of the last one that asked: those before it are passed over.
     first: usize,
-    /// It has left, and the next one is at its place.
-    has_left: bool,
+    /// It has not left; else the next one is at its place.
+    is_there: bool,
     /// How long ago it asked.
     silent: u8,
 }
@@ -98,7 +98,7 @@ impl HostLine {
     fn leave(&mut self, n: usize) {
         let Some(at) = self.place_of(n) else { return };
         self.line.remove(at);
-        self.has_left |= at == self.first;
+        self.is_there &= at != self.first;
         self.first -= usize::from(at < self.first);
     }
 }
@@ -157,7 +157,7 @@ impl Line {
         let before = host.place_of(n).expect("it waits").saturating_sub(host.first);
         let may_pass = match self.broken {
             Some(Broken::StoppedKeepTheirTurn) => false,
-            Some(Broken::FirstAloneIsPassedOver) => before == 1 && !host.has_left,
+            Some(Broken::FirstAloneIsPassedOver) => before == 1 && host.is_there,
             _ => true,
         };
         before == 0 || may_pass && usize::from(host.silent) > usize::from(SILENCE) * before
@@ -335,7 +335,7 @@ impl Model for Line {
                 if let Some(host) = self.host(n) {
                     let host = &mut state.hosts[host];
                     host.first = host.place_of(n).expect("it waits");
-                    (host.has_left, host.silent) = (false, 0);
+                    (host.is_there, host.silent) = (true, 0);
                 }
             }
             Step::Claim(n, slot) => match slot {
