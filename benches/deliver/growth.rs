@@ -14,7 +14,7 @@ use crate::support::chown_recursive;
 use crate::support::dovecot::{Dovecot, MAIL_USER};
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres::Postgres;
-use crate::table::{Contender, in_turn};
+use crate::table::{Contender, in_turn, verdict};
 use crate::world::{Bench, MESSAGE_BYTES, STRANGER, message};
 
 const SIZES: [u32; 3] = [0, 2_000, 50_000];
@@ -79,6 +79,53 @@ pub fn run() {
                 ours.least_ms() - bare.least_ms()
             );
         }
+    }
+}
+
+/// What a new ledger's looks add, on the day of a switch with its backlog: each message may have
+/// come before the ledger was made. Beside it a ledger that remembers all, as later.
+pub fn first_hour() {
+    const SIZE: u32 = 20_000;
+    const ROUNDS: usize = 20;
+    let bench = Bench::new();
+    let sides = ["later", "new"].map(|name| {
+        let (dovecot, postgres) = (Dovecot::start_high_performance(), Postgres::start());
+        let imap = bench.imap_config(&format!("{name}-imap"), &postgres, &dovecot);
+        let ledger = format!("url = \"sqlite://{}\"", bench.home.join(name).display());
+        let maildir =
+            bench.config(&format!("{name}-maildir"), &ledger, &bench.maildir_store(&dovecot));
+        for config in [&imap, &maildir] {
+            match name {
+                "later" => bench.migrate(config),
+                _ => bench.migrate_new(config),
+            }
+        }
+        for (config, account) in [(&imap, "imap"), (&maildir, "maildir")] {
+            bench.onedrop(config, account, STRANGER)();
+            fill_maildir(&dovecot.maildir(account), 0, SIZE);
+        }
+        chown_recursive(&dovecot.mail_root(), MAIL_USER);
+        dovecot.doveadm(&["index", "-u", "imap", "INBOX"]);
+        (dovecot, postgres, imap, maildir)
+    });
+    nix::unistd::sync();
+    println!(
+        "| into {SIZE} messages | later, median ms | first hour | ratio |\n|---|---:|---:|---|"
+    );
+    let [later, first] = &sides;
+    for (name, account, [later, first]) in [
+        ("Postgres + IMAP", "imap", [&later.2, &first.2]),
+        ("SQLite + Maildir", "maildir", [&later.3, &first.3]),
+    ] {
+        let mut contenders = [
+            Contender::new("later", bench.onedrop(later, account, STRANGER)),
+            Contender::new("first hour", bench.onedrop(first, account, STRANGER)),
+        ];
+        let times = in_turn(&mut contenders, ROUNDS);
+        let (later, first) = (times[0].median_ms(), times[1].median_ms());
+        let ratio = first / later;
+        let verdict = verdict(ratio, Some(1.5));
+        println!("| {name} | {later:.1} | {first:.1} | {ratio:.2}, {verdict} |");
     }
 }
 

@@ -17,11 +17,12 @@ use onedrop_kit::{
     bench::{cases, process, table, world},
 };
 
-const CASES: [cases::Case; 7] = [
+const CASES: [cases::Case; 8] = [
     ("maildir", speed::maildir),
     ("imap", speed::imap),
     ("mariadb", speed::mariadb),
     ("growth", growth::run),
+    ("first", growth::first_hour),
     ("large", large::run),
     ("phases", phases::run),
     ("builds", speed::builds),

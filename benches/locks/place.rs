@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use postgres::{Client, NoTls};
 
 use crate::process::program;
+use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres::Postgres;
 use crate::support::{TempRoot, onedrop_path, run};
 use crate::table::Times;
@@ -20,6 +21,8 @@ pub struct Place {
     pub postgres: Postgres,
     pub sqlite: PathBuf,
     pub socket: PathBuf,
+    pub pooled: PathBuf,
+    _bouncer: PgBouncer,
 }
 
 impl Place {
@@ -41,7 +44,9 @@ impl Place {
         };
         let sqlite = config("sqlite", &format!("sqlite://{}", root.join("ledger.db").display()));
         let socket = config("socket", &postgres.url_socket());
-        Place { root, postgres, sqlite, socket }
+        let bouncer = PgBouncer::start(&postgres);
+        let pooled = config("pooled", &bouncer.url());
+        Place { root, postgres, sqlite, socket, pooled, _bouncer: bouncer }
     }
 
     pub fn with_lock(&self, config: &Path, args: &[&str]) -> Command {

@@ -1,12 +1,14 @@
-//! Waiters: how soon after a release one starts, and what a hundred cost the ledger.
+//! Waiters: how soon after a release one starts, what a hundred cost the ledger, and how long a
+//! hundred wait that come again at once, beside flock(1).
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::place::Place;
+use crate::place::{Place, timed};
+use crate::process::program;
 use crate::support::wait_until;
 use crate::table::{Times, verdict};
 
@@ -14,6 +16,8 @@ const ROUNDS: u32 = 40;
 const MANY: usize = 100;
 /// How long the hundred are watched.
 const WATCHED: Duration = Duration::from_secs(10);
+/// How long each that has a turn holds the lock: sleep(1)'s argument.
+const HOLD: &str = "0.02";
 
 /// From the end of the holder's command to the start of the waiter's.
 pub fn release() {
@@ -89,4 +93,71 @@ pub fn many() {
     }
     assert!(holder.wait().expect("our child").success());
     println!("all {MANY} have run, one after the other, in {:.1} s", began.elapsed().as_secs_f64());
+}
+
+/// A hundred that ask for one name again as soon as they have had it.
+pub fn turns() {
+    let place = Place::new();
+    place.print_probes();
+    let file = place.root.join("file").display().to_string();
+    let locked = |config| place.with_lock(config, &["--wait", "60s", "--", "sleep", HOLD]);
+    println!(
+        "| {MANY}, each for {HOLD} s | turns/s | fewest | median s | p99 s | to flock | cores of \
+         Postgres |"
+    );
+    println!("|---|---:|---:|---:|---:|---|---|");
+    let flock = in_turns(&|| program("flock", &[&file, "sleep", HOLD]));
+    print_turns("flock FILE", &flock, ["", ""]);
+    for (name, config) in [
+        ("SQLite", &place.sqlite),
+        ("Postgres by socket", &place.socket),
+        ("Postgres through PgBouncer", &place.pooled),
+    ] {
+        let before = place.postgres.cpu();
+        let turns = in_turns(&|| locked(config));
+        let spent = place.postgres.cpu().saturating_sub(before).as_secs_f64();
+        let told = |value: f64, target| format!("{value:.2}, {}", verdict(value, Some(target)));
+        let ratio = told(turns.p99() / flock.p99(), 1.5);
+        let cores = told(spent / turns.took.as_secs_f64(), 0.15);
+        print_turns(name, &turns, [&ratio, &cores]);
+    }
+}
+
+struct Turns {
+    /// Of each of the hundred, with the time that it held the lock.
+    waits: Vec<Vec<Duration>>,
+    took: Duration,
+}
+
+impl Turns {
+    /// In seconds.
+    fn p99(&self) -> f64 {
+        let mut all = self.waits.concat();
+        all.sort();
+        all[all.len() * 99 / 100].as_secs_f64()
+    }
+}
+
+fn in_turns(turn: &(impl Fn() -> Command + Sync)) -> Turns {
+    let began = Instant::now();
+    let one = || {
+        let mut waits = Vec::new();
+        while began.elapsed() < WATCHED {
+            waits.push(timed(turn().stdout(Stdio::null())));
+        }
+        waits
+    };
+    let waits = thread::scope(|scope| {
+        let all: Vec<_> = (0..MANY).map(|_| scope.spawn(one)).collect();
+        all.into_iter().map(|one| one.join().expect("a thread")).collect()
+    });
+    Turns { waits, took: began.elapsed() }
+}
+
+fn print_turns(name: &str, turns: &Turns, [ratio, cores]: [&str; 2]) {
+    let all = turns.waits.concat();
+    let fewest = turns.waits.iter().map(Vec::len).min().unwrap_or_default();
+    let rate = all.len() as f64 / turns.took.as_secs_f64();
+    let (median, p99) = (Times::of(all).median_ms() / 1000.0, turns.p99());
+    println!("| {name} | {rate:.0} | {fewest} | {median:.2} | {p99:.2} | {ratio} | {cores} |");
 }

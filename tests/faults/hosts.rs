@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::host::{Host, free_net, servers};
 use crate::support::site::{Site, settle_kept};
-use crate::support::{TempRoot, onedrop_path, wait_until};
+use crate::support::{TempRoot, is_full, onedrop_path, wait_until};
 
 const HOSTS: usize = 4;
 const ACCOUNTS: u64 = 24;
@@ -70,7 +70,7 @@ fn deliver(host: &Host, recipient: &str, queue_id: &str, message: &[u8]) -> Chil
 
 /// With `ONEDROP_FULL=1` more.
 fn messages() -> usize {
-    if std::env::var_os("ONEDROP_FULL").is_some() { 100 } else { 40 }
+    if is_full() { 100 } else { 40 }
 }
 
 struct Mail {

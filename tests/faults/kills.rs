@@ -7,7 +7,8 @@
 //! with that thread traced alone, the others' with all threads traced, and whichever gets there
 //! first is killed. Links, syncs, commits, the last bytes of an append, and answers to these are
 //! killed always; of the others, of purge and forget, and of a ledger and a store that are each
-//! swept so with another one, a sample that moves on with every commit (`ONEDROP_FULL=1`: all).
+//! swept so with another one, a sample that moves on with every commit (`ONEDROP_FULL=1`: all). So
+//! does which of two kinds of deliveries is killed, where both have the same steps.
 //! Leases are short and run out by themselves. Copies in doubt before the killed delivery begins
 //! take a turn and a look, which are killed at every step too.
 
@@ -26,10 +27,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::sample::sample;
+use crate::sample::{part, sample};
 use crate::strace::{self, Call};
-use crate::support::TempRoot;
 use crate::support::site::Site;
+use crate::support::{TempRoot, is_full};
 use by_recipient::ByRecipient;
 use forgetting::{Forgetting, What};
 use replaying::Replaying;
@@ -72,6 +73,13 @@ const STATEMENTS: [&str; 6] = [
     "onedrop_confirm(",
     "UPDATE onedrop_",
 ];
+
+const DOUBTS: [Kind; 2] = [Kind::InDoubt, Kind::InDoubtWithCopies];
+
+/// Of two that are killed at every point that is always killed, the one of this commit.
+fn in_turn() -> usize {
+    part(2) as usize
+}
 
 /// Most of their time they wait for a lease's end. With twice as many a delivery waits too long.
 const AT_ONCE: usize = 16;
@@ -381,7 +389,7 @@ fn kill_at_every_step(settings: &[&dyn Setting], must: Must) {
     );
     for (setting, tally) in settings.iter().zip(&tallies) {
         let (name, killed) = (setting.name(), tally.killed.values().sum::<usize>());
-        let is_whole = must.all_by_name || std::env::var_os("ONEDROP_FULL").is_some();
+        let is_whole = must.all_by_name || is_full();
         let enough = if is_whole { (killed + tally.not_reached) * 3 } else { 1 };
         assert!(killed * 4 >= enough, "{name}: only {killed} were killed");
         assert!(tally.settled * 2 <= killed, "{name}: {} for Sent were kept", tally.settled);
@@ -435,29 +443,29 @@ fn a_delivery_to_postgres_and_maildir_killed_at_any_step_leaves_one_copy() {
 #[test]
 fn a_delivery_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
     // What NULs change is the record, as with the other ledgers.
-    let kinds: &[Kind] = match std::env::var_os("ONEDROP_FULL") {
-        Some(_) => &[Kind::Small, Kind::Large, Kind::Nul, Kind::ThreeRecipients],
-        None => &[Kind::Small, Kind::Large, Kind::ThreeRecipients],
+    let kinds: &[Kind] = match is_full() {
+        true => &[Kind::Small, Kind::Large, Kind::Nul, Kind::ThreeRecipients],
+        false => &[Kind::Small, [Kind::Large, Kind::ThreeRecipients][in_turn()]],
     };
     kill_deliveries(&Combination::servers(), kinds, MUST_MEET_BOTH);
 }
 
 #[test]
 fn a_delivery_in_doubt_to_postgres_and_imap_killed_at_any_step_leaves_one_copy() {
-    kill_deliveries(
-        &Combination::servers(),
-        &[Kind::InDoubt, Kind::InDoubtWithCopies],
-        MUST_MEET_BOTH,
-    );
+    let kinds: &[Kind] = match is_full() {
+        true => &DOUBTS,
+        false => &[DOUBTS[in_turn()]],
+    };
+    kill_deliveries(&Combination::servers(), kinds, MUST_MEET_BOTH);
 }
 
 /// The filter forwards, so that a hand-off that is carried out twice shows.
 #[test]
 fn a_delivery_handed_over_by_lmtp_killed_at_any_step_is_filtered_once() {
     // A hand-off to one has the steps of each of several.
-    let kinds: &[Kind] = match std::env::var_os("ONEDROP_FULL") {
-        Some(_) => &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt, Kind::InDoubtWithCopies],
-        None => &[Kind::ThreeRecipients, Kind::InDoubt, Kind::InDoubtWithCopies],
+    let kinds: &[Kind] = match is_full() {
+        true => &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt, Kind::InDoubtWithCopies],
+        false => &[Kind::ThreeRecipients, DOUBTS[in_turn()]],
     };
     kill_deliveries(&Combination::handing_over(), kinds, MUST_MEET_BOTH);
 }
@@ -465,9 +473,9 @@ fn a_delivery_handed_over_by_lmtp_killed_at_any_step_is_filtered_once() {
 #[test]
 fn a_delivery_to_mariadb_and_lmtp_killed_at_any_step_is_filtered_once() {
     // The hand-off's steps are those of the other ledger.
-    let kinds: &[Kind] = match std::env::var_os("ONEDROP_FULL") {
-        Some(_) => &[Kind::Small, Kind::InDoubt, Kind::InDoubtWithCopies],
-        None => &[Kind::InDoubtWithCopies],
+    let kinds: &[Kind] = match is_full() {
+        true => &[Kind::Small, Kind::InDoubt, Kind::InDoubtWithCopies],
+        false => &[Kind::InDoubtWithCopies],
     };
     kill_deliveries(&Combination::mariadb_and_lmtp(), kinds, SOME_OF_ALL);
 }
@@ -482,7 +490,7 @@ fn a_repair_of_handed_copies_killed_at_any_step_leaves_one_copy() {
 #[test]
 fn settle_beside_handed_copies_killed_at_any_step_leaves_one_copy() {
     // See below.
-    let is_whole = std::env::var_os("ONEDROP_FULL").is_some();
+    let is_whole = is_full();
     let must = Must { be_found_by_a_look: is_whole, ..MUST_MEET_BOTH };
     kill_at_every_step(&[&Settle(&Combination::sqlite_and_lmtp())], must);
 }
@@ -499,9 +507,9 @@ fn a_delivery_to_mariadb_and_maildir_killed_at_any_step_leaves_one_copy() {
 #[test]
 fn a_delivery_to_mariadb_and_imap_killed_at_any_step_leaves_one_copy() {
     // The store's steps are those of the other ledgers.
-    let kinds: &[Kind] = match std::env::var_os("ONEDROP_FULL") {
-        Some(_) => &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt],
-        None => &[Kind::Small],
+    let kinds: &[Kind] = match is_full() {
+        true => &[Kind::Small, Kind::ThreeRecipients, Kind::InDoubt],
+        false => &[Kind::Small],
     };
     kill_deliveries(&Combination::mariadb_and_imap(), kinds, SOME_OF_ALL);
 }
@@ -518,7 +526,7 @@ fn settle_killed_at_any_step_leaves_one_copy() {
     kill_at_every_step(&[&Settle(&Combination::embedded())], MUST_MEET_BOTH);
     // Calls are known by their number, and over TCP an answer comes in one or in several: a sample
     // may pass by the one call that comes between the append and its record.
-    let is_whole = std::env::var_os("ONEDROP_FULL").is_some();
+    let is_whole = is_full();
     let must = Must { be_found_by_a_look: is_whole, ..MUST_MEET_BOTH };
     kill_at_every_step(&[&Settle(&Combination::sqlite_and_imap())], must);
 }

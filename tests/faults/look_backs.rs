@@ -10,16 +10,12 @@ use crate::support::lmtp::Lmtp;
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::site::Site;
 use crate::support::trial::LETTERS;
-use crate::support::{chown_recursive, onedrop_path};
+use crate::support::{chown_recursive, is_full, onedrop_path};
 
 const LONG: Duration = Duration::from_secs(3600);
 const ANN: &str = letters::ANN;
 /// What Postfix hands over at a time, to one server (default_destination_concurrency_limit).
 const AT_A_TIME: usize = 20;
-
-fn is_full() -> bool {
-    std::env::var_os("ONEDROP_FULL").is_some()
-}
 
 struct Attacked {
     site: Site,

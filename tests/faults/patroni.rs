@@ -9,11 +9,11 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
-use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::patroni::Cluster;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, run, settle_kept, settle_lost};
+use crate::support::{TempRoot, is_full};
 
 const MESSAGES: usize = 500;
 const AT_ONCE: usize = 8;
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 #[test]
 fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
-    if std::env::var_os("ONEDROP_FULL").is_none() {
+    if !is_full() {
         return;
     }
     let mut cluster = Cluster::start();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::kills::sites::Combination;
 use crate::start_line::StartLine;
 use crate::support::site::{deliver, delivered};
-use crate::support::{onedrop, wait_until};
+use crate::support::{is_full, onedrop, wait_until};
 
 /// How a message stands when the race begins; all but the last are on record, and 35 days old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ fn start(config: &Path, arguments: &[&str]) -> Child {
 }
 
 fn race(site: &Combination) {
-    let is_whole = std::env::var_os("ONEDROP_FULL").is_some();
+    let is_whole = is_full();
     let rounds = if is_whole { 20 } else { 1 };
     let is_file = site.postgres.is_none() && site.mariadb.is_none();
     let configs = HOSTS.map(|host| site.config(if is_file { HOSTS[0] } else { host }));

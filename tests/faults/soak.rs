@@ -4,10 +4,11 @@
 use std::io::Write as _;
 
 use crate::soak_rig::{Outcome, Plan, run};
+use crate::support::is_full;
 
 #[test]
 fn under_a_long_load_nothing_is_lost_and_no_file_stays_open() {
-    let messages = match std::env::var_os("ONEDROP_FULL").is_some() {
+    let messages = match is_full() {
         true => 20_000,
         false => 1_500,
     };

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
-use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, settle_kept, settle_lost};
+use crate::support::{TempRoot, is_full};
 
 const AT_ONCE: usize = 10;
 const KILLED: usize = 3;
@@ -24,7 +24,7 @@ struct Run {
 
 #[test]
 fn a_standby_that_is_gone_costs_time_and_neither_mail_nor_connections() {
-    let run = match std::env::var_os("ONEDROP_FULL").is_some() {
+    let run = match is_full() {
         // Ten minutes of a deadline that is ten times as long.
         true => Run { messages: 500, gone: Duration::from_secs(60) },
         // Long enough for more deliveries than there are connections.

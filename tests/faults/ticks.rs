@@ -28,7 +28,7 @@ use nix::unistd::Pid;
 use crate::hosts::{Dice, seed};
 use crate::support::mariadb::Mariadb;
 use crate::support::site::{Files, Site};
-use crate::support::{onedrop, onedrop_path, wait_until};
+use crate::support::{is_full, onedrop, onedrop_path, wait_until};
 use crate::wall_clock::WallClock;
 use judge::{DayTally, RunRow, Times, judged_journal, judged_rows};
 
@@ -265,7 +265,7 @@ fn row_of_text(line: &str) -> RunRow {
 fn eight_hosts_that_tick_over_a_mariadb_begin_no_run_twice_or_beside_another() {
     const JOBS: usize = 10;
     let seed = seed();
-    let is_full = std::env::var_os("ONEDROP_FULL").is_some();
+    let is_full = is_full();
     let lasts = Duration::from_secs(if is_full { 300 } else { 5 });
     let (site, mariadb) = (Site::embedded(), Mariadb::start());
     let journal = site.root.write("journal", "");
@@ -323,7 +323,7 @@ fn eight_hosts_that_tick_over_a_mariadb_begin_no_run_twice_or_beside_another() {
 #[test]
 fn a_day_of_jobs_on_eight_hosts_succeeds_or_says_why_not() {
     let seed = seed();
-    let day = if std::env::var_os("ONEDROP_FULL").is_some() { WHOLE } else { SAMPLE };
+    let day = if is_full() { WHOLE } else { SAMPLE };
     let site = Site::embedded();
     let journal = site.root.write("journal", "");
     let jobs: Vec<JobPlan> = (0..day.jobs).map(|n| job(n, &journal)).collect();

@@ -31,7 +31,7 @@ use crate::next;
 use crate::support::lmtp::Launch;
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
-use crate::support::{TempRoot, letters, maildir_copies, onedrop};
+use crate::support::{TempRoot, is_full, letters, maildir_copies, onedrop};
 
 /// What the program's arguments are, with 0x1F between them.
 const ARGUMENTS: &str = "ONEDROP_TEST_ARGUMENTS_OF_NEXT";
@@ -194,7 +194,7 @@ fn four_processes_with_sqlite_are_upgraded_and_one_goes_back_while_mail_goes_on(
 fn upgraded_while_mail_goes_on(server: Server, messages: usize) {
     let site = UpgradedSite::with(server);
     let config = site.config("etc", "");
-    let messages = if std::env::var_os("ONEDROP_FULL").is_some() { 400 } else { messages };
+    let messages = if is_full() { 400 } else { messages };
     // Host 0 is upgraded first; 1 and 2 while mail goes on; 3 never; 0 goes back at the end.
     let is_next = [true, false, false, false].map(AtomicBool::new);
     let (taken, done) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -15,7 +15,7 @@ use crate::support::filters::{Filters, Guard};
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::Site;
 use crate::support::trial::{End, Run, for_each};
-use crate::support::{onedrop, wait_until};
+use crate::support::{is_full, onedrop, wait_until};
 
 /// A lease that runs out soon after a process that held it must have ended.
 const TERMS: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n\
@@ -295,7 +295,7 @@ fn each_filter_does_its_work() {
 /// Every filter with a lost answer and a death before it, and each step with some filter; with
 /// `ONEDROP_FULL=1` each step with each filter.
 fn cases() -> Vec<(usize, &'static Story, Stage, Failing)> {
-    let is_full = std::env::var_os("ONEDROP_FULL").is_some();
+    let is_full = is_full();
     let mut cases = Vec::new();
     for (at, story) in STORIES.iter().enumerate() {
         for (number, stage) in STEPS.iter().enumerate() {

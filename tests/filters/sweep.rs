@@ -21,7 +21,7 @@ use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::Site;
 use crate::support::trial::for_each;
-use crate::support::{TempRoot, wait_until};
+use crate::support::{TempRoot, is_full, wait_until};
 
 /// What the script does with a message.
 struct Kind {
@@ -307,7 +307,7 @@ fn points(calls: &[String], kind: &Kind) -> Vec<Point> {
         let number = points.iter().filter(|(other, _)| other == call).count() + 1;
         points.push((call.to_owned(), number));
     }
-    if std::env::var_os("ONEDROP_FULL").is_none() {
+    if !is_full() {
         let (all, some) = (points.len(), kind.some);
         let is_some = |at: usize| (0..some).any(|n| at == (2 * n + 1) * all / (2 * some));
         let mut at = 0..;

@@ -609,6 +609,38 @@ impl Host {
     }
 }
 
+/// The plans of a session that lasts, which are made once for all values, in the functions too.
+#[test]
+fn a_delivery_reads_by_indexes_with_plans_for_any_value() {
+    let rig = PostgresRig::with(
+        "session_preload_libraries = 'auto_explain'\nauto_explain.log_min_duration = 0\n\
+         auto_explain.log_analyze = on\nauto_explain.log_nested_statements = on\n\
+         plan_cache_mode = force_generic_plan\n",
+    );
+    let host = Host::of(&rig);
+    host.confirm(&host.claim(&mail("model"), &inbox()), &uid(1));
+    for statement in MANY.split_inclusive(';') {
+        rig.postgres.psql(statement);
+    }
+    for table in ["onedrop_message", "onedrop_copy"] {
+        rig.postgres.psql(&format!("ALTER TABLE {table} ALTER id RESTART WITH 100000"));
+    }
+    let begun = rig.postgres.whole_log().len();
+    for number in 1..=4 {
+        let mail = mail(&number.to_string());
+        let claim = host.claim(&mail, &inbox());
+        assert_eq!(host.confirm(&claim, &uid(number)), Confirmed::Recorded);
+        assert_eq!(host.record(&mail, &[inbox()]).copies, [CopyState::Placed(uid(number))]);
+    }
+    let log = rig.postgres.whole_log().split_off(begun);
+    assert!(log.contains("(id_hash = p_") || log.contains("(id_hash = $"), "{log}");
+    for table in LARGE {
+        assert!(!log.contains(&format!("Seq Scan on {table} ")), "{table}: {log}");
+    }
+    let most = most_rows(&log);
+    assert!(most.is_some_and(|most| most < 50), "{most:?} rows: {log}");
+}
+
 #[test]
 fn settle_purge_locks_and_jobs_read_by_indexes() {
     let rig = PostgresRig::with(

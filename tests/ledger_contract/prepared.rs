@@ -14,20 +14,26 @@ use super::support::pgbouncer::PgBouncer;
 use super::*;
 
 /// Each session notes, with a message that it records, how many statements it has prepared by then.
-/// Then it loses them, if `loses` has a row, as by a reset of a pooler's.
+/// Then it does what `does` says, as another who has the session between its transactions.
 const WATCH: &str = "
 CREATE TABLE noted (id bigint GENERATED ALWAYS AS IDENTITY, pid int, prepared bigint);
-CREATE TABLE loses ();
+CREATE TABLE does (statement text);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE one text;
 BEGIN
     INSERT INTO noted (pid, prepared)
     SELECT pg_backend_pid(), count(*) FROM pg_prepared_statements;
-    IF EXISTS (SELECT FROM loses) THEN EXECUTE 'DEALLOCATE ALL'; END IF;
+    FOR one IN SELECT statement FROM does LOOP EXECUTE one; END LOOP;
     RETURN NULL;
 END $$;
 CREATE TRIGGER note AFTER INSERT ON onedrop_message FOR EACH ROW EXECUTE FUNCTION note()";
 
-const LOSES: &str = "INSERT INTO loses DEFAULT VALUES";
+/// A pooler's reset does so.
+const LOSES: &str = "INSERT INTO does VALUES ('DEALLOCATE ALL')";
+
+/// The names that this process gives to its first hundred statements.
+const TAKES_NAMES: &str = "
+INSERT INTO does SELECT 'PREPARE s' || n || ' AS SELECT 1' FROM generate_series(0, 99) n";
 
 fn watched(rig: PostgresRig) -> PostgresRig {
     rig.sql(WATCH);
@@ -128,6 +134,24 @@ fn a_pooler_that_comes_between_is_noticed_at_the_next_connection() {
     is_recorded_once(&rig, 7);
 }
 
+/// Another process prepared its own in the same session of a pooler's (42P05).
+#[test]
+fn a_name_that_another_has_taken_costs_one_more_connection_and_then_none_is_prepared() {
+    let rig = watched(PostgresRig::shared(false));
+    let host = host(&rig, &rig.postgres.url_socket(), Prepare::Auto, None);
+    record(&host, &["a"]);
+    rig.sql(TAKES_NAMES);
+    record(&host, &["b"]);
+    rig.sql("DELETE FROM does");
+    record(&host, &["c", "d", "e", "f"]);
+    assert_eq!(noted(&rig), "0 0 0 0 0 0");
+    let sessions = "SELECT string_agg(n::text, ' ' ORDER BY first)
+                    FROM (SELECT min(id) AS first, count(*) AS n FROM noted GROUP BY pid) s";
+    assert_eq!(rig.postgres.psql(sessions), "2 4");
+    assert_eq!(host.0.count(), (0, 1));
+    is_recorded_once(&rig, 6);
+}
+
 #[test]
 fn a_statement_that_is_lost_costs_one_more_connection_and_then_none_is_prepared() {
     let rig = watched(PostgresRig::shared(false));
@@ -135,7 +159,7 @@ fn a_statement_that_is_lost_costs_one_more_connection_and_then_none_is_prepared(
     record(&host, &["a", "b", "c"]);
     rig.sql(LOSES);
     record(&host, &["loses"]);
-    rig.sql("DELETE FROM loses");
+    rig.sql("DELETE FROM does");
     record(&host, &["e", "f", "g", "h"]);
     assert_eq!(noted(&rig), "0 0 1 1 0 0 0 0");
     assert_eq!(rig.postgres.psql("SELECT count(DISTINCT pid) FROM noted"), "2");

@@ -7,6 +7,7 @@ use onedrop::ledger::Program;
 
 use ::postgres::{Client, NoTls};
 
+use super::support::is_full;
 use super::*;
 use crate::next;
 
@@ -61,10 +62,6 @@ impl MariadbRig {
              FROM seq_1_to_{messages}"
         ));
     }
-}
-
-fn is_full() -> bool {
-    std::env::var_os("ONEDROP_FULL").is_some()
 }
 
 #[test]

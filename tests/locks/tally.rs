@@ -19,11 +19,10 @@ use nix::unistd::Pid;
 
 use crate::place::{Place, children};
 use crate::programs::{Server, programs_of, statements_into, within};
-use crate::support::PROJECT;
 use crate::support::lock_journal::{Tally, fence_held, judged};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
-use crate::support::wait_until;
+use crate::support::{PROJECT, is_full, wait_until};
 
 const HOSTS: usize = 4;
 /// Longer than the lease of any.
@@ -343,8 +342,8 @@ fn all(
     ends_a_session: &(dyn Fn() + Sync),
     writes: &dyn Fn() -> String,
 ) {
-    let cells: &[(u32, usize, bool)] = match std::env::var_os("ONEDROP_FULL") {
-        Some(_) => &[
+    let cells: &[(u32, usize, bool)] = match is_full() {
+        true => &[
             (1, 760, false),
             (1, 380, true),
             (3, 760, false),
@@ -352,7 +351,7 @@ fn all(
             (16, 760, false),
             (16, 380, true),
         ],
-        None => &[(1, 6, false), (3, 8, true)],
+        false => &[(1, 6, false), (3, 8, true)],
     };
     for (slots, wanted, has_faults) in cells {
         let faults = has_faults.then_some(ends_a_session);

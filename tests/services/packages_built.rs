@@ -11,11 +11,7 @@ use crate::page::{PROJECT, Page};
 use crate::set_up::{leads_from_the_package_to_the_first_mail, new_postfix, provide_package};
 use crate::support::dovecot::Dovecot;
 use crate::support::site::{Site, finish_delivery};
-use crate::support::{TempRoot, run};
-
-fn is_full() -> bool {
-    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
-}
+use crate::support::{TempRoot, is_full, run};
 
 /// A copy of the sources.
 fn copy(folder: PathBuf) -> PathBuf {

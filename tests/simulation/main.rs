@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use onedrop_core::testing::chance;
-use onedrop_kit::sample;
+use onedrop_kit::{is_full, sample};
 
 use chance::Chance;
 use judge::Doubles;
@@ -69,10 +69,6 @@ struct Ran {
 
 /// How often what happened.
 type Seen = BTreeMap<&'static str, usize>;
-
-fn full() -> bool {
-    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
-}
 
 fn run(kind: Kind, without: Option<Without>, seed: u64, pool: &Arc<Pool>, is_told: bool) -> Ran {
     let mut chance = Chance::Seeded(seed);
@@ -137,7 +133,7 @@ fn told(kind: Kind, without: Option<Without>, seed: u64) -> String {
 
 fn holds(kind: Kind, number: u64) {
     let first = sample::part(PARTS) * number;
-    let seeds = if full() { 0..PARTS * number } else { first..first + number };
+    let seeds = if is_full() { 0..PARTS * number } else { first..first + number };
     let ran = runs(kind, None, seeds.clone());
     if let Some(seed) = ran.wrong {
         panic!("{}", told(kind, None, seed));
@@ -202,7 +198,7 @@ fn every_order(maildir: bool, begins_in_doubt: bool) {
 #[test]
 fn every_order_of_two_deliveries_with_one_fault() {
     every_order(false, false);
-    if full() {
+    if is_full() {
         every_order(true, false);
     }
 }
@@ -210,7 +206,7 @@ fn every_order_of_two_deliveries_with_one_fault() {
 #[test]
 fn every_order_of_two_deliveries_in_doubt_with_one_fault() {
     every_order(false, true);
-    if full() {
+    if is_full() {
         every_order(true, true);
     }
 }
@@ -258,7 +254,7 @@ fn a_rule_that_is_taken_away_is_missed_inside_of_the_promise() {
 fn what_epoch_undo_and_lock_are_for() {
     let rules =
         [Without::Epoch, Without::Undo, Without::CopyLock, Without::EpochAndCopyLock].map(Some);
-    let number = if full() { 10_000 } else { 500 };
+    let number = if is_full() { 10_000 } else { 500 };
     for without in [None].into_iter().chain(rules) {
         let ran = runs(Kind::Frozen, without, 0..number);
         if let Some(seed) = ran.wrong {

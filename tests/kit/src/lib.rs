@@ -65,6 +65,11 @@ const MEMORY: &str = "/dev/shm";
 /// What must be free in memory before a database is put there; in bytes.
 const MEMORY_WANTED: u64 = 4 << 30;
 
+/// Whether every point of the sweeps is wanted (`tests/run --full`).
+pub fn is_full() -> bool {
+    std::env::var_os("ONEDROP_FULL").is_some_and(|value| value == "1")
+}
+
 /// What is left of the memory and of the file system in it; in bytes.
 fn free_memory() -> u64 {
     let disk = statvfs::statvfs(MEMORY);
@@ -88,8 +93,8 @@ impl TempRoot {
     /// copied data folder has a thousand files, and none of a test's kills takes the machine's
     /// power. On the disk in a full run, and where speed is measured.
     pub fn for_database() -> Self {
-        let is = |name: &str| std::env::var_os(name).is_some_and(|value| value == "1");
-        let in_memory = is("NEXTEST") && !is("ONEDROP_FULL") && free_memory() > MEMORY_WANTED;
+        let by_the_runner = std::env::var_os("NEXTEST").is_some_and(|value| value == "1");
+        let in_memory = by_the_runner && !is_full() && free_memory() > MEMORY_WANTED;
         let below_memory = || Self::below(Path::new(MEMORY)).ok();
         in_memory.then(below_memory).flatten().unwrap_or_default()
     }

@@ -41,7 +41,7 @@ pub fn part(parts: u64) -> u64 {
 /// asked for.
 pub fn sample<T>(all: Vec<T>, wanted: usize, always: impl Fn(&T) -> bool) -> Vec<T> {
     let others = all.iter().filter(|one| !always(one)).count();
-    if std::env::var_os("ONEDROP_FULL").is_some() || others <= wanted {
+    if crate::is_full() || others <= wanted {
         return all;
     }
     let offset = offset();

@@ -150,13 +150,18 @@ impl Bench {
         )
     }
 
-    /// Makes the ledger, which remembers for ever and serves any store: no delivery looks for a
-    /// message that is older than the ledger, as all are here.
-    pub fn migrate(&self, config: &Path) {
+    /// Makes the ledger, which was born now: deliveries look for what may be older.
+    pub fn migrate_new(&self, config: &Path) {
         let config_file = config.display().to_string();
         let args = ["migrate", "--accept-config", "--config", &config_file];
         let mut command = program(&self.onedrop, &args);
         crate::run(command.stdin(std::process::Stdio::null()));
+    }
+
+    /// Makes the ledger, which remembers for ever and serves any store: no delivery looks for a
+    /// message that is older than the ledger, as all are here.
+    pub fn migrate(&self, config: &Path) {
+        self.migrate_new(config);
         let text = fs::read_to_string(config).expect("a configuration");
         let url = text.split('"').nth(1).expect("ledger.url comes first");
         let set = |since: &str| {
