@@ -20,7 +20,7 @@ use onedrop_core::os::host_name;
 use onedrop_core::pool::Limits;
 use onedrop_core::store::AnyStore;
 use onedrop_core::text::{shown, shown_output};
-use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Plan, Tally, Topic};
+use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Tally, Topic, VerifyTask};
 use onedrop_site::service::{ONE, Site};
 
 /// A command that compares ledger and mailboxes.
@@ -43,7 +43,7 @@ pub(super) struct Comparison<'a> {
 }
 
 type Compare = fn(
-    &Plan<'_>,
+    &VerifyTask<'_>,
     &dyn VerifyLedger,
     &dyn AnyStore,
     &mut (dyn FnMut(News) + Send),
@@ -57,7 +57,7 @@ impl Comparison<'_> {
         let secs = Duration::from_secs;
         let mut resume = self.resume.take();
         let behind = resume.as_ref().and_then(Resume::account).map(str::to_owned);
-        let plan = Plan {
+        let task = VerifyTask {
             clock: &clock,
             window: self.window,
             account: self.only,
@@ -75,7 +75,7 @@ impl Comparison<'_> {
         let store = site.store_within(limits).map_err(|error| error.to_string())?;
         self.pass_the_gate(&*ledger, &*store)?;
         let mut printer = FindingsPrinter::new(self.json, screen);
-        let tally = (self.work)(&plan, &*ledger, &*store, &mut |news| match (news, &mut resume) {
+        let tally = (self.work)(&task, &*ledger, &*store, &mut |news| match (news, &mut resume) {
             (News::Passed { account }, Some(resume)) => resume.passed(account),
             (news, _) => printer.print(news),
         });

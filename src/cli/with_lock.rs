@@ -16,7 +16,7 @@ use onedrop_core::ledger::{LockHolder, Locks, RandomValue};
 use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::lock::{
-    self, CommandPlace, CommandPlan, Company, Line, LockTerms, LockWish, NoRecord, Wrapping,
+    self, CommandPlace, CommandSpec, Company, Line, LockTerms, LockWish, NoRecord, Wrapping,
 };
 use onedrop_site::command_line::{Codes, OnBusy, WithLockArgs};
 use onedrop_site::config::Opens;
@@ -102,7 +102,7 @@ fn run_under_lock(
         Some(Ok(path)) => vec![("ONEDROP_CONFIG".into(), path.into())],
         _ => Vec::new(),
     };
-    let plan = CommandPlan {
+    let spec = CommandSpec {
         program,
         args: command.collect(),
         variables,
@@ -123,7 +123,7 @@ fn run_under_lock(
     let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
     // Postfix would take it for the command's.
     let say = if is_for_mail { |text: &str| tracing::warn!("{text}") } else { exit::tell };
-    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, label: None, say };
+    let wrapping = Wrapping { wish, spec, timeout, is_for_mail, label: None, say };
     let locks: Arc<dyn Locks> = ledger;
     Ok(lock::run(&wrapping, locks, Box::new(NoRecord)))
 }

@@ -76,7 +76,7 @@ const STATEMENTS: [&str; 6] = [
 
 const DOUBTS: [Kind; 2] = [Kind::InDoubt, Kind::InDoubtWithCopies];
 
-/// Of two that are killed at every point that is always killed, the one of this commit.
+/// Of two that have the same points: the one that falls to this commit.
 fn in_turn() -> usize {
     part(2) as usize
 }

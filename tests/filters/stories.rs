@@ -224,7 +224,7 @@ impl Passage<'_> {
             let is_over = end.status.success();
             if !is_over {
                 end.is(75, "4.");
-                thread::sleep(Duration::from_millis(100));
+                thread::sleep(Duration::from_millis(600));
             }
             last = Some(end);
             is_over

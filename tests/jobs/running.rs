@@ -294,7 +294,7 @@ fn the_shipped_verify_job_runs_on_a_host_without_mail() {
 /// tried again.
 #[test]
 fn a_run_that_is_stopped_says_so_and_is_not_tried_again() {
-    let keys = "ttl = \"6s\"\ngrace = \"0s\"\nretry = \"1s\"";
+    let keys = "ttl = \"1h\"\ngrace = \"0s\"\nretry = \"1s\"";
     let script = "trap 'echo term; exit 3' TERM; touch began; while :; do sleep 0.05; done";
     let site = JobSite::new(&job("j", script, keys));
     let end = ended(&mut site.jobs(&["stop", "j"]));

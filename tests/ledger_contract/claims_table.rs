@@ -141,7 +141,8 @@ fn name() -> Receipt {
     Receipt::name("name")
 }
 
-/// Every state that a message's row and its copy's are found in. A lease, if any, is the second.
+/// Every state that a message's row and its copy's are found in. A lease, if any, is the second,
+/// but in those of a first lease.
 fn states() -> Vec<(MessageState, Option<Row>)> {
     let mut states = Vec::new();
     let value = RandomValue::from([7; 16]);
@@ -178,6 +179,7 @@ fn states() -> Vec<(MessageState, Option<Row>)> {
             states.push((message, Some(Row { settled: prior_doubt, ..placed })));
         }
     }
+    states.extend(states_of_a_first_lease());
     // Last: a session knows the schema by then, and may record what is new in its own way.
     for is_there in [true, false] {
         for looks_back in [false, true] {
@@ -185,6 +187,25 @@ fn states() -> Vec<(MessageState, Option<Row>)> {
         }
     }
     states
+}
+
+/// A copy that was leased once: its receipt may be one that a crash of the server undoes
+/// ([`claim::may_be_lost`]). And one that was not leased yet, as what is kept until it is due.
+fn states_of_a_first_lease() -> Vec<(MessageState, Option<Row>)> {
+    let lease = |left| Some(Lease { by: Some(own().value), length: secs(LENGTH), left });
+    let value = RandomValue::from([7; 16]);
+    let first = Row { value, epoch: 1, in_doubt: true, ..Row::new(false) };
+    let live = Row { lease: lease(secs(LEFT)), ..first.clone() };
+    let over = Row { lease: lease(Duration::ZERO), ..first.clone() };
+    let shared = Row { shared: true, ..live.clone() };
+    let due = Row { due_in: Some(secs(DUE)), kept: true, ..shared.clone() };
+    let placed = Row { receipt: Some(uid(7)), placed_epoch: 1, ..first };
+    let unleased = Row { epoch: 0, lease: None, in_doubt: false, ..due.clone() };
+    let found = |row: &Row| Row { prior_doubt: true, looks_back: true, ..row.clone() };
+    let mut rows = vec![found(&live), found(&over)];
+    rows.extend([live, over, shared, due, placed, unleased]);
+    let message = |row: &Row| MessageState { is_there: true, looks_back: row.looks_back };
+    rows.into_iter().map(|row| (message(&row), Some(row))).collect()
 }
 
 fn asks(message: MessageState, row: Option<&Row>) -> Vec<Ask> {
@@ -485,7 +506,13 @@ fn the_cells_are_all_there() {
     assert!(live.count() > 400);
     let new = cells.iter().filter(|cell| !cell.message.is_there);
     assert_eq!(new.count(), 16);
-    assert!(cells.len() > 1500 && cells.len() < 2500, "{}", cells.len());
+    let may_be_lost = cells.iter().filter(|cell| match &cell.ask {
+        Ask::Confirm(Named::Last, _, true) => row(cell).is_some_and(|row| claim::may_be_lost(&row)),
+        _ => false,
+    });
+    // Live or over, and four receipts of each.
+    assert_eq!(may_be_lost.count(), 8);
+    assert!(cells.len() > 2500 && cells.len() < 3000, "{}", cells.len());
 }
 
 impl CellRig for MemoryRig {

@@ -15,14 +15,14 @@ use onedrop::ledger::{FailureFilter, MessagePart, Numbered};
 /// Of the messages, 40 are of the last hour.
 const MANY: &str = "
 INSERT INTO onedrop_message OVERRIDING SYSTEM VALUE
-SELECT (jsonb_populate_record(m, jsonb_build_object('id', m.id + n,
+SELECT one.* FROM onedrop_message m, generate_series(1, 20000) n,
+LATERAL jsonb_populate_record(m, jsonb_build_object('id', m.id + n,
     'id_hash', '\\x' || md5(n::text) || md5(n::text), 'digest', '\\x' || repeat('00', 32),
-    'recorded_at', clock_timestamp() - (20000 - n) * interval '90 seconds'))).*
-FROM onedrop_message m, generate_series(1, 20000) n;
+    'recorded_at', clock_timestamp() - (20000 - n) * interval '90 seconds')) one;
 INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
-SELECT (jsonb_populate_record(c, jsonb_build_object('id', c.id + n, 'message_id', c.message_id + n,
-    'account', 'user' || n % 50, 'receipt_kind', 'uid', 'receipt', '1/' || n))).*
-FROM onedrop_copy c, generate_series(1, 20000) n;
+SELECT one.* FROM onedrop_copy c, generate_series(1, 20000) n,
+LATERAL jsonb_populate_record(c, jsonb_build_object('id', c.id + n, 'message_id', c.message_id + n,
+    'account', 'user' || n % 50, 'receipt_kind', 'uid', 'receipt', '1/' || n)) one;
 INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, outcome)
 SELECT CASE WHEN n < 5000 THEN m.id + n END, m.id_hash,
        CASE WHEN n < 5000 THEN 'user' || n % 50 ELSE 'ghost' END || '@x.example', '', 'mx1', n,

@@ -130,6 +130,10 @@ fn clients_hold(server: &Server) {
             try { $step(); echo 'done', PHP_EOL; } catch (RuntimeException $e) {
                 echo $e->getMessage(), PHP_EOL; }
         }
+        $short = new OnedropLock($connect(), 'short', 0, 1);
+        $next = new OnedropLock($connect(), 'short');
+        $said = [$short->acquire(), usleep(1500000), $next->acquire(), $short->acquire()];
+        echo json_encode($said), PHP_EOL;
         $db = $connect();
         $db->beginTransaction();
         try { (new OnedropLock($db, 'within'))->acquire(); } catch (PDOException $e) {
@@ -137,7 +141,8 @@ fn clients_hold(server: &Server) {
     assert_eq!(
         out(&mut server.php(script)),
         "[true,false,false,true,true,true,false,false,false,true,true,false,true,true,true]\n\
-         shared does not last\nshared is held by another\ndone\nshared was lost\nrefused"
+         shared does not last\nshared is held by another\ndone\nshared was lost\n\
+         [true,null,true,false]\nrefused"
     );
     let script = "
 from onedrop_lock import *
@@ -201,9 +206,21 @@ with Held('import') as lock:
     print(lock.token)
     try: Held('import').__enter__()
     except RuntimeError as why: print(why)
+# What renews it is stopped: it is lost, and nothing has ended.
+import os, signal, time
+lock = Held('stopped', '--ttl', '10s', '--grace', '1s').__enter__()
+os.kill(lock.holder.pid, signal.SIGSTOP)
+for _ in range(600):
+    try: lock.check()
+    except RuntimeError as why:
+        print(why, lock.holder.poll())
+        break
+    time.sleep(0.1)
+os.kill(lock.holder.pid, signal.SIGCONT)
+print(lock.holder.wait())
 ";
     let said = out(python(&place, script).stderr(Stdio::null()));
-    assert_eq!(said, "import#1:1\nnot held: exit status 200\n");
+    assert_eq!(said, "import#1:1\nnot held: exit status 200\nlost None\n201\n");
     let page = fixture_text("docs/locks-programs.md");
     let bash = page.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next());
     let mut shell = within(&place, "bash");

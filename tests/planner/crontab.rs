@@ -1,8 +1,8 @@
 //! Schedules against Debian's cron. What is taken says its own program, `crontab -n`. At which
 //! minutes a line's command runs, which no daemon can show for two years, says a reading of cron's
 //! own rules that shares nothing with the product: its entry.c character by character, and the test
-//! that cron makes each minute. Where clocks are put forward or back, the rule is that of
-//! docs/jobs.md.
+//! that cron makes each minute. Where clocks are put forward or back, the rule is that of its
+//! main loop, but that a command that was left out several times is started once (docs/jobs.md).
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -249,7 +249,7 @@ struct Entry {
     days: [bool; 60],
     months: [bool; 60],
     weekdays: [bool; 60],
-    hour_star: bool,
+    by_time: bool,
     day_star: bool,
     weekday_star: bool,
 }
@@ -266,8 +266,10 @@ impl Entry {
             line => line,
         };
         let text = &mut line.trim_start().chars().peekable();
+        let minute_star = text.peek() == Some(&'*');
         let minutes = list(text, 0, 59, &[]).ok_or("minute")?;
-        let hour_star = text.peek() == Some(&'*');
+        // MIN_STAR and HR_STAR: find_jobs() treats them alike.
+        let by_time = minute_star || text.peek() == Some(&'*');
         let hours = list(text, 0, 23, &[]).ok_or("hour")?;
         let day_star = text.peek() == Some(&'*');
         let days = list(text, 1, 31, &[]).ok_or("day of the month")?;
@@ -276,19 +278,19 @@ impl Entry {
         let mut weekdays = list(text, 0, 7, &DAYS).ok_or("day of the week")?;
         // Sunday is 0 and 7.
         weekdays[0] |= weekdays[7];
-        Ok(Entry { minutes, hours, days, months, weekdays, hour_star, day_star, weekday_star })
+        Ok(Entry { minutes, hours, days, months, weekdays, by_time, day_star, weekday_star })
     }
 
-    /// The minutes of UTC at which it is started. An hour with a star goes by the clock as it is.
-    /// Any other: each minute of the clock counts when the clock shows it first, and what it left
-    /// out at the end of that.
+    /// The minutes of UTC at which it is started. A minute or an hour with a star goes by the clock
+    /// as it is. Any other: each minute of the clock counts when the clock shows it first, and what
+    /// it left out at the end of that.
     fn minutes<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = i64> + 'a {
         let mut shown_up_to = spans[0].from + spans[0].ahead;
         spans.iter().flat_map(move |span| {
             let (from, until) = (span.from + span.ahead, span.until + span.ahead);
-            let left_out = self.on_clock(shown_up_to, from).next().filter(|_| !self.hour_star);
+            let left_out = self.on_clock(shown_up_to, from).next().filter(|_| !self.by_time);
             let at_its_end = left_out.map(|_| from);
-            let first = if self.hour_star { from } else { from.max(shown_up_to) };
+            let first = if self.by_time { from } else { from.max(shown_up_to) };
             shown_up_to = shown_up_to.max(until);
             let named = self.on_clock(first, until).filter(move |at| Some(*at) != at_its_end);
             at_its_end.into_iter().chain(named).map(|clock| clock - span.ahead)

@@ -40,11 +40,12 @@ fn london() {
     // A daily job in the hour that is left out runs when that ends, once.
     assert_eq!(spring("30 1 * * *"), ["2026-03-29 01:00"]);
     assert_eq!(spring("0 1 * * *"), ["2026-03-29 01:00"]);
-    assert_eq!(spring("*/15 1 * * *"), ["2026-03-29 01:00"]);
+    assert_eq!(spring("0,15 1 * * *"), ["2026-03-29 01:00"]);
     assert_eq!(spring("30 1,2 * * *"), ["2026-03-29 01:00", "2026-03-29 01:30"]);
     assert_eq!(spring("0,30 1-2 * * *"), ["2026-03-29 01:00", "2026-03-29 01:30"]);
     assert_eq!(spring("30 0 * * *"), ["2026-03-29 00:30"]);
-    // By the hour: what is left out is left out.
+    // By the time that passes: what is left out is left out.
+    assert_eq!(spring("*/15 1 * * *"), [""; 0]);
     let hours = ["2026-03-29 00:00", "2026-03-29 01:00", "2026-03-29 02:00", "2026-03-29 03:00"];
     assert_eq!(spring("0 * * * *"), hours);
     assert_eq!(spring("30 */2 * * *"), ["2026-03-29 00:30", "2026-03-29 01:30"]);
@@ -58,6 +59,7 @@ fn london() {
     let hours = ["2026-10-24 23:00", "2026-10-25 00:00", "2026-10-25 01:00", "2026-10-25 02:00"];
     assert_eq!(autumn("0 * * * *")[..4], hours);
     assert_eq!(autumn("*/15 * * * *").len(), 18, "4.5 hours");
+    assert_eq!(autumn("*/15 1 * * *").len(), 8, "two hours");
 }
 
 /// Antarctica/Troll 2026: from UTC to UTC+2 on 29 March at 01:00 UTC, back on 25 October at 01:00

@@ -487,7 +487,7 @@ impl World {
         ledger: &dyn AnyLedger,
         store: &dyn AnyStore,
     ) -> Result<Tally, LedgerError> {
-        self.audit(process, true, |plan, tell| verify::settle(plan, ledger, store, tell))
+        self.audit(process, true, |task, tell| verify::settle(task, ledger, store, tell))
     }
 
     /// A run over all there is.
@@ -498,7 +498,7 @@ impl World {
         ledger: &dyn AnyLedger,
         store: &dyn AnyStore,
     ) -> Result<Tally, LedgerError> {
-        self.audit(process, repair, |plan, tell| verify::verify(plan, ledger, store, tell))
+        self.audit(process, repair, |task, tell| verify::verify(task, ledger, store, tell))
     }
 
     fn audit(
@@ -506,12 +506,12 @@ impl World {
         process: Option<usize>,
         repair: bool,
         run: impl FnOnce(
-            &verify::Plan<'_>,
+            &verify::VerifyTask<'_>,
             &mut (dyn FnMut(verify::News) + Send),
         ) -> Result<Tally, LedgerError>,
     ) -> Result<Tally, LedgerError> {
         let by = Attempt { host: "admin".to_owned(), ..Attempt::default() };
-        let plan = verify::Plan {
+        let task = verify::VerifyTask {
             window: Window { since: UNIX_EPOCH, all: true },
             account: None,
             behind: None,
@@ -522,7 +522,7 @@ impl World {
             clock: &self.clock(process),
             by: &by,
         };
-        run(&plan, &mut |news| {
+        run(&task, &mut |news| {
             self.tell(|| match news {
                 verify::News::Found(finding) => {
                     format!("audit: {:?} {}", finding.level, finding.text)

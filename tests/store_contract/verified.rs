@@ -10,7 +10,7 @@ use onedrop::ledger::{
 };
 use onedrop::store::Store as _;
 use onedrop::store::maildir::MaildirStore;
-use onedrop::verify::{self, Plan};
+use onedrop::verify::{self, VerifyTask};
 use onedrop_core::testing::ports::{LEASE, attempt, inbox, mail, soon};
 
 use super::*;
@@ -46,7 +46,7 @@ fn append(store: &MaildirStore, copy: Copy<'_>) -> Receipt {
 
 fn repaired(ledger: &MemoryLedger, store: &MaildirStore) {
     let (by, clock): (_, Arc<dyn Clock>) = (attempt("verifier"), Arc::new(SystemClock));
-    let plan = Plan {
+    let task = VerifyTask {
         window: ALL,
         account: None,
         behind: None,
@@ -57,7 +57,7 @@ fn repaired(ledger: &MemoryLedger, store: &MaildirStore) {
         clock: &clock,
         by: &by,
     };
-    verify::verify(&plan, ledger, store, &mut |_| ()).expect("verify");
+    verify::verify(&task, ledger, store, &mut |_| ()).expect("verify");
 }
 
 /// The owner has thrown the first away when a late delivery links the second.

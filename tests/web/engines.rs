@@ -132,15 +132,17 @@ fn as_reader(site: &Site<Files>, ledger: &str, url: &str) -> String {
 /// Twenty thousand messages, each with a copy and an attempt, of the last three weeks.
 const MANY: &str = "
 INSERT INTO onedrop_message OVERRIDING SYSTEM VALUE
-SELECT (jsonb_populate_record(m, jsonb_build_object('id', m.id + 100 + n,
+SELECT one.* FROM onedrop_message m, generate_series(1, 20000) n,
+LATERAL jsonb_populate_record(m, jsonb_build_object('id', m.id + 100 + n,
     'id_hash', '\\x' || md5(n::text) || md5(n::text), 'digest', '\\x' || repeat('00', 32),
-    'recorded_at', clock_timestamp() - (20000 - n) * interval '90 seconds'))).*
-FROM onedrop_message m, generate_series(1, 20000) n WHERE m.id = 1;
+    'recorded_at', clock_timestamp() - (20000 - n) * interval '90 seconds')) one
+WHERE m.id = 1;
 INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
-SELECT (jsonb_populate_record(c, jsonb_build_object('id', c.id + 100 + n,
+SELECT one.* FROM onedrop_copy c, generate_series(1, 20000) n,
+LATERAL jsonb_populate_record(c, jsonb_build_object('id', c.id + 100 + n,
     'message_id', c.message_id + 100 + n, 'account', 'user' || n % 50,
-    'receipt_kind', 'uid', 'receipt', '1/' || n))).*
-FROM onedrop_copy c, generate_series(1, 20000) n WHERE c.message_id = 1;
+    'receipt_kind', 'uid', 'receipt', '1/' || n)) one
+WHERE c.message_id = 1;
 INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, outcome, started_at)
 SELECT 101 + n, 'user' || n % 50 || '@x.example', 'Q' || n, 'mx1', n,
        CASE WHEN n % 1000 = 0 THEN 'tempfail' END,

@@ -49,7 +49,7 @@ const MOST_COPIES: usize = 100;
 
 /// What to verify, and how.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan<'a> {
+pub struct VerifyTask<'a> {
     pub window: Window,
     /// This account's copies only.
     pub account: Option<&'a str>,
@@ -70,7 +70,7 @@ pub struct Plan<'a> {
     pub by: &'a Attempt,
 }
 
-impl Plan<'_> {
+impl VerifyTask<'_> {
     fn ledger_until(&self) -> Instant {
         self.clock.now() + LEDGER_TIME
     }
@@ -101,7 +101,7 @@ pub fn since(text: &str, now: SystemTime) -> Option<SystemTime> {
 
 /// One worker's part of a run.
 struct Verification<'a, 'p> {
-    plan: &'a Plan<'p>,
+    task: &'a VerifyTask<'p>,
     ledger: &'a dyn VerifyLedger,
     store: &'a dyn AnyStore,
     /// An account whose mailboxes cannot be used.
@@ -126,20 +126,20 @@ enum Unverified {
 
 impl<'a, 'p> Verification<'a, 'p> {
     fn new(
-        plan: &'a Plan<'p>,
+        task: &'a VerifyTask<'p>,
         ledger: &'a dyn VerifyLedger,
         store: &'a dyn AnyStore,
         tell: &'a mut dyn FnMut(News),
     ) -> Verification<'a, 'p> {
         let (out_of_reach, filter_fields, tally) = (None, String::new(), Tally::default());
-        Verification { plan, ledger, store, out_of_reach, filter_fields, tell, tally }
+        Verification { task, ledger, store, out_of_reach, filter_fields, tell, tally }
     }
 
     /// Verifies an account's copies, and hands over what is counted after each page of them.
     fn account(&mut self, account: &str, mut count: impl FnMut(Tally)) -> Result<(), LedgerError> {
         let mut last: Option<CopyOnRecord> = None;
         loop {
-            let (window, until) = (&self.plan.window, self.plan.ledger_until());
+            let (window, until) = (&self.task.window, self.task.ledger_until());
             let page = self.ledger.copies_to_verify(window, account, last.as_ref(), PAGE, until)?;
             if page.iter().any(|copy| self.is_told_by_fields(copy)) {
                 self.filter_fields = self.ledger.filter_fields(false, until)?.list;
@@ -179,7 +179,7 @@ impl<'a, 'p> Verification<'a, 'p> {
             let sought: Vec<CopySearch<'_>> = (copies.iter().zip(&keys).zip(&before))
                 .map(|((copy, key), before)| self.search(copy, key, on_record(copy), before))
                 .collect();
-            let until = self.plan.store_until_for(copies.len());
+            let until = self.task.store_until_for(copies.len());
             match self.store.find_all(&first.destination, &sought, until) {
                 Ok(all) => {
                     found.extend(copies.iter().map(|copy| copy.copy).zip(all.into_iter().map(Ok)));
@@ -293,7 +293,7 @@ impl<'a, 'p> Verification<'a, 'p> {
     ) -> Result<Vec<FoundCopy>, StoreError> {
         let (key, before) = (copy_key(copy), self.receipt_before(copy, Some(Duration::ZERO)));
         let sought = self.search(copy, &key, on_record, &before);
-        self.store.find(&copy.destination, &sought, self.plan.store_until())
+        self.store.find(&copy.destination, &sought, self.task.store_until())
     }
 
     /// What is sought of a copy, if a receipt of its mailbox was on record `before` it.
@@ -366,7 +366,7 @@ impl<'a, 'p> Verification<'a, 'p> {
             unindexed,
             ..search
         };
-        self.store.find(&copy.destination, &sought, self.plan.store_until())
+        self.store.find(&copy.destination, &sought, self.task.store_until())
     }
 
     /// A receipt of the copy's mailbox that was on record by this much `earlier` than its message:
@@ -381,7 +381,7 @@ impl<'a, 'p> Verification<'a, 'p> {
         // Whole days, so that the ledger's statements are few.
         let days = earlier?.as_secs().div_ceil(DAY.as_secs());
         let earlier = DAY.saturating_mul(u32::try_from(days).unwrap_or(u32::MAX));
-        let until = self.plan.ledger_until();
+        let until = self.task.ledger_until();
         let place = (&copy.destination, numbered);
         let found = self.ledger.receipt_before(copy.message, place, earlier, until);
         // Without it more is read; a ledger that is away shows at the next call.

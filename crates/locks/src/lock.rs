@@ -24,7 +24,7 @@ mod output;
 mod record;
 mod wrapper;
 
-pub use guardian::{CommandPlace, CommandPlan, CommandUser, Company};
+pub use guardian::{CommandPlace, CommandSpec, CommandUser, Company};
 pub use keeper::{LockWish, described};
 pub use line::Line;
 pub use record::{Begun, CommandEnd, EndRecord, NoRecord, RunRecord, Variables};

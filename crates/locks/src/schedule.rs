@@ -2,10 +2,11 @@
 //! not. Values only: what time it is, the caller knows.
 //!
 //! Promise: the times of a schedule are whole seconds, in order, and each is there once. Where a
-//! clock is put forward or back, an expression whose hour begins with `*` goes by the time that
-//! passes: what falls into the hour that is left out is left out, and the hour that comes twice
-//! counts twice. Any other names times of a day, and each comes once on each of its days: at the
-//! end of what is left out, and the first time of what comes twice (as Debian's cron has it).
+//! clock is put forward or back, an expression whose minute or hour begins with `*` goes by the
+//! time that passes: what falls into the hour that is left out is left out, and the hour that comes
+//! twice counts twice. Any other names times of a day, and each comes once on each of its days: at
+//! the end of what is left out, and the first time of what comes twice. Debian's cron does so too,
+//! but starts a command at that end as often as it was left out; we start it once.
 //!
 //! What an expression says is read in [`field`], and which minutes that are on a calendar is in
 //! [`calendar`]; here are the steps between these and the time that passes.
@@ -53,7 +54,7 @@ enum Times {
     Cron {
         calendar: Calendar,
         zone: TimeZone,
-        each_hour: bool,
+        by_time: bool,
     },
     Every(Duration),
     /// This number of days after the last start, at the time of `daily`.
@@ -98,13 +99,13 @@ impl Schedule {
                 found.ok_or_else(|| format!("expected five fields or one of {}", names()))?;
             fields = stands_for.split(' ').collect();
         }
-        let CronFields { normalised, each_hour, calendar } = field::read(&fields)?;
+        let CronFields { normalised, by_time, calendar } = field::read(&fields)?;
         calendar
             .from(DateTime::constant(2000, 1, 1, 0, 0, 0, 0))
             .ok_or("this date never comes (day of the month, and month)")?;
         let zone_name = zone.iana_name().unwrap_or("UTC");
         let text = format!("{normalised} {zone_name}");
-        Ok(Schedule { text, times: Times::Cron { calendar, zone, each_hour } })
+        Ok(Schedule { text, times: Times::Cron { calendar, zone, by_time } })
     }
 
     /// Starts again `text` after the last start: a duration, or `3d at 04:00`, whole days and a
@@ -183,7 +184,7 @@ impl Schedule {
                 // Not the date of the start and that many days: it may come after midnight.
                 return (0..*days).fold(time, |at, _| daily.next_after(at));
             }
-            Times::Cron { calendar, zone, each_hour: true } => next_by_time(calendar, zone, from),
+            Times::Cron { calendar, zone, by_time: true } => next_by_time(calendar, zone, from),
             Times::Cron { calendar, zone, .. } => next_by_day(calendar, zone, from),
         };
         found.map_or(last(), SystemTime::from).min(last())
@@ -194,9 +195,7 @@ impl Schedule {
         let until = timestamp(time);
         let found = match &self.times {
             Times::Every(_) | Times::EveryAt { .. } => None,
-            Times::Cron { calendar, zone, each_hour: true } => {
-                newest_by_time(calendar, zone, until)
-            }
+            Times::Cron { calendar, zone, by_time: true } => newest_by_time(calendar, zone, until),
             Times::Cron { calendar, zone, .. } => newest_by_day(calendar, zone, until),
         };
         let found = found.map(SystemTime::from)?;

@@ -10,7 +10,7 @@ use super::{json_element, json_end};
 use crate::cli::terminal::{Paint, Screen};
 use crate::cli::{CommandOutcome, since};
 use onedrop_admin::replay::failures::LEFT;
-use onedrop_admin::replay::from_ledger::{self, ReplayPlan, Replayed, ReplayedEnd};
+use onedrop_admin::replay::from_ledger::{self, ReplayTask, Replayed, ReplayedEnd};
 use onedrop_admin::replay::report::FileState;
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::deliver::{CopyEnd, Policy};
@@ -52,7 +52,7 @@ pub(super) fn run(
         ..site.loaded.config.policy()
     };
     let secs = Duration::from_secs;
-    let plan = ReplayPlan {
+    let task = ReplayTask {
         since: args.since.as_deref().map_or(Ok(UNIX_EPOCH), since)?,
         dry_run: args.dry_run,
         policy: &policy,
@@ -65,9 +65,9 @@ pub(super) fn run(
     let store = site.store().map_err(|error| error.to_string())?;
     if !args.dry_run {
         // As before any delivery: nothing is written by a way that is not proven.
-        let until = Instant::now() + plan.time.0;
+        let until = Instant::now() + task.time.0;
         ledger.check_program(until).map_err(of_the_ledger)?;
-        let first = ledger.next_raw(plan.since, 0, until).map_err(of_the_ledger)?;
+        let first = ledger.next_raw(task.since, 0, until).map_err(of_the_ledger)?;
         let account = first.and_then(|one| one.copies.into_iter().next());
         if let Some((destination, _)) = account {
             let gate = Arc::<WayProof>::default();
@@ -76,7 +76,7 @@ pub(super) fn run(
         }
     }
     let mut printer = LinePrinter { json: args.json, screen, lines: 0, failed: 0, written: Ok(()) };
-    let ended = from_ledger::from_ledger(&plan, &*ledger, &*store, &mut |one| printer.print(one));
+    let ended = from_ledger::from_ledger(&task, &*ledger, &*store, &mut |one| printer.print(one));
     let written = printer.end();
     let LinePrinter { lines, failed, .. } = printer;
     let done = if args.dry_run { "would be delivered" } else { "delivered" };

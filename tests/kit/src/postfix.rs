@@ -276,13 +276,23 @@ impl Postfix {
     #[must_use]
     pub fn wait_until_queue_empty(&self, timeout: Duration) -> bool {
         let mut flushed = Instant::now();
-        wait_until(timeout, || {
+        let is_empty = wait_until(timeout, || {
             if self.retry.is_some_and(|retry| flushed.elapsed() > retry) {
                 self.flush();
                 flushed = Instant::now();
             }
             self.queue_is_empty()
-        })
+        });
+        // postlogd(8) writes later what the others have said; of one that was killed, never.
+        let _ = is_empty && wait_until(Duration::from_secs(5), || self.log_tells_of_each_end());
+        is_empty
+    }
+
+    /// Whether each message that cleanup(8) has named was removed by qmgr(8), as the log says.
+    fn log_tells_of_each_end(&self) -> bool {
+        let log = self.log();
+        let named = log.lines().filter(|line| line.contains(": message-id=")).count();
+        log.lines().filter(|line| line.ends_with(": removed")).count() >= named
     }
 
     /// Pids of the programs that are delivering right now (children of pipe(8) or local(8)).

@@ -218,7 +218,8 @@ impl Letter {
                 if !end.status.success() {
                     end.is(75, "4.");
                 }
-                thread::sleep(Duration::from_millis(100));
+                // A lease ends after seconds.
+                thread::sleep(Duration::from_millis(600));
             }
             last = Some(end);
             is_over

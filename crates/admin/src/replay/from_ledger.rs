@@ -24,7 +24,7 @@ use onedrop_core::store::Store;
 const LEDGER_TIME: Duration = Duration::from_secs(60);
 
 /// How to replay.
-pub struct ReplayPlan<'a> {
+pub struct ReplayTask<'a> {
     /// Messages that were recorded since then.
     pub since: SystemTime,
     pub dry_run: bool,
@@ -57,22 +57,22 @@ pub enum ReplayedEnd {
 /// # Errors
 /// The ledger cannot be read, or takes nothing from this host. A copy's own failure is its end.
 pub fn from_ledger(
-    plan: &ReplayPlan<'_>,
+    task: &ReplayTask<'_>,
     ledger: &dyn ReplayLedger,
     store: &dyn Store,
     tell: &mut dyn FnMut(&Replayed<'_>),
 ) -> Result<Option<&'static str>, LedgerError> {
-    ledger.check_program(plan.clock.now() + LEDGER_TIME)?;
+    ledger.check_program(task.clock.now() + LEDGER_TIME)?;
     let (mut after, mut failed) = (0, FailedForNow::new(false));
-    while let Some(raw) = ledger.next_raw(plan.since, after, plan.clock.now() + LEDGER_TIME)? {
+    while let Some(raw) = ledger.next_raw(task.since, after, task.clock.now() + LEDGER_TIME)? {
         after = raw.message;
         for (destination, _) in raw.copies.iter().filter(|one| is_to_be_placed(one, &raw)) {
             let account = std::slice::from_ref(&destination.account);
-            let end = match plan.dry_run {
+            let end = match task.dry_run {
                 true => ReplayedEnd::WouldBeDelivered,
                 false if failed.is_left(account) => ReplayedEnd::Left,
                 false => {
-                    let end = place(plan, ledger, store, &raw, destination);
+                    let end = place(task, ledger, store, &raw, destination);
                     ReplayedEnd::Tried(end.unwrap_or_else(CopyEnd::Failed))
                 }
             };
@@ -105,18 +105,18 @@ fn is_to_be_placed((one, receipt): &(Destination, Option<Receipt>), raw: &RawMes
 }
 
 fn place(
-    plan: &ReplayPlan<'_>,
+    task: &ReplayTask<'_>,
     ledger: &dyn ReplayLedger,
     store: &dyn Store,
     raw: &RawMessage,
     destination: &Destination,
 ) -> Result<CopyEnd, Failure> {
     let message = message(raw)?;
-    let (total, answer) = plan.time;
-    let deadline = Deadline::by(Arc::clone(plan.clock), total, answer);
-    let by = Attempt { value: RandomValue::default(), ..plan.by.clone() };
+    let (total, answer) = task.time;
+    let deadline = Deadline::by(Arc::clone(task.clock), total, answer);
+    let by = Attempt { value: RandomValue::default(), ..task.by.clone() };
     let terms =
-        LeaseTerms { lease: plan.policy.lease, join: store.append_is_idempotent(), due: true };
+        LeaseTerms { lease: task.policy.lease, join: store.append_is_idempotent(), due: true };
     let wanted = std::slice::from_ref(destination);
     let copies = ledger.claim(raw.message, wanted, &by, terms, deadline.end())?;
     if copies == [CopyState::Busy] {
@@ -142,7 +142,7 @@ fn place(
         one_ending: false,
     };
     let means = Means {
-        policy: plan.policy,
+        policy: task.policy,
         ledger,
         store,
         deadline: &deadline,

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use askama::Template;
 
-use super::look::{self, Looked, PAGE, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When};
+use super::scan::{self, PAGE, Scanned, WHOLE_PAGE};
 use super::{AskedPage, PagesState};
 use crate::status::verify_since;
 use onedrop_core::directory::place_and_variant;
@@ -71,7 +71,7 @@ pub fn page(site: &PagesState, asked: &AskedPage) -> Result<Html, NotShown> {
     unsettled.truncate(PAGE as usize);
     let more_unsettled = unsettled.last().map(|copy| copy.copy).filter(|_| is_more);
     let recent = match asked.before {
-        Some(_) => Looked::nothing(),
+        Some(_) => Scanned::nothing(),
         None => {
             let since = ledger.time().checked_sub(BACK).unwrap_or(SystemTime::UNIX_EPOCH);
             let first = match asked.after {
@@ -80,7 +80,7 @@ pub fn page(site: &PagesState, asked: &AskedPage) -> Result<Html, NotShown> {
             };
             let end = ledger.last_row(Numbered::Message, until)?.map_or(0, |(last, _)| last + 1);
             let read = |span: &_, limit| ledger.unplaced_copies(span, limit, until);
-            look::forth((first, end), site.bounded(WHOLE_PAGE), read, |copy: &CopyOnRecord| {
+            scan::forth((first, end), site.bounded(WHOLE_PAGE), read, |copy: &CopyOnRecord| {
                 copy.message
             })?
         }

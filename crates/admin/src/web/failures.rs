@@ -4,8 +4,8 @@ use askama::Template;
 
 use super::activity::{HOURS, time_of};
 use super::chart::Chart;
-use super::look::{self, Bounds, Looked, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When, took};
+use super::scan::{self, Bounds, Scanned, WHOLE_PAGE};
 use super::{AskedPage, PagesState};
 use onedrop_core::ledger::{AttemptLine, FailureFilter, Numbered};
 
@@ -103,13 +103,13 @@ pub fn newest(
     filter: &FailureFilter<'_>,
     before: Option<i64>,
     bounds: Bounds,
-) -> Result<Looked<AttemptLine>, NotShown> {
+) -> Result<Scanned<AttemptLine>, NotShown> {
     let (ledger, until) = (&*site.ledger, site.until());
     let Some((last, _)) = ledger.last_row(Numbered::Attempt, until)? else {
-        return Ok(Looked::nothing());
+        return Ok(Scanned::nothing());
     };
     let first = ledger.row_from(Numbered::Attempt, 0, until)?.map_or(last, |(first, _)| first);
     let before = before.unwrap_or(last + 1).min(last + 1);
     let read = |span: &_, limit| ledger.failures(filter, span, limit, until);
-    Ok(look::back((first, before), site.bounded(bounds), read, |line| line.number)?)
+    Ok(scan::back((first, before), site.bounded(bounds), read, |line| line.number)?)
 }

@@ -10,8 +10,8 @@ use super::activity::{BAR, Day, MinuteSlot, time_of};
 use super::chart::Chart;
 use super::failures::{self, FailureRow};
 use super::findings;
-use super::look::Bounds;
 use super::page::{Head, Html, NotShown, StateMark, When, took};
+use super::scan::Bounds;
 use crate::status::{StatusFinding, StatusLevel};
 use onedrop_core::ledger::{FailureFilter, SLOWER_MS};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use askama::Template;
 
 use super::failures::{self, FailureRow};
-use super::look::{self, Bounds, Looked, PAGE, WHOLE_PAGE};
 use super::page::{Head, Html, NotShown, StateMark, When};
+use super::scan::{self, Bounds, PAGE, Scanned, WHOLE_PAGE};
 use super::{AskedPage, PagesState};
 use onedrop_core::ledger::{FailureFilter, MessageLine, MessagePart, Numbered};
 
@@ -50,7 +50,7 @@ pub fn part<'a>(site: &PagesState, asked: &'a AskedPage) -> Option<MessagePart<'
 pub fn page(site: &PagesState, asked: &AskedPage) -> Result<Html, NotShown> {
     let (wanted, part) = (asked.q.trim(), part(site, asked));
     let found = match part {
-        _ if wanted.is_empty() => Looked::nothing(),
+        _ if wanted.is_empty() => Scanned::nothing(),
         Some(part) => with_part(site, part, asked.before)?,
         None => named(site, wanted, asked.before)?,
     };
@@ -94,26 +94,26 @@ fn named(
     site: &PagesState,
     name: &str,
     before: Option<i64>,
-) -> Result<Looked<MessageLine>, NotShown> {
+) -> Result<Scanned<MessageLine>, NotShown> {
     let before = before.unwrap_or(i64::MAX);
     let mut rows = site.ledger.messages_named(name, before, PAGE + 1, site.until())?;
     let is_more = rows.len() > PAGE as usize;
     rows.truncate(PAGE as usize);
     let next = rows.last().map(|row| row.number).filter(|_| is_more);
-    Ok(Looked { rows, next, cut: None })
+    Ok(Scanned { rows, next, cut: None })
 }
 
 fn with_part(
     site: &PagesState,
     part: MessagePart<'_>,
     before: Option<i64>,
-) -> Result<Looked<MessageLine>, NotShown> {
+) -> Result<Scanned<MessageLine>, NotShown> {
     let (ledger, until) = (&*site.ledger, site.until());
     let Some((last, _)) = ledger.last_row(Numbered::Message, until)? else {
-        return Ok(Looked::nothing());
+        return Ok(Scanned::nothing());
     };
     let first = ledger.row_from(Numbered::Message, 0, until)?.map_or(last, |(first, _)| first);
     let before = before.unwrap_or(last + 1).min(last + 1);
     let read = |span: &_, limit| ledger.messages_with(part, span, limit, until);
-    Ok(look::back((first, before), site.bounded(WHOLE_PAGE), read, |line| line.number)?)
+    Ok(scan::back((first, before), site.bounded(WHOLE_PAGE), read, |line| line.number)?)
 }

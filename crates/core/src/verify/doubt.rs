@@ -41,7 +41,7 @@ impl<'a> Verification<'a, '_> {
             self.found(copy, Level::Info, topic, Some(receipt), text);
             return Ok(());
         }
-        if !self.plan.repair {
+        if !self.task.repair {
             let text = format!(
                 "{why}; a copy is there as {receipt}: --repair, or Postfix' next try, records it"
             );
@@ -59,14 +59,14 @@ impl<'a> Verification<'a, '_> {
         let Some((receipt, wrapped)) = seen else {
             // Nothing was written under the claim: the row is as much in doubt as before.
             drop(turn);
-            self.ledger.release(&[claim], self.plan.ledger_until())?;
+            self.ledger.release(&[claim], self.task.ledger_until())?;
             found?;
             self.found(copy, Level::Error, topic, None, missing("a copy was there and is gone"));
             return Ok(());
         };
         let facts = CopyFacts { found_by_look: true, wrapped, ..CopyFacts::default() };
         let one = ToConfirm { claim, receipt: &receipt, facts, end: None, may_be_lost: false };
-        match turn.confirm(&one, self.plan.ledger_until())? {
+        match turn.confirm(&one, self.task.ledger_until())? {
             Confirmed::Recorded => {
                 let text = format!("{why}; the copy that is there is on record now: {receipt}");
                 self.found(copy, Level::Repaired, topic, Some(&receipt), text);
@@ -90,7 +90,7 @@ impl<'a> Verification<'a, '_> {
         let found = self.find(copy, None)?;
         match to_record(&found).map(FoundCopy::to_record) {
             None => Ok(()),
-            Some(_) if self.plan.repair => self.doubt(copy, true, &found),
+            Some(_) if self.task.repair => self.doubt(copy, true, &found),
             Some(receipt) => {
                 let text = format!(
                     "{}; a copy is there as {receipt}: it would be recorded",
@@ -110,15 +110,15 @@ impl<'a> Verification<'a, '_> {
     ) -> Result<bool, LedgerError> {
         let of_try = found.iter().find_map(FoundCopy::of_try);
         let known = (of_try, copy.epoch, copy.recorded_at);
-        guard::may_be_half_done(self.ledger, self.store, known, self.plan.ledger_until())
+        guard::may_be_half_done(self.ledger, self.store, known, self.task.ledger_until())
     }
 
     /// Leases a copy and takes its lock, as a delivery does; `None` when another delivery has it.
     fn claim(&self, copy: &CopyOnRecord) -> Result<Option<OwnTurn<'a>>, LedgerError> {
-        let (ledger, until) = (self.ledger, self.plan.ledger_until());
-        let terms = LeaseTerms { lease: self.plan.lease, join: false, due: false };
+        let (ledger, until) = (self.ledger, self.task.ledger_until());
+        let terms = LeaseTerms { lease: self.task.lease, join: false, due: false };
         let wanted = std::slice::from_ref(&copy.destination);
-        let states = ledger.claim(copy.message, wanted, self.plan.by, terms, until)?;
+        let states = ledger.claim(copy.message, wanted, self.task.by, terms, until)?;
         let Some(CopyState::Claimed(claim)) = states.into_iter().next() else { return Ok(None) };
         match ledger.take_turn(&claim, &copy_key(copy), until) {
             Ok(Turn::Ours { turn, .. }) => Ok(Some((claim, turn))),

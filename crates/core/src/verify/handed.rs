@@ -46,10 +46,10 @@ impl Verification<'_, '_> {
             let mut beside = ours.iter().filter(|(_, (other, _))| other == mailbox);
             let Some((keeper, _)) = beside.find(|(_, (_, first))| first < epoch) else { continue };
             is_alone = false;
-            let until = self.plan.store_until();
+            let until = self.task.store_until();
             let account = &copy.destination.account;
             let removed = self
-                .plan
+                .task
                 .repair
                 .then(|| self.store.remove_handed_double(account, late, keeper, until));
             let (level, text) = match removed {
@@ -66,9 +66,9 @@ impl Verification<'_, '_> {
             self.found(copy, level, Topic::Double, Some(&receipt), format!("{receipt} {text}"));
         }
         let is_seen = !ours.is_empty() || ago >= OUT_OF_SIGHT;
-        let is_over = ago >= copy.lease.max(self.plan.lease);
+        let is_over = ago >= copy.lease.max(self.task.lease);
         if is_alone && is_seen && is_over && needs_a_look(copy) {
-            let settled = self.ledger.settle(copy, on_record, self.plan.ledger_until())?;
+            let settled = self.ledger.settle(copy, on_record, self.task.ledger_until())?;
             self.tally.settled += u64::from(settled);
         }
         Ok(())

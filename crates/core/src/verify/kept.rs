@@ -23,15 +23,15 @@ impl Verification<'_, '_> {
         why: &str,
         level: Level,
     ) -> Result<(), Unverified> {
-        if !self.plan.repair {
+        if !self.task.repair {
             let text = format!("not placed yet, its bytes are kept: {why}");
             self.found(copy, level, Topic::Kept, None, text);
             return Ok(());
         }
         let Some(message) = self.kept_message(copy, Topic::Kept)? else { return Ok(()) };
-        let (by, deadline) = (self.plan.by, self.deadline());
+        let (by, deadline) = (self.task.by, self.deadline());
         let join = self.store.append_is_idempotent();
-        let terms = LeaseTerms { lease: self.plan.lease, join, due: false };
+        let terms = LeaseTerms { lease: self.task.lease, join, due: false };
         let state = self.claim_kept(copy, by, terms)?;
         let end = self.place_kept(copy, &message, by, state, &deadline);
         if let Some(placed) = self.placed_or_told(copy, (level, Topic::Kept), end, &deadline)? {
@@ -43,8 +43,8 @@ impl Verification<'_, '_> {
 
     /// The time in which a copy is placed, from now on; it begins before its lease.
     pub(super) fn deadline(&self) -> Deadline {
-        let (total, answer) = self.plan.time;
-        Deadline::by(Arc::clone(self.plan.clock), total, answer)
+        let (total, answer) = self.task.time;
+        Deadline::by(Arc::clone(self.task.clock), total, answer)
     }
 
     /// The message whose bytes are kept; `None`, and said so, where they are not there or not its.
@@ -53,7 +53,7 @@ impl Verification<'_, '_> {
         copy: &CopyOnRecord,
         topic: Topic,
     ) -> Result<Option<Message>, LedgerError> {
-        let Some(bytes) = self.ledger.kept_bytes(copy.message, self.plan.ledger_until())? else {
+        let Some(bytes) = self.ledger.kept_bytes(copy.message, self.task.ledger_until())? else {
             match copy.kept {
                 Some(_) => self.busy(copy, "placed meanwhile"),
                 None => {
@@ -84,7 +84,7 @@ impl Verification<'_, '_> {
     ) -> Result<CopyState, LedgerError> {
         let wanted = std::slice::from_ref(&copy.destination);
         let states =
-            self.ledger.claim(copy.message, wanted, by, terms, self.plan.ledger_until())?;
+            self.ledger.claim(copy.message, wanted, by, terms, self.task.ledger_until())?;
         Ok(states.into_iter().next().unwrap_or(CopyState::Busy))
     }
 
@@ -98,7 +98,7 @@ impl Verification<'_, '_> {
         deadline: &Deadline,
     ) -> CopyEnd {
         let policy = Policy {
-            lease: self.plan.lease,
+            lease: self.task.lease,
             wait: Duration::ZERO,
             keep_raw: false,
             sent_after: Duration::ZERO,
@@ -151,7 +151,7 @@ impl Verification<'_, '_> {
             CopyEnd::Placed(placed) => return Ok(Some(placed)),
             CopyEnd::Left(Left::Kept { why, .. }) => {
                 // What takes that long takes as long for the account's next copy.
-                if deadline.left() + self.plan.time.1 <= self.plan.time.0 {
+                if deadline.left() + self.task.time.1 <= self.task.time.0 {
                     self.out_of_reach = Some(copy.destination.account.clone());
                 }
                 let text = format!("still not placed, its bytes stay kept: {why}");

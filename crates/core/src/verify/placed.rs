@@ -60,16 +60,16 @@ impl Verification<'_, '_> {
             }
         }
         let receipt =
-            keeper.filter(|_| self.plan.repair).map_or(on_record, |keeper| &keeper.receipt);
+            keeper.filter(|_| self.task.repair).map_or(on_record, |keeper| &keeper.receipt);
         let is_over = self.is_all(copy, found) & self.is_seen(copy, keeper, found, ago);
         // That a double is gone the next look has to see: a server says OK to the removal of what
         // somebody unmarked, too.
         if is_alone
             && is_over
-            && ago >= copy.lease.max(self.plan.lease)
+            && ago >= copy.lease.max(self.task.lease)
             && (needs_a_look(copy) || receipt != on_record)
         {
-            let settled = self.ledger.settle(copy, receipt, self.plan.ledger_until())?;
+            let settled = self.ledger.settle(copy, receipt, self.task.ledger_until())?;
             self.tally.settled += u64::from(settled && needs_a_look(copy));
         }
         Ok(())
@@ -91,8 +91,8 @@ impl Verification<'_, '_> {
             let text = format!("{receipt} stands beside the copy in INBOX, which it has instead");
             self.found(copy, Level::Error, Topic::Double, Some(receipt), text);
         }
-        if ours.is_empty() && ago >= copy.lease.max(self.plan.lease) {
-            let settled = self.ledger.settle(copy, on_record, self.plan.ledger_until())?;
+        if ours.is_empty() && ago >= copy.lease.max(self.task.lease) {
+            let settled = self.ledger.settle(copy, on_record, self.task.ledger_until())?;
             self.tally.settled += u64::from(settled);
         }
         Ok(())
@@ -162,8 +162,8 @@ impl Verification<'_, '_> {
     /// A copy of ours that is too many.
     fn double(&mut self, copy: &CopyOnRecord, one: &FoundCopy, keeper: &FoundCopy) {
         let receipt = &one.receipt;
-        let until = self.plan.store_until();
-        let removed = self.plan.repair.then(|| match one.naming {
+        let until = self.task.store_until();
+        let removed = self.task.repair.then(|| match one.naming {
             Naming::Shared => {
                 let why = "its name may be that of the copy that stays";
                 Err(StoreError::NotStored(why.to_owned()))

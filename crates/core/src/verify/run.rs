@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::difference::{News, Tally};
 use super::in_order::InOrder;
-use super::{Plan, Verification};
+use super::{Verification, VerifyTask};
 use crate::ledger::{LedgerError, VerifyLedger};
 use crate::store::AnyStore;
 
@@ -19,29 +19,29 @@ const ACCOUNTS: u32 = 500;
 /// # Errors
 /// The ledger cannot be read or written. What the store refuses is reported and counted.
 pub fn verify(
-    plan: &Plan<'_>,
+    task: &VerifyTask<'_>,
     ledger: &dyn VerifyLedger,
     store: &dyn AnyStore,
     tell: &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError> {
-    ledger.check_program(plan.ledger_until())?;
+    ledger.check_program(task.ledger_until())?;
     let accounts = AccountQueue {
-        read: plan.account.map(str::to_owned).into_iter().collect(),
+        read: task.account.map(str::to_owned).into_iter().collect(),
         taken: 0,
-        last: plan.behind.map(str::to_owned),
-        is_over: plan.account.is_some(),
+        last: task.behind.map(str::to_owned),
+        is_over: task.account.is_some(),
         error: None,
     };
     let told = InOrder::new(tell);
-    let run = Run { plan, ledger, store, accounts: Mutex::new(accounts), told: &told };
-    plan.clock.side_by_side(plan.parallel, &|| run.work());
+    let run = Run { task, ledger, store, accounts: Mutex::new(accounts), told: &told };
+    task.clock.side_by_side(task.parallel, &|| run.work());
     let ended = run.accounts().error.take();
     ended.map_or(Ok(told.tally()), Err)
 }
 
 /// What the workers of a verification share.
 struct Run<'a> {
-    plan: &'a Plan<'a>,
+    task: &'a VerifyTask<'a>,
     ledger: &'a dyn VerifyLedger,
     store: &'a dyn AnyStore,
     accounts: Mutex<AccountQueue>,
@@ -66,7 +66,7 @@ impl Run<'_> {
     fn work(&self) {
         while let Some((number, account)) = self.next() {
             let mut tell = |news| self.told.tell(number, news);
-            let mut verification = Verification::new(self.plan, self.ledger, self.store, &mut tell);
+            let mut verification = Verification::new(self.task, self.ledger, self.store, &mut tell);
             let ended = verification.account(&account, |tally| self.told.count(&account, tally));
             match ended {
                 Ok(()) => self.told.over(number, &account),
@@ -86,7 +86,7 @@ impl Run<'_> {
     fn next(&self) -> Option<(usize, String)> {
         let mut accounts = self.accounts();
         if accounts.read.is_empty() && !accounts.is_over {
-            let (window, until) = (&self.plan.window, self.plan.ledger_until());
+            let (window, until) = (&self.task.window, self.task.ledger_until());
             let last = accounts.last.as_deref();
             match self.ledger.accounts_to_verify(window, last, ACCOUNTS, until) {
                 Ok(more) => {

@@ -14,7 +14,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::difference::{Level, News, Tally, Topic};
-use super::{DAY, Plan, Unverified, Verification, needs_a_look};
+use super::{DAY, Unverified, Verification, VerifyTask, needs_a_look};
 use crate::clock;
 use crate::ledger::{
     Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError,
@@ -26,19 +26,19 @@ use crate::store::{AnyStore, FoundCopy, Proof, Receipt};
 /// Copies that are held in memory.
 const PAGE: u32 = 500;
 
-/// Settles what is to be settled, an account after the other; of `plan`, the window and the
+/// Settles what is to be settled, an account after the other; of `task`, the window and the
 /// accounts mean nothing here.
 ///
 /// # Errors
 /// The ledger cannot be read or written. What the store refuses is reported and counted.
 pub fn settle(
-    plan: &Plan<'_>,
+    task: &VerifyTask<'_>,
     ledger: &dyn VerifyLedger,
     store: &dyn AnyStore,
     tell: &mut (dyn FnMut(News) + Send),
 ) -> Result<Tally, LedgerError> {
-    ledger.check_program(plan.ledger_until())?;
-    let mut settling = Verification::new(plan, ledger, store, tell);
+    ledger.check_program(task.ledger_until())?;
+    let mut settling = Verification::new(task, ledger, store, tell);
     // What is due first: what is watched stands in its mailbox already, and may be much.
     for part in [ToSettle::Left, ToSettle::Watched, ToSettle::InDoubt] {
         settling.settle_all(part)?;
@@ -75,7 +75,7 @@ impl Verification<'_, '_> {
     fn settle_all(&mut self, part: ToSettle) -> Result<(), LedgerError> {
         let mut last: Option<CopyOnRecord> = None;
         loop {
-            let (after, until) = (last.as_ref(), self.plan.ledger_until());
+            let (after, until) = (last.as_ref(), self.task.ledger_until());
             let page = match part {
                 ToSettle::Left => self.ledger.copies_to_settle(false, after, PAGE, until)?,
                 ToSettle::Watched => self.ledger.copies_to_settle(true, after, PAGE, until)?,
@@ -117,8 +117,8 @@ impl Verification<'_, '_> {
     }
 
     fn look_again(&self, copy: &CopyOnRecord, after: Option<Duration>) -> Result<(), LedgerError> {
-        match self.plan.repair {
-            true => self.ledger.look_again(copy, after, self.plan.ledger_until()),
+        match self.task.repair {
+            true => self.ledger.look_again(copy, after, self.task.ledger_until()),
             false => Ok(()),
         }
     }
@@ -141,7 +141,7 @@ impl Verification<'_, '_> {
     fn settle_due(&mut self, copy: &CopyOnRecord) -> Result<(), Unverified> {
         let Some(message) = self.kept_message(copy, Topic::Due)? else { return Ok(()) };
         let since = since(&message, copy);
-        if !self.plan.repair {
+        if !self.task.repair {
             let found = self.find_by_id(copy, None, since)?;
             let in_doubt = matches!(copy.standing, Standing::InDoubt { .. });
             let text = match (oldest_ours(in_doubt, &found), self.senders(copy, &found)?) {
@@ -153,8 +153,8 @@ impl Verification<'_, '_> {
             return Ok(());
         }
         // A lease of another copy, or one left over, is none of this call's.
-        let by = Attempt { value: RandomValue::default(), ..self.plan.by.clone() };
-        let terms = LeaseTerms { lease: self.plan.lease, join: false, due: true };
+        let by = Attempt { value: RandomValue::default(), ..self.task.by.clone() };
+        let terms = LeaseTerms { lease: self.task.lease, join: false, due: true };
         let CopyState::Claimed(claim) = self.claim_kept(copy, &by, terms)? else {
             self.busy(copy, MEANWHILE);
             return Ok(());
@@ -163,7 +163,7 @@ impl Verification<'_, '_> {
             Ok(is_settled) => is_settled,
             Err(error) => {
                 // Nothing was written under the claim.
-                self.ledger.release(&[claim], self.plan.ledger_until())?;
+                self.ledger.release(&[claim], self.task.ledger_until())?;
                 return Err(error);
             }
         };
@@ -194,7 +194,7 @@ impl Verification<'_, '_> {
         if let Some(FoundCopy { receipt, .. }) = oldest_ours(claim.in_doubt, &found) {
             let facts = CopyFacts { found_by_look: true, ..CopyFacts::default() };
             let one = ToConfirm { claim: *claim, receipt, facts, end: None, may_be_lost: false };
-            match self.ledger.confirm(&one, self.plan.ledger_until())? {
+            match self.ledger.confirm(&one, self.task.ledger_until())? {
                 Confirmed::Recorded => {
                     let text = format!("was in doubt, is recorded as {receipt}");
                     self.found(copy, Level::Settled, Topic::Due, Some(receipt), text);
@@ -206,7 +206,7 @@ impl Verification<'_, '_> {
         let Some(FoundCopy { receipt, .. }) = self.senders(copy, &found)? else {
             return Ok(false);
         };
-        if self.ledger.leave_to_sender(claim, None, receipt, self.plan.ledger_until())? {
+        if self.ledger.leave_to_sender(claim, None, receipt, self.task.ledger_until())? {
             let text = format!("is the mail program's own, {receipt}");
             self.found(copy, Level::Settled, Topic::Due, Some(receipt), text);
         } else {
@@ -255,12 +255,12 @@ impl Verification<'_, '_> {
                 self.found(copy, Level::Error, Topic::Double, Some(on_record), text);
                 return Ok(());
             }
-            Some(_) if !self.plan.repair => {
+            Some(_) if !self.task.repair => {
                 let text = format!("{on_record} would be taken out, {theirs} stands beside it");
                 self.found(copy, Level::Info, Topic::Double, Some(on_record), text);
             }
             Some(ours) => {
-                let (place, until) = (&copy.destination, self.plan.store_until());
+                let (place, until) = (&copy.destination, self.task.store_until());
                 let removed = match ours.marked_deleted {
                     // By its owner, or by a run that died.
                     true => self.store.remove(place, on_record, until),
@@ -279,11 +279,11 @@ impl Verification<'_, '_> {
                 }
             }
         }
-        if !self.plan.repair {
+        if !self.task.repair {
             return Ok(());
         }
         let row = claim_of(copy);
-        let until = self.plan.ledger_until();
+        let until = self.task.ledger_until();
         if !self.ledger.leave_to_sender(&row, Some(on_record), &theirs, until)? {
             self.busy(copy, MEANWHILE);
         } else if *on_record != Receipt::UNNAMED {
@@ -301,7 +301,7 @@ impl Verification<'_, '_> {
         on_record: &Receipt,
         moved: &Receipt,
     ) -> Result<(), Unverified> {
-        if self.plan.repair && !self.ledger.settle(copy, moved, self.plan.ledger_until())? {
+        if self.task.repair && !self.ledger.settle(copy, moved, self.task.ledger_until())? {
             self.busy(copy, MEANWHILE);
             return Ok(());
         }
@@ -320,9 +320,9 @@ impl Verification<'_, '_> {
             return Ok(());
         }
         for FoundCopy { receipt, .. } in found.iter().filter(is_late) {
-            let (place, until) = (&copy.destination, self.plan.store_until());
+            let (place, until) = (&copy.destination, self.task.store_until());
             let removed =
-                self.plan.repair.then(|| self.store.remove_double(place, receipt, theirs, until));
+                self.task.repair.then(|| self.store.remove_double(place, receipt, theirs, until));
             let (level, text) = match removed {
                 None => (Level::Info, "would be taken out".to_owned()),
                 Some(Ok(())) => (Level::Settled, "came late and is taken out".to_owned()),
@@ -344,7 +344,7 @@ impl Verification<'_, '_> {
         let mut standing =
             found.iter().filter(|one| one.is_lasting() && !one.marked_deleted).peekable();
         let needs_equal = standing.peek().is_some()
-            && self.ledger.has_namesake(copy, self.plan.ledger_until())?;
+            && self.ledger.has_namesake(copy, self.task.ledger_until())?;
         let is_equal = |one: &FoundCopy| matches!(one.proof, Proof::Equal | Proof::SameContent);
         Ok(standing.find(|one| !needs_equal || is_equal(one)))
     }

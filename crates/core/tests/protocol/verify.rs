@@ -17,7 +17,7 @@ use onedrop_core::ledger::{
 use onedrop_core::message::Message;
 use onedrop_core::store::memory::MemoryStore;
 use onedrop_core::store::{AnyStore, Copy, Need, Receipt, Store, StoreError};
-use onedrop_core::verify::{self, Difference, Level, News, Plan, Tally, Topic};
+use onedrop_core::verify::{self, Difference, Level, News, Tally, Topic, VerifyTask};
 
 use crate::ports::{LEASE, attempt, inbox, mail, mail_with_body, sent, soon};
 
@@ -157,7 +157,7 @@ impl Site {
         let by = attempt("verifier");
         let time = (Duration::from_secs(60), Duration::from_secs(20));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let plan = Plan {
+        let task = VerifyTask {
             window,
             account: self.account,
             behind: self.behind,
@@ -175,7 +175,7 @@ impl Site {
             News::Progress { .. } => {}
             News::Passed { account } => passed.push(account),
         };
-        let tally = verify::verify(&plan, ledger, store, &mut tell)?;
+        let tally = verify::verify(&task, ledger, store, &mut tell)?;
         Ok(Verified { findings, failed, passed, tally })
     }
 

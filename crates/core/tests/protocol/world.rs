@@ -21,7 +21,7 @@ use onedrop_core::message::{self, Message};
 use onedrop_core::outcome::{Outcome, OverQuota, UnknownAccount};
 use onedrop_core::store::memory::{Filters, MemoryStore};
 use onedrop_core::store::{Store, StoreError};
-use onedrop_core::verify::{self, Difference, News, Plan, Tally};
+use onedrop_core::verify::{self, Difference, News, Tally, VerifyTask};
 
 use crate::ports::{LEASE, attempt, soon};
 use crate::script::{LedgerFault, Script, StoreFault, Watched};
@@ -357,7 +357,7 @@ impl Delivery {
     pub fn settle_by_schedule(self, repair: bool) -> Settled {
         let by = attempt("settler");
         let clock = Arc::clone(self.deadline.clock());
-        let plan = Plan {
+        let task = VerifyTask {
             window: Window { since: UNIX_EPOCH, all: true },
             account: None,
             behind: None,
@@ -374,7 +374,7 @@ impl Delivery {
             News::Failed { destination, why } => failed.push(format!("{destination}: {why}")),
             News::Progress { .. } | News::Passed { .. } => {}
         };
-        let run = || verify::settle(&plan, &*self.ledger, &self.store, &mut tell);
+        let run = || verify::settle(&task, &*self.ledger, &self.store, &mut tell);
         let tally = catch_unwind(AssertUnwindSafe(run)).ok().and_then(Result::ok);
         let tally = tally.filter(|_| !self.script.state().is_dead);
         let state = self.script.state();

@@ -19,7 +19,7 @@ use super::plan::{self, JobStep, LockSight, RunEnd};
 use super::{lock_name, refused, rfc_3339};
 use crate::jobs::JobSettings;
 use crate::lock::{
-    self, Begun, CommandEnd, CommandPlace, CommandPlan, CommandUser, Company, EndRecord, LockTerms,
+    self, Begun, CommandEnd, CommandPlace, CommandSpec, CommandUser, Company, EndRecord, LockTerms,
     LockWish, RunRecord, Variables, Wrapping,
 };
 use onedrop_core::clock::{Clock, SystemClock};
@@ -82,7 +82,7 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
         slots: 1,
     };
     let owner = RandomValue::default();
-    let plan = CommandPlan {
+    let spec = CommandSpec {
         program: own_path_of(program),
         args: words.chain(request.args.iter().cloned()).collect(),
         variables,
@@ -97,7 +97,7 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
     let wish = LockWish { name, slots: 1, terms, wait: Duration::ZERO, owner, holder, line: None };
     let (timeout, is_for_mail) = (request.job.timeout, false);
     let label = request.has_label.then(|| request.job.name.clone());
-    let wrapping = Wrapping { wish, plan, timeout, is_for_mail, label, say: exit::tell };
+    let wrapping = Wrapping { wish, spec, timeout, is_for_mail, label, say: exit::tell };
     let locks: Arc<dyn Locks> = Arc::clone(&ledger) as Arc<dyn Locks>;
     let record = JobRecord { request, ledger, pending: None, begun: None };
     Ok(lock::run(&wrapping, locks, Box::new(record)))

@@ -25,7 +25,7 @@ pub type Variables = Vec<(OsString, OsString)>;
 pub(super) enum Order {
     /// The ledger is asked for the lock from now on.
     Asks,
-    /// For the command's environment, beside what the plan has; before the start.
+    /// For the command's environment, beside what the spec has; before the start.
     Environment(Variables),
     /// The lock is ours: start the command.
     Start { slot: u32, epoch: i64, trust: Duration },

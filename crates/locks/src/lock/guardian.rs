@@ -51,7 +51,7 @@ const DEATH: (u32, Duration) = (200, Duration::from_millis(10));
 
 /// The command, and what it gets to know about its lock.
 #[derive(Debug, Clone)]
-pub struct CommandPlan {
+pub struct CommandSpec {
     pub program: OsString,
     pub args: Vec<OsString>,
     /// For its environment, beside what is there.
@@ -120,7 +120,7 @@ pub(super) struct WrapperSide<'a> {
 /// # Errors
 /// What is missing here; the command is gone when the process is.
 pub(super) fn guard(
-    plan: &CommandPlan,
+    spec: &CommandSpec,
     wrapper: &WrapperSide<'_>,
     caller: &Caller,
     streams: Option<CommandStreams>,
@@ -132,21 +132,21 @@ pub(super) fn guard(
     if let Some(Order::Asks) = order {
         (order, asks) = (Order::receive(stream)?, true);
     }
-    let mut variables = plan.variables.clone();
+    let mut variables = spec.variables.clone();
     if let Some(Order::Environment(more)) = order {
         variables.extend(more);
         order = Order::receive(stream)?;
     }
     let Some(Order::Start { slot, epoch, trust }) = order else {
         if asks && is_dead(wrapper.pid) {
-            give_back_what_it_took(wrapper, plan);
+            give_back_what_it_took(wrapper, spec);
         }
         return Ok(());
     };
-    if let Remains::None = run(plan, (slot, epoch, trust), variables, stream, caller, streams)?
+    if let Remains::None = run(spec, (slot, epoch, trust), variables, stream, caller, streams)?
         && outlives(wrapper)
     {
-        let claim = LockClaim { name: plan.name.clone(), slot, epoch, owner: plan.owner };
+        let claim = LockClaim { name: spec.name.clone(), slot, epoch, owner: spec.owner };
         give_back_in_its_place(wrapper, &claim);
     }
     Ok(())
@@ -154,35 +154,35 @@ pub(super) fn guard(
 
 /// Runs the command to its end, of which the wrapper hears.
 fn run(
-    plan: &CommandPlan,
+    spec: &CommandSpec,
     (slot, epoch, trust): (u32, i64, Duration),
     variables: Variables,
     wrapper: &UnixStream,
     caller: &Caller,
     streams: Option<CommandStreams>,
 ) -> io::Result<Remains> {
-    if since_boot()? >= plan.terms.ends_at(trust) {
+    if since_boot()? >= spec.terms.ends_at(trust) {
         let status = CommandStatus::Killed(Signal::SIGKILL as i32);
         // A wrapper that was killed meanwhile is found to be gone when it is heard.
         let _ = Notice::Ended { status, by_trust: true, survivors: false }.send(wrapper);
         return Ok(Remains::None);
     }
-    let mut command = Command::new(&plan.program);
+    let mut command = Command::new(&spec.program);
     command.envs(variables);
-    if let Some(cwd) = &plan.place.cwd {
+    if let Some(cwd) = &spec.place.cwd {
         command.current_dir(cwd);
     }
-    if plan.company == Company::Alone {
+    if spec.company == Company::Alone {
         command.stdin(Stdio::null());
     }
     if let Some([out, err]) = streams {
         command.stdout(out).stderr(err);
     }
-    match start(command, plan, slot, epoch, caller) {
+    match start(command, spec, slot, epoch, caller) {
         Ok(command) => {
             let_go_of_the_callers_streams(&caller.null)?;
             let _ = Notice::Started.send(wrapper);
-            Guardian::new(plan, command, trust, wrapper)?.watch()
+            Guardian::new(spec, command, trust, wrapper)?.watch()
         }
         Err(error) => {
             let number = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);
@@ -212,9 +212,9 @@ fn is_dead(wrapper: Pid) -> bool {
 }
 
 /// A claim that the wrapper could not use: what it asked for last may reach the ledger only now.
-fn give_back_what_it_took(wrapper: &WrapperSide<'_>, plan: &CommandPlan) {
+fn give_back_what_it_took(wrapper: &WrapperSide<'_>, spec: &CommandSpec) {
     let (ledger, line, end) = (wrapper.ledger, wrapper.line, Instant::now() + LEAVE);
-    while !give_back_all_of(ledger, line, &plan.name, plan.owner, RELEASE) && Instant::now() < end {
+    while !give_back_all_of(ledger, line, &spec.name, spec.owner, RELEASE) && Instant::now() < end {
         thread::sleep(AGAIN);
     }
 }
@@ -232,29 +232,29 @@ fn give_back_in_its_place(wrapper: &WrapperSide<'_>, claim: &LockClaim) {
 /// Starts it; nothing of its streams is left here.
 fn start(
     mut command: Command,
-    plan: &CommandPlan,
+    spec: &CommandSpec,
     slot: u32,
     epoch: i64,
     caller: &Caller,
 ) -> io::Result<Child> {
-    let token = LockToken { name: plan.name.clone(), slot, epoch };
+    let token = LockToken { name: spec.name.clone(), slot, epoch };
     command
-        .args(&plan.args)
-        .env("ONEDROP_LOCK_NAME", plan.name.as_str())
+        .args(&spec.args)
+        .env("ONEDROP_LOCK_NAME", spec.name.as_str())
         .env("ONEDROP_LOCK_SLOT", slot.to_string())
-        .env("ONEDROP_LOCK_SLOTS", plan.slots.to_string())
+        .env("ONEDROP_LOCK_SLOTS", spec.slots.to_string())
         .env("ONEDROP_LOCK_EPOCH", epoch.to_string())
-        .env("ONEDROP_LOCK_OWNER", hex(plan.owner.bytes()))
-        .env("ONEDROP_LOCK_TTL_SECS", plan.terms.ttl.as_secs().to_string())
+        .env("ONEDROP_LOCK_OWNER", hex(spec.owner.bytes()))
+        .env("ONEDROP_LOCK_TTL_SECS", spec.terms.ttl.as_secs().to_string())
         .env("ONEDROP_LOCK_TOKEN", token.to_string());
-    match plan.company {
+    match spec.company {
         Company::CallersGroup => command.process_group(caller.group.as_raw()),
         Company::OwnGroup => command.process_group(0),
         Company::Alone => &mut command,
     };
-    let is_alone = plan.company == Company::Alone;
-    let (guardian, file_mask, signal_mask) = (getpid(), plan.umask, caller.mask);
-    let CommandPlace { user, nice, .. } = plan.place.clone();
+    let is_alone = spec.company == Company::Alone;
+    let (guardian, file_mask, signal_mask) = (getpid(), spec.umask, caller.mask);
+    let CommandPlace { user, nice, .. } = spec.place.clone();
     let prepare = move || {
         // SAFETY: it takes a number. A higher one is never refused.
         unsafe { nix::libc::nice(nice.into()) };
@@ -318,7 +318,7 @@ enum Remains {
 }
 
 struct Guardian<'a> {
-    plan: &'a CommandPlan,
+    spec: &'a CommandSpec,
     wrapper: Option<&'a UnixStream>,
     command: Child,
     pid: Pid,
@@ -332,7 +332,7 @@ struct Guardian<'a> {
 
 impl<'a> Guardian<'a> {
     fn new(
-        plan: &'a CommandPlan,
+        spec: &'a CommandSpec,
         command: Child,
         trust: Duration,
         wrapper: &'a UnixStream,
@@ -343,7 +343,7 @@ impl<'a> Guardian<'a> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let pid = i32::try_from(command.id()).map_err(io::Error::other)?;
         Ok(Guardian {
-            plan,
+            spec,
             wrapper: Some(wrapper),
             command,
             pid: Pid::from_raw(pid),
@@ -402,7 +402,7 @@ impl<'a> Guardian<'a> {
     /// What is due; returns when to look again.
     fn step(&mut self, now: Duration) -> Duration {
         let (ends_at, killed_at) =
-            (self.plan.terms.ends_at(self.trust), LockTerms::killed_at(self.trust));
+            (self.spec.terms.ends_at(self.trust), LockTerms::killed_at(self.trust));
         if now >= ends_at && self.stage == Stage::Running && self.status.is_none() {
             self.by_trust = true;
             self.end(now);
@@ -432,7 +432,7 @@ impl<'a> Guardian<'a> {
     /// Begins to end all that is below.
     fn end(&mut self, now: Duration) {
         if self.stage == Stage::Running {
-            self.stage = Stage::Ending { kill_at: now + self.plan.terms.grace };
+            self.stage = Stage::Ending { kill_at: now + self.spec.terms.grace };
             signal_all(Signal::SIGTERM);
             // One that is stopped hears it only when it goes on.
             signal_all(Signal::SIGCONT);
@@ -445,7 +445,7 @@ impl<'a> Guardian<'a> {
             Order::End => self.end(since_boot()?),
             // Until it is reaped the number is the command's. It may just have ended.
             Order::Forward(signal) if self.status.is_none() => {
-                let _ = match self.plan.company {
+                let _ = match self.spec.company {
                     Company::CallersGroup => kill(self.pid, signal),
                     Company::OwnGroup | Company::Alone => killpg(self.pid, signal),
                 };

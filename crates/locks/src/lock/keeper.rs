@@ -29,6 +29,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// Longest pause where the ledger cannot be asked.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
+/// How often it is asked whether an administrator wants the command to end, however long a lease.
+const ASKED_FOR_THE_END: Duration = Duration::from_secs(10);
 /// One call of the ledger, at most.
 const CALL: Duration = Duration::from_secs(10);
 /// What giving back may take; the lease ends by itself as well.
@@ -317,34 +319,44 @@ impl Work {
         let ttl = self.wish.terms.ttl;
         let call = (ttl / 6).min(CALL);
         let (mut due, mut is_lost) = (trust.saturating_sub(ttl - ttl / 3), false);
-        let mut is_stopped = false;
+        let (pause, mut is_stopped) = ((ttl / 3).min(ASKED_FOR_THE_END), false);
+        let mut end_due = since_boot().unwrap_or_default() + pause;
         loop {
-            if let Some(stop) = self.sleep_until(Some(due).filter(|_| !is_lost)) {
+            let next = if is_stopped { due } else { due.min(end_due) };
+            if let Some(stop) = self.sleep_until(Some(next).filter(|_| !is_lost)) {
                 return (stop, is_lost);
             }
             let (asked, asked_since_boot) = (Instant::now(), since_boot().unwrap_or_default());
-            if is_lost || asked_since_boot < due {
+            if is_lost || asked_since_boot < next {
                 continue;
             }
-            match self.ledger.renew_lock(claim, ttl, asked + call) {
-                Ok(true) => {
-                    *trust = asked_since_boot + ttl;
-                    self.tell(LockNews::Renewed { trust: *trust });
-                    due = asked_since_boot + ttl / 3;
-                    let wanted = || self.record.stop_wanted(claim, asked + call);
-                    if let Some(by) = Some(()).filter(|()| !is_stopped).and_then(|()| wanted()) {
-                        self.tell(LockNews::Stop(by));
-                        is_stopped = true;
+            if asked_since_boot >= due {
+                match self.ledger.renew_lock(claim, ttl, asked + call) {
+                    Ok(true) => {
+                        *trust = asked_since_boot + ttl;
+                        self.tell(LockNews::Renewed { trust: *trust });
+                        due = asked_since_boot + ttl / 3;
+                    }
+                    Ok(false) => {
+                        self.tell(LockNews::Lost);
+                        is_lost = true;
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, lock = %claim.name, "the lock was not renewed");
+                        let pause = (ttl / 24).min(Duration::from_secs(1));
+                        due = since_boot().unwrap_or_default() + pause;
+                        continue;
                     }
                 }
-                Ok(false) => {
-                    self.tell(LockNews::Lost);
-                    is_lost = true;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, lock = %claim.name, "the lock was not renewed");
-                    due = since_boot().unwrap_or_default() + (ttl / 24).min(Duration::from_secs(1));
-                }
+            }
+            if is_stopped {
+                continue;
+            }
+            end_due = asked_since_boot + pause;
+            if let Some(by) = self.record.stop_wanted(claim, asked + call) {
+                self.tell(LockNews::Stop(by));
+                is_stopped = true;
             }
         }
     }

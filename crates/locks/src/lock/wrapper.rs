@@ -22,7 +22,7 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp, getpi
 use super::boot_timer::BootTimer;
 use super::descendants::all_run_below;
 use super::frames::{CommandStatus, Notice, Order};
-use super::guardian::{self, Caller, CommandPlan, Company, WrapperSide};
+use super::guardian::{self, Caller, CommandSpec, Company, WrapperSide};
 use super::keeper::{Keeper, LockNews, LockWish, described};
 use super::line::Line;
 use super::output::{CommandStreams, HeldOutput, Output, OutputPipes};
@@ -51,7 +51,7 @@ const PASSED_ON: [Signal; 9] = [
 /// A command, the lock that it needs, and how long it may run.
 pub struct Wrapping {
     pub wish: LockWish,
-    pub plan: CommandPlan,
+    pub spec: CommandSpec,
     pub timeout: Option<Duration>,
     /// Postfix waits for the command (pipe(8)): what it writes counts only where the ending is its
     /// own, and waiting and running end before Postfix gives the message up.
@@ -115,7 +115,7 @@ fn ignored_signals(status: &str) -> Option<u64> {
 }
 
 fn fork_guardian(
-    plan: &CommandPlan,
+    spec: &CommandSpec,
     callers_mask: &SigSet,
     pipes: Option<OutputPipes>,
     null: &File,
@@ -139,7 +139,7 @@ fn fork_guardian(
             let caller = Caller { group, mask: *callers_mask, null };
             let wrapper = WrapperSide { pid, stream: &theirs, ledger, line };
             let streams: Option<CommandStreams> = pipes.map(|pipes| pipes.writers);
-            let guard = || guardian::guard(plan, &wrapper, &caller, streams);
+            let guard = || guardian::guard(spec, &wrapper, &caller, streams);
             let _ = catch_unwind(AssertUnwindSafe(guard));
             exit::end_guardian()
         }
@@ -193,23 +193,23 @@ impl<'a> Wrapper<'a> {
         ledger: Arc<dyn Locks>,
         record: Box<dyn RunRecord>,
     ) -> io::Result<Wrapper<'a>> {
-        let Wrapping { wish, plan, is_for_mail, .. } = wrapping;
+        let Wrapping { wish, spec, is_for_mail, .. } = wrapping;
         let mut wish = wish.clone();
         let mut mail_ends_at = None;
         if *is_for_mail {
-            wish.wait = wish.wait.min(mail_time(plan.terms));
-            mail_ends_at = Some(since_boot()? + mail_time(plan.terms));
+            wish.wait = wish.wait.min(mail_time(spec.terms));
+            mail_ends_at = Some(since_boot()? + mail_time(spec.terms));
         }
         let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
         let (signals, callers_mask) = block_signals()?;
-        let pipes = match plan.company {
+        let pipes = match spec.company {
             _ if *is_for_mail => Some(OutputPipes::together()?),
             Company::Alone => Some(OutputPipes::apart()?),
             Company::CallersGroup | Company::OwnGroup => None,
         };
         let lock = (&*ledger, wish.line.as_ref());
         let (guardian, guardian_pid, pipes) =
-            fork_guardian(plan, &callers_mask, pipes, &null, lock)?;
+            fork_guardian(spec, &callers_mask, pipes, &null, lock)?;
         let output = match pipes {
             Some(pipes) if *is_for_mail => OutputWay::HeldBack(pipes.hold_back()?),
             Some(pipes) => OutputWay::PassedOn(pipes.read(wrapping.label.clone())?),
@@ -373,9 +373,9 @@ impl<'a> Wrapper<'a> {
             let number = i32::try_from(info.ssi_signo).map_err(io::Error::other)?;
             let signal = Signal::try_from(number)?;
             let by_terminal = info.ssi_code > 0;
-            let is_alone = self.wrapping.plan.company == Company::Alone;
+            let is_alone = self.wrapping.spec.company == Company::Alone;
             let ends = !matches!(signal, Signal::SIGWINCH | Signal::SIGTSTP | Signal::SIGCONT);
-            match self.wrapping.plan.company {
+            match self.wrapping.spec.company {
                 _ if !self.state.is_ordered && ends => {
                     return Ok(Some(LockEnding::Killed(number)));
                 }
@@ -413,13 +413,13 @@ impl<'a> Wrapper<'a> {
 
     fn order_the_end(&mut self, now: Duration) {
         self.order(Order::End);
-        self.forced_at = Some(now + self.wrapping.plan.terms.grace + 2 * MARGIN);
+        self.forced_at = Some(now + self.wrapping.spec.terms.grace + 2 * MARGIN);
     }
 
     fn not_started(&self, number: i32) -> LockEnding {
-        let program = self.wrapping.plan.program.to_string_lossy();
+        let program = self.wrapping.spec.program.to_string_lossy();
         let errno = Errno::from_raw(number);
-        if let Some(cwd) = self.wrapping.plan.place.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+        if let Some(cwd) = self.wrapping.spec.place.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
             return LockEnding::NotExecutable(format!("{}: no such folder", cwd.display()));
         }
         match errno {
@@ -427,7 +427,7 @@ impl<'a> Wrapper<'a> {
             Errno::EAGAIN | Errno::ENOMEM | Errno::ENFILE | Errno::EMFILE => {
                 LockEnding::Failed(format!("{program}: {}", errno.desc()))
             }
-            _ if fs::metadata(&self.wrapping.plan.program).is_ok_and(|file| file.is_dir()) => {
+            _ if fs::metadata(&self.wrapping.spec.program).is_ok_and(|file| file.is_dir()) => {
                 LockEnding::NotExecutable(format!("{program}: is a directory"))
             }
             _ => LockEnding::NotExecutable(format!("{program}: {}", errno.desc())),

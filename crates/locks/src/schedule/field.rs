@@ -46,8 +46,8 @@ const WEEKDAY: usize = 4;
 pub(super) struct CronFields {
     /// The form on record: texts that say the same are equal.
     pub normalised: String,
-    /// The hour begins with `*`.
-    pub each_hour: bool,
+    /// The minute or the hour begins with `*` (MIN_STAR and HR_STAR of cron's entry.c).
+    pub by_time: bool,
     pub calendar: Calendar,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn read(fields: &[&str]) -> Result<CronFields, String> {
             .map(|(at, text)| normal_form(at, text))
             .collect::<Vec<_>>()
             .join(" "),
-        each_hour: hour.starts_with('*'),
+        by_time: minute.starts_with('*') || hour.starts_with('*'),
         calendar: Calendar::new(times, [of_month, of_week], both),
     })
 }

@@ -55,7 +55,7 @@ impl Wrapper<'_> {
         };
         let (was_ours, recorded) = match closing {
             Some(Closing { was_ours, recorded }) => (was_ours, recorded),
-            None if wrapping.plan.company == Company::Alone => {
+            None if wrapping.spec.company == Company::Alone => {
                 (None, Err(LedgerError::TookTooLong("putting it on record".to_owned())))
             }
             None => (None, Ok(EndRecord::NoRecord)),

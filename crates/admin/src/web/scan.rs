@@ -1,5 +1,5 @@
-//! Looking back through rows that no index has by what is asked for: a span of numbers at a time,
-//! until a page is full, all is seen, or enough was looked at; the next page goes on from there.
+//! Scans rows that no index has by what is asked for: a span of numbers at a time, until a page is
+//! full, all is seen, or enough was scanned; the next page goes on from there.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::PagesState;
 use onedrop_core::ledger::LedgerError;
 
-/// Numbers of rows that one question looks through.
+/// Numbers of rows that one question scans.
 pub const SPAN: i64 = 20_000;
 
 /// Rows of a page.
@@ -15,7 +15,7 @@ pub const PAGE: u32 = 50;
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Looked<T> {
+pub struct Scanned<T> {
     pub rows: Vec<T>,
     /// Below this number (going back), or from it on, there may be more.
     pub next: Option<i64>,
@@ -23,13 +23,13 @@ pub struct Looked<T> {
     pub cut: Option<i64>,
 }
 
-impl<T> Looked<T> {
-    pub fn nothing() -> Looked<T> {
-        Looked { rows: Vec::new(), next: None, cut: None }
+impl<T> Scanned<T> {
+    pub fn nothing() -> Scanned<T> {
+        Scanned { rows: Vec::new(), next: None, cut: None }
     }
 }
 
-/// How much is looked at.
+/// How much is scanned.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub rows: u32,
@@ -60,12 +60,12 @@ pub fn back<T>(
     bounds: Bounds,
     mut read: impl FnMut(&Range<i64>, u32) -> Result<Vec<T>, LedgerError>,
     number: impl Fn(&T) -> i64,
-) -> Result<Looked<T>, LedgerError> {
+) -> Result<Scanned<T>, LedgerError> {
     let (began, mut rows, mut end, mut spans) = (Instant::now(), Vec::new(), before, 0);
     while end > first {
         let left = bounds.rows - rows.len() as u32;
         if left == 0 || bounds.is_over(spans, began) {
-            return Ok(Looked { rows, next: Some(end), cut: None });
+            return Ok(Scanned { rows, next: Some(end), cut: None });
         }
         let span = (end - SPAN).max(first)..end;
         let found = read(&span, left)?;
@@ -76,7 +76,7 @@ pub fn back<T>(
         rows.extend(found);
         spans += 1;
     }
-    Ok(Looked { rows, next: None, cut: None })
+    Ok(Scanned { rows, next: None, cut: None })
 }
 
 /// From `from` up to before `end`, the oldest rows first; several rows may share a number, and
@@ -86,12 +86,12 @@ pub fn forth<T>(
     bounds: Bounds,
     mut read: impl FnMut(&Range<i64>, u32) -> Result<Vec<T>, LedgerError>,
     number: impl Fn(&T) -> i64,
-) -> Result<Looked<T>, LedgerError> {
+) -> Result<Scanned<T>, LedgerError> {
     let (began, mut rows, mut start, mut spans) = (Instant::now(), Vec::new(), from, 0);
     while start < end {
         let left = bounds.rows.saturating_sub(rows.len() as u32);
         if left == 0 || bounds.is_over(spans, began) {
-            return Ok(Looked { rows, next: Some(start), cut: None });
+            return Ok(Scanned { rows, next: Some(start), cut: None });
         }
         let span = start..(start + SPAN).min(end);
         let mut found = read(&span, left)?;
@@ -108,12 +108,12 @@ pub fn forth<T>(
             }
             rows.extend(found);
             let (next, cut) = if is_full { (last + 1, Some(last)) } else { (last, None) };
-            return Ok(Looked { rows, next: Some(next), cut });
+            return Ok(Scanned { rows, next: Some(next), cut });
         }
         rows.extend(found);
         spans += 1;
     }
-    Ok(Looked { rows, next: None, cut: None })
+    Ok(Scanned { rows, next: None, cut: None })
 }
 
 #[cfg(test)]
@@ -131,22 +131,22 @@ mod tests {
         };
         let (mut seen, mut before) = (Vec::new(), 100_000);
         for _ in 0..10 {
-            let looked = back((0, before), AMPLE, read, |row| *row).expect("rows");
-            assert!(looked.rows.len() <= 3);
-            seen.extend(looked.rows);
-            let Some(next) = looked.next else { break };
+            let scanned = back((0, before), AMPLE, read, |row| *row).expect("rows");
+            assert!(scanned.rows.len() <= 3);
+            seen.extend(scanned.rows);
+            let Some(next) = scanned.next else { break };
             before = next;
         }
         assert_eq!(seen, all.into_iter().rev().collect::<Vec<_>>());
     }
 
     #[test]
-    fn what_was_not_looked_at_is_left_for_the_next_page() {
+    fn what_was_not_scanned_is_left_for_the_next_page() {
         let bounds = Bounds { spans: 2, ..AMPLE };
-        let looked = back((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
-        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(60_000), cut: None });
-        let looked = forth((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
-        assert_eq!(looked.expect("none"), Looked { rows: vec![], next: Some(40_000), cut: None });
+        let scanned = back((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
+        assert_eq!(scanned.expect("none"), Scanned { rows: vec![], next: Some(60_000), cut: None });
+        let scanned = forth((0, 100_000), bounds, |_, _| Ok(Vec::<i64>::new()), |row| *row);
+        assert_eq!(scanned.expect("none"), Scanned { rows: vec![], next: Some(40_000), cut: None });
     }
 
     #[test]
@@ -160,9 +160,9 @@ mod tests {
         };
         let (mut pages, mut from) = (Vec::new(), 0);
         for _ in 0..10 {
-            let looked = forth((from, 50_000), AMPLE, read, |row| row.0).expect("rows");
-            pages.push((looked.rows, looked.cut));
-            let Some(next) = looked.next else { break };
+            let scanned = forth((from, 50_000), AMPLE, read, |row| row.0).expect("rows");
+            pages.push((scanned.rows, scanned.cut));
+            let Some(next) = scanned.next else { break };
             from = next;
         }
         // Of a number with more rows than a page has, a page's worth is shown, and the rest is
