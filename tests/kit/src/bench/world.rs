@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -12,7 +13,7 @@ use super::process::{deliver, program};
 use crate::dovecot::{Dovecot, MAIL_USER};
 use crate::mariadb::Mariadb;
 use crate::postgres::{Postgres, bin};
-use crate::{TempRoot, onedrop_path, set_mode};
+use crate::{TempRoot, onedrop_path, set_mode, unix_user};
 
 /// What a message is made of, as pipe(8) hands it over.
 pub const MESSAGE_BYTES: usize = 4096;
@@ -155,6 +156,9 @@ impl Bench {
         let config_file = config.display().to_string();
         let args = ["migrate", "--accept-config", "--config", &config_file];
         let mut command = program(&self.onedrop, &args);
+        // A ledger in a file is its user's.
+        let user = unix_user(MAIL_USER);
+        command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
         crate::run(command.stdin(std::process::Stdio::null()));
     }
 
