@@ -8,7 +8,7 @@
 //! first is killed. Links, syncs, commits, the last bytes of an append, and answers to these are
 //! killed always; of the others, of purge and forget, and of a ledger and a store that are each
 //! swept so with another one, a sample that moves on with every commit (`ONEDROP_FULL=1`: all). So
-//! does which of two kinds of deliveries is killed, where both have the same steps.
+//! does which of two kinds of deliveries is killed, where both have much the same steps.
 //! Leases are short and run out by themselves. Copies in doubt before the killed delivery begins
 //! take a turn and a look, which are killed at every step too.
 
@@ -76,7 +76,7 @@ const STATEMENTS: [&str; 6] = [
 
 const DOUBTS: [Kind; 2] = [Kind::InDoubt, Kind::InDoubtWithCopies];
 
-/// Of two that have the same points: the one that falls to this commit.
+/// Of two that have much the same points: the one that falls to this commit.
 fn in_turn() -> usize {
     part(2) as usize
 }
