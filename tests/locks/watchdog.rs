@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -117,8 +118,15 @@ fn a_wrapper_that_is_killed_after_its_command_frees_its_lock() {
     }
 }
 
+/// What is stopped stays so when its parent is killed, for this process becomes its parent. Where
+/// none of its session did, the kernel would let it go on (setpgid(2), orphaned process groups).
+fn adopt_orphans() {
+    set_child_subreaper(true).expect("prctl");
+}
+
 #[test]
 fn a_guardian_gives_back_no_lock_but_that_of_its_wrapper() {
+    adopt_orphans();
     let place = Place::new();
     let mut held = place.beating(&["n", "--grace", "0"]);
     let guardian = held.guardian();
@@ -295,6 +303,7 @@ fn a_command_that_is_killed_leaves_the_lock_free() {
 /// The kernel does it: both watchers are gone, and the lock has its time.
 #[test]
 fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
+    adopt_orphans();
     let place = Place::new();
     let script = "while :; do date +%s%N >>beats; sleep 0.05; done";
     let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
