@@ -131,16 +131,17 @@ fn traced(point: Option<&Point>, log: &Path) -> Command {
     {
         command.env_remove(name);
     }
-    command
-        .args(["-y", "-e", "signal=none", "-e", &format!("trace={}", CALLS.join(",")), "-o"])
-        .arg(log);
+    command.args(["-e", "signal=none", "-o"]).arg(log);
     match point {
-        None => command.args(["-f", "-s", "4000"]),
+        None => {
+            command.args(["-f", "-y", "-s", "4000", "-e", &format!("trace={}", CALLS.join(","))])
+        }
         Some(Point { call, n, first_thread, .. }) => {
             if !first_thread {
                 command.arg("-f");
             }
-            command.args(["-s", "100", "-e", &format!("inject={call}:signal=SIGKILL:when={n}")])
+            let inject = format!("inject={call}:signal=SIGKILL:when={n}");
+            command.args(["-e", &format!("trace={call}"), "-e", &inject])
         }
     };
     command

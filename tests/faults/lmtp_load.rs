@@ -13,7 +13,7 @@ use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, settle_lost};
 use crate::support::trial::LETTERS;
-use crate::support::{TempRoot, onedrop_path, wait_until};
+use crate::support::{TempRoot, is_full, onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 /// Doubts are settled soon after a crash: a lease that has run out.
@@ -48,14 +48,16 @@ impl MailHost {
         MailHost { site, lmtp, postfix }
     }
 
-    /// Sends `messages`; each time another `step` of them are delivered, `disturb` does its worst.
-    /// Returns when Postfix has got rid of all, and each is in its mailbox once.
+    /// Sends `messages`; each time another `step` of them are delivered, `disturb` does its worst:
+    /// half as many, and as often, where not all is wanted. Returns when Postfix has got rid of
+    /// all, and each is in its mailbox once.
     fn under_load(
         &mut self,
         messages: usize,
         step: usize,
         mut disturb: impl FnMut(&mut Site, &mut Lmtp),
     ) {
+        let (messages, step) = if is_full() { (messages, step) } else { (messages / 2, step / 2) };
         let MailHost { site, lmtp, postfix } = self;
         let postfix = &*postfix;
         let next = AtomicUsize::new(0);

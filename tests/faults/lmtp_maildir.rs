@@ -22,7 +22,7 @@ use crate::support::postfix::{Delivery, Postfix, PostfixSpec};
 use crate::support::server::guarded;
 use crate::support::site::Site;
 use crate::support::trial::LETTERS;
-use crate::support::{onedrop_path, set_mode, wait_until};
+use crate::support::{is_full, onedrop_path, set_mode, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 /// Whoever waits for another's copy gives up soon, and is tried again.
@@ -172,8 +172,7 @@ fn read_all(maildir: &Path) -> usize {
 
 #[test]
 fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
-    const MESSAGES: usize = 600;
-    const STEP: usize = 25;
+    let (messages, step) = if is_full() { (600, 25) } else { (300, 15) };
     const SENDERS: usize = 8;
     const ACCOUNTS: usize = 20;
     let host = MailHost::start();
@@ -193,13 +192,13 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
             for _ in 0..SENDERS {
                 scope.spawn(|| {
                     while let Some(number) =
-                        Some(next.fetch_add(1, Ordering::SeqCst)).filter(|n| *n < MESSAGES)
+                        Some(next.fetch_add(1, Ordering::SeqCst)).filter(|n| *n < messages)
                     {
                         postfix.send(ANN, &[&address(&account(number))], &message(number));
                     }
                 });
             }
-            for at in (STEP..MESSAGES).step_by(STEP) {
+            for at in (step..messages).step_by(step) {
                 assert!(
                     wait_until(LONG, || postfix.sent() >= at),
                     "{} of {at}\n{}",
@@ -216,12 +215,12 @@ fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
     let deferred = postfix.log().matches(" status=deferred ").count();
     let found = host.site.postgres.psql("SELECT count(*) FROM onedrop_copy WHERE found_by_look");
     println!(
-        "{MESSAGES} messages: {deferred} attempts deferred, {found} copies found, {read} moved by \
+        "{messages} messages: {deferred} attempts deferred, {found} copies found, {read} moved by \
          a reader"
     );
     assert!(read > 0, "nobody has read anything");
     let mut expected: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for number in 0..MESSAGES {
+    for number in 0..messages {
         expected.entry(account(number)).or_default().push(number);
     }
     host.each_stands_once(&expected);

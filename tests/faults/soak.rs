@@ -10,7 +10,7 @@ use crate::support::is_full;
 fn under_a_long_load_nothing_is_lost_and_no_file_stays_open() {
     let messages = match is_full() {
         true => 20_000,
-        false => 1_500,
+        false => 900,
     };
     let outcome = run(Plan::of(messages));
     let Outcome { took, copies, deferred, purges, wrong, unplaced, tenths, files, .. } = outcome;

@@ -145,7 +145,7 @@ impl World {
         let mut command = place.command(onedrop_path());
         command.args(["with-lock", "n", "--wait", "5s", "--ttl", "6s", "--grace", "0"]);
         command.arg("--config").arg(place.folder.join("onedrop.toml"));
-        command.args(["--slots", &self.slots.to_string(), "--", "python3"]);
+        command.args(["--slots", &self.slots.to_string(), "--", "/usr/bin/python3"]);
         command.arg(self.folder.join("command.py")).arg(&self.folder).args([
             run,
             kind,

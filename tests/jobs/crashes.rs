@@ -90,7 +90,7 @@ fn a_command_or_its_guardian_that_is_killed_has_failed() {
 
 #[test]
 fn a_tick_that_is_killed_leaves_its_runs_alone() {
-    let script = format!("{ALONE}\ntouch began; while [ ! -e go ]; do sleep 0.05; done; echo end");
+    let script = format!("{ALONE}\ntouch began; while [ ! -e go ]; do sleep 0.1; done; echo end");
     let site = JobSite::new(&job("j", &script, ""));
     let mut tick = site.started(&["tick"]);
     assert!(exists(&site.path("began")));
@@ -109,7 +109,7 @@ fn a_tick_that_is_killed_leaves_its_runs_alone() {
 /// after it was taken, and changes nothing of the run that has succeeded meanwhile.
 #[test]
 fn the_end_of_a_zombie_comes_after_its_run_was_taken() {
-    let script = "touch began; [ -e second ] || while [ ! -e go ]; do sleep 0.05; done";
+    let script = "touch began; [ -e second ] || while [ ! -e go ]; do sleep 0.1; done";
     let site = JobSite::new(&job("j", script, "retry = \"1s\""));
     let mut zombie = site.started(&["run", "j"]);
     assert!(exists(&site.path("began")));

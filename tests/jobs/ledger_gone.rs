@@ -16,7 +16,7 @@ use crate::support::wait_until;
 /// The user of that name in Debian.
 const NOBODY: u32 = 65534;
 
-const WAITS: &str = "touch began; while [ ! -e go ]; do sleep 0.05; done; touch ended; exit 4";
+const WAITS: &str = "touch began; while [ ! -e go ]; do sleep 0.1; done; touch ended; exit 4";
 
 #[test]
 fn without_it_nothing_starts() {
@@ -99,7 +99,7 @@ fn a_check_ends_in_time_where_a_table_is_locked() {
 /// Longer than the lock lasts: the run gives up, and the next tick of its host has its end.
 #[test]
 fn an_end_that_the_ledger_was_away_for_is_told_by_the_next_tick() {
-    let well = "touch well; while [ ! -e go ]; do sleep 0.05; done; echo done";
+    let well = "touch well; while [ ! -e go ]; do sleep 0.1; done; echo done";
     let keys = "ttl = \"20s\"\ngrace = \"1s\"";
     let mut site =
         JobSite::with_postgres(&format!("{}{}", job("j", WAITS, keys), job("k", well, keys)));
@@ -131,7 +131,7 @@ fn an_end_that_the_ledger_was_away_for_is_told_by_the_next_tick() {
 #[test]
 fn another_host_waits_for_the_end_of_a_run_before_it_calls_it_crashed() {
     let script = "echo $ONEDROP_JOB_TRY >>began; [ -e two ] || sleep 600; \
-                  while [ ! -e go ]; do sleep 0.05; done; exit 3";
+                  while [ ! -e go ]; do sleep 0.1; done; exit 3";
     let site = JobSite::new(&job("j", script, "retry = \"1s\""));
     let mut gone = site.started(&["run", "j"]);
     assert!(exists(&site.path("began")));

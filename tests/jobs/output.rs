@@ -73,7 +73,7 @@ fn a_reader_that_is_gone_or_takes_nothing_keeps_no_job_from_going_on() {
 /// A reader that comes back sees how much it has missed.
 #[test]
 fn what_nobody_has_read_is_told() {
-    let script = "seq 1 300000; touch written; while [ ! -e go ]; do sleep 0.05; done; echo more";
+    let script = "seq 1 300000; touch written; while [ ! -e go ]; do sleep 0.1; done; echo more";
     let site = JobSite::new(&job("gap", script, ""));
     let mut child = site.jobs(&["run", "gap"]).spawn().expect("binary");
     assert!(exists(&site.path("written")));
@@ -102,7 +102,7 @@ fn what_nobody_has_read_is_told() {
 /// What the command leaves running ends with it, and the run does not wait for its end of the pipe.
 #[test]
 fn a_background_process_that_keeps_the_pipe_does_not_keep_the_run() {
-    let script = "(trap '' TERM HUP; while :; do echo on; sleep 0.05; done) & echo done";
+    let script = "(trap '' TERM HUP; while :; do echo on; sleep 0.1; done) & echo done";
     let site = JobSite::new(&job("leaves", script, ""));
     let (end, took) = timed(|| site.run(&["leaves"]));
     assert_eq!(end.code, Some(0), "{end:?}");

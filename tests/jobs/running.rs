@@ -133,7 +133,7 @@ fn without_being_due_it_says_why_and_force_runs_it_all_the_same() {
 
 #[test]
 fn force_keeps_the_lock() {
-    let script = "echo $$ >>began; while [ ! -e go ]; do sleep 0.05; done";
+    let script = "echo $$ >>began; while [ ! -e go ]; do sleep 0.1; done";
     let site = JobSite::new(&job("slow", script, ""));
     let mut held = site.started(&["run", "slow"]);
     assert!(exists(&site.path("began")));
@@ -154,8 +154,8 @@ fn force_keeps_the_lock() {
 #[test]
 fn a_signal_ends_the_command_and_all_that_it_started() {
     let script = "trap '' TERM HUP
-        beat() { while :; do date +%s%N >>$1; sleep 0.05; done; }
-        setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.05; done' &
+        beat() { while :; do date +%s%N >>$1; sleep 0.1; done; }
+        setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.1; done' &
         beat beats";
     let site = JobSite::new(&job("deaf", script, ""));
     for (signal, number) in [(Signal::SIGTERM, 1), (Signal::SIGHUP, 2)] {
@@ -295,7 +295,7 @@ fn the_shipped_verify_job_runs_on_a_host_without_mail() {
 #[test]
 fn a_run_that_is_stopped_says_so_and_is_not_tried_again() {
     let keys = "ttl = \"1h\"\ngrace = \"0s\"\nretry = \"1s\"";
-    let script = "trap 'echo term; exit 3' TERM; touch began; while :; do sleep 0.05; done";
+    let script = "trap 'echo term; exit 3' TERM; touch began; while :; do sleep 0.1; done";
     let site = JobSite::new(&job("j", script, keys));
     let end = ended(&mut site.jobs(&["stop", "j"]));
     assert_eq!((end.code, &*end.err), (Some(1), "j does not run\n"), "{end:?}");

@@ -68,7 +68,7 @@ fn the_servers_tick_runs_a_job_and_ends_it_when_the_server_drains() {
 /// A tick that waits for its jobs reads the configuration again.
 #[test]
 fn a_tick_of_a_server_that_is_to_tick_no_more_starts_nothing() {
-    let long = job("long", "touch began; while [ ! -e go ]; do sleep 0.05; done", "");
+    let long = job("long", "touch began; while [ ! -e go ]; do sleep 0.1; done", "");
     let jobs = |run_in: &str, more: &str| format!("[jobs]\nrun_in = \"{run_in}\"\n{long}{more}");
     let site = JobSite::new(&jobs("server", ""));
     let mut server = server(&site);
@@ -86,7 +86,7 @@ fn a_tick_of_a_server_that_is_to_tick_no_more_starts_nothing() {
 /// It is there again within a minute, and while it waits for a job there is no second one.
 #[test]
 fn a_tick_that_crashes_comes_again_and_a_reload_turns_ticks_on_and_off() {
-    let wait = "while [ ! -e go ]; do sleep 0.05; done";
+    let wait = "while [ ! -e go ]; do sleep 0.1; done";
     let site = JobSite::new(&keys("timer", "touch ran"));
     let mut server = server(&site);
     assert_eq!(ticks(&server), []);

@@ -139,7 +139,7 @@ fn backfill_stops_at_a_failure_and_goes_on_there() {
 fn a_job_whose_lock_is_held_is_left_alone_and_the_pass_goes_on() {
     let jobs = [job("busy", "touch ran", ""), job("free", "echo free >>journal", "")];
     let site = JobSite::new(&jobs.concat());
-    let hold = ["jobs/busy", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"];
+    let hold = ["jobs/busy", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.1; done"];
     let mut holder = crate::place::Held { child: site.place.with_lock(&hold).spawn().expect("it") };
     assert!(wait_until(SOON, || site.is_locked("busy")));
     let end = site.tick();
@@ -156,7 +156,7 @@ fn a_job_whose_lock_is_held_is_left_alone_and_the_pass_goes_on() {
 #[test]
 fn while_a_job_runs_the_others_have_their_times() {
     let jobs = [
-        job("long", "touch began; while [ ! -e go ]; do sleep 0.05; done", "every = \"1d\""),
+        job("long", "touch began; while [ ! -e go ]; do sleep 0.1; done", "every = \"1d\""),
         job("often", "echo often >>journal", "every = \"2s\""),
     ];
     let site = JobSite::new(&jobs.concat());
@@ -227,7 +227,7 @@ fn many_old_runs_are_taken_off_the_record_by_a_tick_that_does_not_end() {
              ended_at, outcome, output, reason, last_due_at, occurrences, begin_value)
          SELECT 'old', n, 1, 'schedule', 1, '', 1, n, n, 'ok', '', '', n, 1, x'' FROM number",
     );
-    let long = job("long", "while [ ! -e go ]; do sleep 0.05; done", "");
+    let long = job("long", "while [ ! -e go ]; do sleep 0.1; done", "");
     site.set_jobs(&format!("{old}{long}"));
     let mut tick = site.started(&["tick"]);
     assert!(wait_until(SOON, || site.is_running("long") && site.runs("old").len() == 1));

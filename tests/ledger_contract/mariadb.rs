@@ -466,8 +466,8 @@ fn a_transaction_of_a_commands_own_can_assert_its_lock() {
                  {call}; SELECT 'held';
              END"
         );
-        let delimited = format!("DELIMITER //\n{sql}//\nDELIMITER ;\nCALL tell()");
-        rig.mariadb.sql(&delimited)
+        rig.mariadb.sql(&sql);
+        rig.mariadb.sql("CALL tell()")
     };
     for (call, says) in [
         ("CALL onedrop_assert_lock('nightly', 1, 1, NULL)".to_owned(), "held"),

@@ -41,8 +41,7 @@ fn streams_and_status_are_the_commands() {
 #[test]
 fn only_the_command_holds_the_callers_streams() {
     let place = Place::new();
-    let script =
-        "echo all; exec <&- >&- 2>&-; touch closed; while [ ! -e go ]; do sleep 0.05; done";
+    let script = "echo all; exec <&- >&- 2>&-; touch closed; while [ ! -e go ]; do sleep 0.1; done";
     let mut command = place.shell(&["n"], script);
     let mut held = Held { child: command.stdin(Stdio::piped()).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.path("closed").exists()));
@@ -129,7 +128,7 @@ fn signals_reach_the_command_and_its_children() {
     let place = Place::new();
     let names = ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "WINCH"];
     let traps: String = names.iter().map(|name| format!("trap 'echo {name}' {name}\n")).collect();
-    let script = format!("{traps}echo ready\nwhile [ ! -e go ]; do sleep 0.05; done; exit 9");
+    let script = format!("{traps}echo ready\nwhile [ ! -e go ]; do sleep 0.1; done; exit 9");
     let mut command = place.with_lock(&["n", "--", "bash", "-c", &script]);
     let mut held = Held { child: command.spawn().expect("binary") };
     let mut lines = BufReader::new(held.child.stdout.take().expect("stdout")).lines();
@@ -146,7 +145,7 @@ fn signals_reach_the_command_and_its_children() {
     // The guardian sends none of these by itself, whatever is left.
     let script = "trap : USR1
                   bash -c 'trap \"echo heard >>heard\" USR1; echo $$ >pid
-                           while :; do sleep 0.05; done'";
+                           while :; do sleep 0.1; done'";
     let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
     let child = appears(&place.path("pid"));
     held.signal(Signal::SIGUSR1);
@@ -161,7 +160,7 @@ fn signals_reach_the_command_and_its_children() {
 #[test]
 fn a_signal_that_the_caller_ignores_is_ignored() {
     let place = Place::new();
-    let script = "touch began; while [ ! -e go ]; do sleep 0.05; done";
+    let script = "touch began; while [ ! -e go ]; do sleep 0.1; done";
     let mut first = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.path("began").exists()));
     let ignoring = format!(
@@ -187,7 +186,7 @@ fn a_signal_that_the_caller_ignores_is_ignored() {
 #[test]
 fn a_command_that_is_stopped_goes_on_with_its_caller() {
     let place = Place::new();
-    let script = "while [ ! -e go ]; do date +%s%N >>beats; sleep 0.05; done; exit 3";
+    let script = "while [ ! -e go ]; do date +%s%N >>beats; sleep 0.1; done; exit 3";
     let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.last_beat("beats") > 0));
     held.signal(Signal::SIGTSTP);
@@ -206,9 +205,8 @@ fn a_command_that_is_stopped_goes_on_with_its_caller() {
 #[test]
 fn what_is_left_in_the_background_ends_with_the_command() {
     let place = Place::new();
-    let script =
-        "(trap '' TERM; while :; do date +%s%N >>beats; sleep 0.05; done) >/dev/null 2>&1 &
-                  while [ ! -s beats ]; do sleep 0.05; done; exit 5";
+    let script = "(trap '' TERM; while :; do date +%s%N >>beats; sleep 0.1; done) >/dev/null 2>&1 &
+                  while [ ! -s beats ]; do sleep 0.1; done; exit 5";
     let (end, took) = timed(|| ended(&mut place.shell(&["n", "--grace", "500ms"], script)));
     assert_eq!(end.code, Some(5), "{end:?}");
     assert!(took.as_millis() >= 500, "it got its grace: {took:?}");
@@ -218,7 +216,7 @@ fn what_is_left_in_the_background_ends_with_the_command() {
 #[test]
 fn a_waiter_starts_when_the_lock_is_given_back() {
     let place = Place::new();
-    let script = "while [ ! -e go ]; do sleep 0.05; done; date +%s%N";
+    let script = "while [ ! -e go ]; do sleep 0.1; done; date +%s%N";
     let first = place.shell(&["n"], script).spawn().expect("binary");
     assert!(wait_until(SOON, || place.lock(&["holder", "n"]).code == Some(0)));
     let wait = ["n", "--wait", "forever", "--", "date", "+%s%N"];

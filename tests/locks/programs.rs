@@ -4,10 +4,11 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use crate::place::Place;
+use crate::place::{Held, Place};
 use crate::support::mariadb::Mariadb;
 use crate::support::page::Page;
 use crate::support::postgres::Postgres;
+use crate::support::shared::unique_name;
 use crate::support::{fixture_text, onedrop_path};
 
 /// Where the clients connect to.
@@ -192,6 +193,118 @@ fn the_clients_of_the_page_hold_locks_on_postgres() {
 #[test]
 fn the_clients_of_the_page_hold_locks_on_mariadb() {
     clients_hold(&Server::mariadb(&Mariadb::shared()));
+}
+
+/// What a call of each procedure says to a script's `$db`.
+const CALLS: &str = "
+    $says = function ($connect, $begin = false) {
+        foreach (['lock(?, 60, 0, 1)', 'renew(?, null, 60)', 'unlock(?, null)',
+                  'lock_holder(?)'] as $call) {
+            try {
+                $db = $connect();
+                if ($begin) { $db->beginTransaction(); }
+                $db->prepare(\"CALL onedrop_$call\")->execute(['n']);
+                echo 'done ';
+            } catch (PDOException $why) {
+                preg_match('/transaction|denied/', $why->getMessage(), $word);
+                echo $word[0] ?? $why->getMessage(), ' ';
+            }
+        }
+    };\n";
+
+/// A ROLLBACK would take away what the program believes to have.
+fn none_is_called_within_a_transaction(server: &Server) {
+    let said = out(&mut server.php(&format!("{CALLS} $says($connect, true); $says($connect);")));
+    assert_eq!(said, "transaction transaction transaction transaction done done done done ");
+}
+
+#[test]
+fn no_procedure_is_called_within_a_transaction_on_postgres() {
+    none_is_called_within_a_transaction(&Server::postgres(&Postgres::shared()));
+}
+
+#[test]
+fn no_procedure_is_called_within_a_transaction_on_mariadb() {
+    none_is_called_within_a_transaction(&Server::mariadb(&Mariadb::shared()));
+}
+
+/// What the page names is enough: EXECUTE, and no right on the tables.
+fn a_role_calls_what_was_granted(server: &Server, sql: &dyn Fn(&str), role: &str, user: &str) {
+    let says = |more: &str| {
+        let connect = format!("$role = fn() => new PDO('{}', '{role}', 'secret');", server.pdo);
+        out(&mut server.php(&format!("{CALLS} {connect} $says($role); {more}")))
+    };
+    let grant = |what: &str| sql(&format!("GRANT EXECUTE ON {what} TO {user}"));
+    let is_postgres = server.pdo.starts_with("pgsql");
+    grant("PROCEDURE onedrop_lock_holder");
+    if is_postgres {
+        grant("FUNCTION onedrop_lock_seen");
+    }
+    assert_eq!(says(""), "denied denied denied done ");
+    for procedure in ["onedrop_lock", "onedrop_renew", "onedrop_unlock"] {
+        grant(&format!("PROCEDURE {procedure}"));
+    }
+    if is_postgres {
+        assert_eq!(says(""), "denied denied denied done ");
+        grant("FUNCTION onedrop_lock_step, onedrop_lock_keep");
+    }
+    let table = "try { $role()->query('SELECT * FROM onedrop_lock_lease'); } \
+                 catch (PDOException $why) { echo 'no table'; }";
+    assert_eq!(says(table), "done done done done no table");
+}
+
+#[test]
+fn a_role_takes_locks_by_what_the_page_grants_on_postgres() {
+    let (postgres, role) = (Postgres::shared(), unique_name());
+    postgres.psql(&format!("CREATE ROLE {role} LOGIN"));
+    let server = Server::postgres(&postgres);
+    a_role_calls_what_was_granted(&server, &|sql| drop(postgres.psql(sql)), &role, &role);
+    postgres.psql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[test]
+fn a_role_takes_locks_by_what_the_page_grants_on_mariadb() {
+    let (mariadb, role) = (Mariadb::shared(), unique_name());
+    let user = format!("{role}@'%'");
+    mariadb.sql(&format!("CREATE USER {user} IDENTIFIED BY 'secret'"));
+    let server = Server::mariadb(&mariadb);
+    a_role_calls_what_was_granted(&server, &|sql| drop(mariadb.sql(sql)), &role, &user);
+    mariadb.sql(&format!("DROP USER {user}"));
+}
+
+/// While a program waits, another's transaction gets the rows of the lock, of its lease and of who
+/// waits: not always, as the program asks again and again, but more than now and then.
+fn who_waits_keeps_no_row_locked(server: &Server) {
+    assert_eq!(out(&mut server.php(&format!("{CALLS} $says($connect);"))), "done done done done ");
+    let waits = "$connect()->query(\"CALL onedrop_lock('n', 60, 30, 1)\");";
+    let mut waiting = Held { child: server.php(waits).spawn().expect("php") };
+    let script = "
+        $db = $connect();
+        $waits = fn() => $db->query('SELECT count(*) FROM onedrop_lock_waiter')->fetchColumn();
+        for ($end = microtime(true) + 6; !$waits() && microtime(true) < $end; usleep(10000));
+        for ($tries = $got = 0; $tries < 40; $tries++, usleep(rand(30000, 90000))) {
+            $db->beginTransaction();
+            try {
+                foreach (['lock', 'lock_lease', 'lock_waiter'] as $table) {
+                    $db->query(\"SELECT * FROM onedrop_$table FOR UPDATE NOWAIT\")->fetchAll();
+                }
+                $got++;
+            } catch (PDOException $why) {}
+            $db->rollBack();
+        }
+        echo $waits() && $got >= 10 ? 'got' : \"$got of $tries\";";
+    assert_eq!(out(&mut server.php(script)), "got");
+    assert_eq!(waiting.child.try_wait().expect("our child"), None, "it was to wait");
+}
+
+#[test]
+fn who_waits_by_sql_keeps_no_row_locked_on_postgres() {
+    who_waits_keeps_no_row_locked(&Server::postgres(&Postgres::shared()));
+}
+
+#[test]
+fn who_waits_by_sql_keeps_no_row_locked_on_mariadb() {
+    who_waits_keeps_no_row_locked(&Server::mariadb(&Mariadb::shared()));
 }
 
 /// Of its two examples the one in Python is a file, and the other is run as it stands.

@@ -388,9 +388,7 @@ fn of_all_ways_to_a_lock_on_mariadb_no_more_hold_it_than_it_has_slots() {
         );
         if !one.trim().is_empty() {
             mariadb.sql(&format!(
-                "DELIMITER //\nBEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; \
-                 KILL {}; \
-                 END//",
+                "BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; KILL {}; END",
                 one.trim()
             ));
         }

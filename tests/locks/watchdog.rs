@@ -101,7 +101,7 @@ fn a_wrapper_that_is_killed_after_its_command_frees_its_lock() {
     let on_postgres = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
     for ledger in ["", &on_postgres, &mariadb.toml()] {
         let place = Place::with(ledger);
-        let script = "echo begun >begun; while [ ! -e go ]; do sleep 0.05; done";
+        let script = "echo begun >begun; while [ ! -e go ]; do sleep 0.1; done";
         let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
         appears(&place.path("begun"));
         let guardian = held.guardian();
@@ -219,7 +219,7 @@ fn a_guardian_that_is_stopped_while_the_command_ends_is_woken() {
 #[test]
 fn a_guardian_that_goes_on_late_finds_its_lease_renewed() {
     let place = Place::new();
-    let script = "while [ ! -e go ]; do date +%s%N >>beats; sleep 0.05; done; exit 6";
+    let script = "while [ ! -e go ]; do date +%s%N >>beats; sleep 0.1; done; exit 6";
     let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
     let mut held = Held { child: place.with_lock(&args).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.last_beat("beats") > 0));
@@ -305,7 +305,7 @@ fn a_command_that_is_killed_leaves_the_lock_free() {
 fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
     adopt_orphans();
     let place = Place::new();
-    let script = "while :; do date +%s%N >>beats; sleep 0.05; done";
+    let script = "while :; do date +%s%N >>beats; sleep 0.1; done";
     let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };
     assert!(wait_until(SOON, || place.last_beat("beats") > 0));
     let guardian = held.guardian();
@@ -314,8 +314,7 @@ fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
     held.child.kill().expect("our child");
     held.child.wait().expect("its end");
     kill(guardian, Signal::SIGKILL).expect("its child");
-    let gone = || std::fs::read_to_string(format!("/proc/{command}/stat")).is_err();
-    assert!(wait_until(SOON, gone), "the command lives");
+    assert!(wait_until(SOON, || !is_alive(command)), "the command lives");
     assert_eq!(place.lock(&["holder", "n"]).code, Some(0), "its lease lasts");
 }
 
@@ -323,7 +322,7 @@ fn the_command_itself_dies_when_both_of_its_watchers_are_killed() {
 #[test]
 fn when_all_are_stopped_the_next_holder_has_a_higher_epoch_and_the_late_one_is_refused() {
     let place = Place::new();
-    let script = "echo $ONEDROP_LOCK_TOKEN >token; while :; do sleep 0.05; done";
+    let script = "echo $ONEDROP_LOCK_TOKEN >token; while :; do sleep 0.1; done";
     let args = [&SHORT[..], &["--", "sh", "-c", script]].concat();
     let mut held = Held { child: place.with_lock(&args).spawn().expect("binary") };
     let token = crate::place::appears(&place.path("token"));

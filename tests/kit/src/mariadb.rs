@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, OptsBuilder, Row, Value};
 use nix::sys::signal::Signal;
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
 use onedrop::ledger::{Program, Schema as _};
@@ -21,6 +23,9 @@ const USER: &str = "mysql";
 const PASSWORD: &str = "ledger-secret";
 /// Part of the template's name: change it whenever [`Template::build`] or [`SIZES`] changes.
 const TEMPLATE: &str = "template-1";
+
+/// The table of `onedrop_slot` in the server's data folder, and what is known of it.
+const SLOT_FILES: [&str; 2] = ["onedrop_slot.ibd", "onedrop_slot.cfg"];
 
 /// What must be the same when the data folder is made and when it is used.
 const SIZES: [&str; 4] = [
@@ -48,6 +53,33 @@ impl Mariadb {
     /// A migrated database in the run's server, for which no message is too old
     /// ([`Mariadb::remember_for_ever`]). Other tests' sessions are in the server's views.
     pub fn shared() -> Self {
+        let mariadb = Self::shared_and_empty();
+        // A migration's time is this table, which has 65,536 rows, and is never changed.
+        let slots = shared::file("mariadb-slots", |folder| {
+            let first = Self::shared_and_empty();
+            first.migrate();
+            fs::create_dir(folder).expect("a folder");
+            let table = first.sql("SHOW CREATE TABLE onedrop_slot");
+            let (_, table) = table.split_once('\t').expect("a table");
+            fs::write(folder.join("table.sql"), table).expect("SQL");
+            let _locked = first.begin("FLUSH TABLES onedrop_slot FOR EXPORT");
+            for file in SLOT_FILES {
+                copy(&first.data_folder().join(file), folder);
+            }
+        });
+        let table = fs::read_to_string(slots.join("table.sql")).expect("SQL");
+        mariadb.sql(&format!("{table}; ALTER TABLE onedrop_slot DISCARD TABLESPACE"));
+        for file in SLOT_FILES {
+            copy(&slots.join(file), &mariadb.data_folder());
+        }
+        mariadb.sql("ALTER TABLE onedrop_slot IMPORT TABLESPACE");
+        mariadb.migrate();
+        mariadb.remember_for_ever();
+        mariadb
+    }
+
+    /// A database in the run's server, without tables.
+    fn shared_and_empty() -> Self {
         let Shared { folder, port } = shared::server("mariadb", Self::start_shared);
         let (root, database) = (TempRoot::new(), shared::unique_name());
         super::set_mode(&root.write("password", PASSWORD), 0o600);
@@ -61,16 +93,23 @@ impl Mariadb {
                  GRANT ALL ON {name}.* TO {name}@'%'"
             ),
         );
+        mariadb
+    }
+
+    fn migrate(&self) {
         let settings = MariadbSettings {
-            url: MysqlUrl::parse(&mariadb.url_socket()).expect("a URL"),
+            url: MysqlUrl::parse(&self.url_socket()).expect("a URL"),
             password: Some(PASSWORD.into()),
             ca_file: None,
         };
         let limits = Limits { used: 1, per_key: 1, kept: 0, idle: Duration::ZERO };
         let ledger = MariadbLedger::of(settings, Program::default(), limits).expect("a ledger");
         ledger.migrate(Instant::now() + Duration::from_secs(60)).expect("migrate");
-        mariadb.remember_for_ever();
-        mariadb
+    }
+
+    /// Where the server keeps the database.
+    fn data_folder(&self) -> PathBuf {
+        self.folder.join("data").join(&self.database)
     }
 
     fn start_shared(starting: &Starting) -> u16 {
@@ -106,7 +145,7 @@ impl Mariadb {
     }
 
     fn set_up(settings: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let root = TempRoot::for_database();
+        let root = TempRoot::for_server();
         super::set_mode(&root.write("password", PASSWORD), 0o600);
         let port = Self::prepare(&root);
         let settings: Vec<_> = settings.iter().map(|&setting| setting.to_owned()).collect();
@@ -192,10 +231,12 @@ impl Mariadb {
 
     /// Like [`Mariadb::sql`], in another database.
     pub fn sql_in(&self, database: &str, sql: &str) -> String {
-        let mut command = Command::new("/usr/bin/mariadb");
-        command.args(["--no-defaults", "-uroot", "-NBr", "--default-character-set=utf8mb4"]);
-        command.arg("-S").arg(self.socket()).args([database, "-e", sql]);
-        run(&mut command).trim_end_matches('\n').to_owned()
+        let way = OptsBuilder::default().user(Some("root")).db_name(Some(database));
+        let way = way.socket(Some(self.socket().display().to_string()));
+        // In this process: a client of its own for each question took as long as its answer.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let told = runtime.expect("a runtime").block_on(answers(way, sql));
+        told.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
     /// What [`Mariadb::load`] makes the same database of.
@@ -278,6 +319,30 @@ impl Drop for Mariadb {
             self.sql_in("mysql", &sql);
         }
     }
+}
+
+/// Copies a file of the server's, with its owner, into a folder.
+fn copy(file: &Path, folder: &Path) {
+    run(Command::new("cp").arg("-p").arg(file).arg(folder));
+}
+
+/// What the statements return: a line for each row, with tabs between its values.
+async fn answers(way: OptsBuilder, sql: &str) -> Result<String, mysql_async::Error> {
+    let mut session = Conn::new(way).await?;
+    let mut lines = Vec::new();
+    let mut answer = session.query_iter(sql).await?;
+    while !answer.is_empty() {
+        for row in answer.collect::<Row>().await? {
+            let values = row.unwrap().into_iter().map(|value| match value {
+                Value::Bytes(bytes) => String::from_utf8(bytes).expect("UTF-8"),
+                _ => "NULL".to_owned(),
+            });
+            lines.push(values.collect::<Vec<_>>().join("\t"));
+        }
+    }
+    drop(answer);
+    session.disconnect().await?;
+    Ok(lines.join("\n"))
 }
 
 /// A client whose transaction is open; dropped, it is rolled back.

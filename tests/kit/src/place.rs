@@ -88,8 +88,8 @@ impl Place {
     /// ignore.
     pub fn beating(&self, args: &[&str]) -> Held {
         let script = "trap '' TERM INT HUP
-            beat() { while :; do date +%s%N >>$1; sleep 0.05; done; }
-            setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.05; done' &
+            beat() { while :; do date +%s%N >>$1; sleep 0.1; done; }
+            setsid sh -c 'while :; do date +%s%N >>deep; sleep 0.1; done' &
             beat beats";
         let child = self.shell(args, script).spawn().expect("binary");
         let held = Held { child };
