@@ -24,11 +24,11 @@ const PASSWORD: &str = "store-secret";
 /// What any account's own user logs in with (without the master user).
 const USER_PASSWORD: &str = "user-secret";
 
-/// In place of the shipped file's processes: none is started before it is wanted, and each serves
-/// one connection after the other.
-const FEW_PROCESSES: &str = "\
-     service imap-login {\n  service_count = 0\n  process_min_avail = 0\n}\n\
-     service imap {\n  service_count = 1000\n  process_min_avail = 0\n}\n";
+/// Undoes the shipped file's process settings: Dovecot's defaults, a fresh process per connection
+/// and per session.
+const DEFAULT_PROCESSES: &str = "\
+     service imap-login {\n  service_count = 1\n  process_min_avail = 0\n}\n\
+     service imap {\n  service_count = 1\n  process_min_avail = 0\n}\n";
 
 /// See [`Dovecot::lock_mailbox`].
 pub struct MailboxLock(PathBuf);
@@ -48,14 +48,14 @@ pub struct Dovecot {
 }
 
 impl Dovecot {
-    /// With few processes, which is the fastest for a test.
+    /// With Dovecot's default processes, which are the fastest for a test that does not log in.
     pub fn start() -> Self {
         Self::start_with("")
     }
 
     /// Like `start`, with `extra_conf` at the end of dovecot.conf (may override anything).
     pub fn start_with(extra_conf: &str) -> Self {
-        Self::configure(&format!("{FEW_PROCESSES}{extra_conf}"))
+        Self::configure(&format!("{DEFAULT_PROCESSES}{extra_conf}"))
     }
 
     /// With the shipped file exactly as it is: reused login and imap processes.
@@ -83,7 +83,7 @@ impl Dovecot {
     /// account. `@ROOT@` in it is the server's folder, `@USER@` the Unix user of all mail. The
     /// account `rig-probe` must exist.
     pub fn start_with_users(users: &str) -> Self {
-        Self::configure_with(users, FEW_PROCESSES)
+        Self::configure_with(users, DEFAULT_PROCESSES)
     }
 
     fn configure(extra_conf: &str) -> Self {
@@ -92,7 +92,7 @@ impl Dovecot {
 
     fn configure_with(users: &str, extra_conf: &str) -> Self {
         assert!(super::is_root(), "Dovecot's rig needs root: it runs as several users");
-        let root = TempRoot::for_server();
+        let root = TempRoot::new();
         let ports @ [imap_port, tls_port, lmtp_port] = [free_port(), free_port(), free_port()];
         root.dir_for("mail", MAIL_USER, 0o755);
         certificate(&root);

@@ -62,7 +62,7 @@ use nix::sys::statvfs;
 pub const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 const MEMORY: &str = "/dev/shm";
-/// What must be free in memory before a server is put there; in bytes.
+/// What must be free in memory before a database is put there; in bytes.
 const MEMORY_WANTED: u64 = 4 << 30;
 
 /// Whether every point of the sweeps is wanted (`tests/run --full`).
@@ -89,10 +89,10 @@ impl TempRoot {
         Self::below(&std::env::temp_dir()).expect("temporary folder")
     }
 
-    /// For a database or a mail store. In memory, where the test runner starts a sample of the
+    /// For a database server. In memory, where the test runner starts a sample of the
     /// tests: a copied data folder has a thousand files, and none of a test's kills takes the
     /// machine's power. On the disk in a full run, and where speed is measured.
-    pub fn for_server() -> Self {
+    pub fn for_database() -> Self {
         let by_the_runner = std::env::var_os("NEXTEST").is_some_and(|value| value == "1");
         let in_memory = by_the_runner && !is_full() && free_memory() > MEMORY_WANTED;
         let below_memory = || Self::below(Path::new(MEMORY)).ok();

@@ -145,7 +145,7 @@ impl Mariadb {
     }
 
     fn set_up(settings: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let root = TempRoot::for_server();
+        let root = TempRoot::for_database();
         super::set_mode(&root.write("password", PASSWORD), 0o600);
         let port = Self::prepare(&root);
         let settings: Vec<_> = settings.iter().map(|&setting| setting.to_owned()).collect();

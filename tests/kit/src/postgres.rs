@@ -116,7 +116,7 @@ impl Postgres {
     }
 
     fn begin(settings: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let root = TempRoot::for_server();
+        let root = TempRoot::for_database();
         let more = format!("shared_buffers = 32MB\nmax_connections = 200\n{settings}");
         let port = Self::prepare(&root, &more);
         let server = Self::launch_by(&root, &root.join("data"), change);
@@ -275,7 +275,7 @@ impl Postgres {
         let mut file = OpenOptions::new().append(true).open(access).expect("pg_hba.conf");
         writeln!(file, "local replication {USER} trust").expect("pg_hba.conf");
         self.psql("SELECT pg_reload_conf()");
-        let root = TempRoot::for_server();
+        let root = TempRoot::for_database();
         let sockets = root.dir_for("s", USER, 0o755);
         let (port, data) = (free_port(), root.dir_for("data", USER, 0o700));
         let mut copy = guarded(bin("pg_basebackup"), Some(USER), Signal::SIGKILL);

@@ -115,7 +115,7 @@ pub fn server(name: &str, start: impl FnOnce(&Starting) -> u16) -> Shared {
     if let Some(shared) = Shared::written_in(&told) {
         return shared;
     }
-    let starting = Starting { root: TempRoot::for_server(), told: told.clone() };
+    let starting = Starting { root: TempRoot::for_database(), told: told.clone() };
     let port = start(&starting);
     let folder = starting.root.keep();
     fs::write(&told, format!("{}\n{port}", folder.display())).expect("where the server is");

@@ -12,6 +12,7 @@ use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, Entry, FilterFields, LeaseTerms, LedgerError,
     Recorded, ToConfirm,
 };
+use onedrop_core::lock_key::Hash;
 use onedrop_core::message::{Facts, Identity};
 use onedrop_core::receipt::Receipt;
 
@@ -97,9 +98,13 @@ impl Commits {
             Waited::Leads(leader) => leader,
         };
         let mine = job();
-        let all = || iter::once(&mine).chain(leader.jobs());
-        let records: Vec<_> = all().filter_map(QueuedCall::to_record).collect();
-        let receipts: Vec<_> = all().filter_map(QueuedCall::to_confirm).collect();
+        // In the order of their keys: two groups that write the same rows wait for each other in
+        // one direction.
+        let mut all: Vec<(usize, &QueuedCall)> =
+            iter::once(&mine).chain(leader.jobs()).enumerate().collect();
+        all.sort_by_key(|(_, job)| job.key());
+        let records: Vec<_> = all.iter().filter_map(|(_, job)| job.to_record()).collect();
+        let receipts: Vec<_> = all.iter().filter_map(|(_, job)| job.to_confirm()).collect();
         let in_company = if leader.is_alone() { until } else { Instant::now() + IN_COMPANY };
         let Committed { recorded, confirmed } =
             match call(&records, &receipts, until.min(in_company)) {
@@ -109,10 +114,17 @@ impl Commits {
                 committed => committed.unwrap_or_default(),
             };
         let (mut recorded, mut confirmed) = (recorded.into_iter(), confirmed.into_iter());
-        let mut outcomes = all().map(|job| match job {
-            QueuedCall::Record(_) => recorded.next().flatten().map(CallResult::Recorded),
-            QueuedCall::Confirm { .. } => confirmed.next().flatten().map(CallResult::Confirmed),
-        });
+        let mut outcomes: Vec<(usize, Option<CallResult>)> = all
+            .iter()
+            .map(|(at, job)| match job {
+                QueuedCall::Record(_) => (*at, recorded.next().flatten().map(CallResult::Recorded)),
+                QueuedCall::Confirm { .. } => {
+                    (*at, confirmed.next().flatten().map(CallResult::Confirmed))
+                }
+            })
+            .collect();
+        outcomes.sort_by_key(|(at, _)| *at);
+        let mut outcomes = outcomes.into_iter().map(|(_, outcome)| outcome);
         let own = outcomes.next().flatten();
         leader.done(outcomes);
         own.map(Ok)
@@ -168,6 +180,14 @@ impl QueuedCall {
             facts: one.facts,
             end,
             may_be_lost: one.may_be_lost,
+        }
+    }
+
+    /// What names its row: a message's identity, or a copy's number.
+    fn key(&self) -> (Option<(Hash, Hash)>, Option<i64>) {
+        match self {
+            QueuedCall::Record(one) => (Some((one.identity.id_hash, one.identity.digest)), None),
+            QueuedCall::Confirm { claim, .. } => (None, Some(claim.copy)),
         }
     }
 

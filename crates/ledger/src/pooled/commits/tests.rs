@@ -31,7 +31,8 @@ fn confirm(
 
 /// Records a message, whose row `made` takes from its size.
 fn record(commits: &Commits, row: u64, call: &Call<'_>) -> Option<Result<Recorded, LedgerError>> {
-    let message = Message::new(b"Message-ID: <x@y>\n\nhi\n".to_vec(), DedupBy::MessageId);
+    let text = format!("Message-ID: <{row}@y>\n\nhi\n").into_bytes();
+    let message = Message::new(text, DedupBy::MessageId);
     let (identity, facts, attempt) = (message.identity(), message.facts(), Attempt::default());
     let entry = Entry {
         identity,
@@ -110,24 +111,36 @@ fn records_and_receipts_go_together_and_each_gets_its_own_outcome() {
     let call = &|records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>], ends: Instant| {
         assert!(ends <= Instant::now() + IN_COMPANY);
         made_for.lock().unwrap().push((records.len(), receipts.len()));
+        let keys: Vec<_> = records.iter().map(|one| one.entry.identity.id_hash).collect();
+        let copies: Vec<_> = receipts.iter().map(|one| one.claim.copy).collect();
+        assert!(keys.is_sorted() && copies.is_sorted(), "{keys:?} {copies:?}");
         made(records, receipts)
     };
     let first = commits.0.wait(|| panic!("it is the first"), Instant::now());
     thread::scope(|scope| {
-        let recorded = [7, 8].map(|row| (row, scope.spawn(move || record(commits, row, call))));
-        let confirmed = [1, 2].map(|copy| scope.spawn(move || confirm(commits, copy, LATER, call)));
-        until(|| commits.0.count().1 == 4);
+        // In no order of their keys.
+        let came = |number| until(|| commits.0.count().1 == number);
+        let recorded = [7, 8, 9, 10].map(|row| {
+            let outcome = scope.spawn(move || record(commits, row, call));
+            came(row as usize - 6);
+            (row, outcome)
+        });
+        let confirmed = [2, 1].map(|copy| {
+            let outcome = scope.spawn(move || confirm(commits, copy, LATER, call));
+            came(7 - copy as usize);
+            outcome
+        });
         drop(first);
         for (row, outcome) in recorded {
             let outcome = outcome.join().unwrap();
             let own = outcome.as_ref().and_then(|one| one.as_ref().ok()).map(|one| one.message);
             assert_eq!(own, Some(row as i64), "{outcome:?}");
         }
-        let [one, two] = confirmed.map(|outcome| outcome.join().unwrap());
+        let [two, one] = confirmed.map(|outcome| outcome.join().unwrap());
         assert!(matches!(one, Some(Ok(Confirmed::Recorded))), "{one:?}");
         assert!(matches!(two, Some(Ok(Confirmed::Superseded { .. }))), "{two:?}");
     });
-    assert_eq!(*made_for.lock().unwrap(), [(2, 2)]);
+    assert_eq!(*made_for.lock().unwrap(), [(4, 2)]);
 }
 
 #[test]
