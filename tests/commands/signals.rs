@@ -233,7 +233,7 @@ fn while_the_store_does_not_answer() {
 /// message, and in the end there is one copy.
 #[test]
 fn postfix_defers_what_a_signal_has_ended() {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_dovecot();
     let short = "[limits]\ndeadline_secs = 10\nanswer_secs = 3\n[lock]\nlease_secs = 15\n";
     let config = Some(site.config("etc", short));
     let postfix = Postfix::start(&PostfixSpec {

@@ -213,7 +213,7 @@ fn postgres_and_dovecot_agree_again() {
 
 #[test]
 fn what_cannot_be_reached_or_is_too_old_is_no_clean_bill() {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_dovecot();
     let config = site.config("verify", "");
     delivered(&config, &SCUBA, &letter("fine"));
     site.dovecot.stop();

@@ -95,7 +95,7 @@ fn without_patience_some_tries_end_in_75_and_all_mail_arrives() {
 
 #[test]
 fn a_store_that_is_down_defers_and_then_gets_one_copy() {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_dovecot();
     let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, STORY) });
     site.dovecot.stop();
     let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("down"));

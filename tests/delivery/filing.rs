@@ -256,7 +256,7 @@ fn a_mailbox_that_may_not_be_looked_into_gets_copies_but_none_in_doubt() {
 
 #[test]
 fn by_imap_a_detail_is_a_mailbox_that_is_there_or_inbox() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let config = site.config("etc", BY_DETAIL);
     let large = [from_lisa("large"), b"x".repeat(1_200_000), b"\n".to_vec()].concat();
     for (n, message) in [from_lisa("small"), large].into_iter().enumerate() {

@@ -50,7 +50,7 @@ fn peer(site: &Site) -> LmtpPeer {
 
 #[test]
 fn the_recipients_copy_is_handed_over_and_sent_is_written_by_imap() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let config = config(&site, "etc", &site.dovecot.lmtp_socket(), "");
     let sent = from_lisa("handed");
     let (status, said) = to_doug(&config, "handed");
@@ -82,7 +82,7 @@ fn the_recipients_copy_is_handed_over_and_sent_is_written_by_imap() {
 #[test]
 fn a_lost_answer_is_settled_by_a_look_wherever_the_copy_was_filed() {
     for filed_in in ["INBOX", "Lists/Jazz"] {
-        let site = Site::with_servers();
+        let site = Site::with_own_dovecot();
         let peer = peer(&site);
         let config = config(&site, "etc", peer.socket(), "");
         peer.plan(".", Act::Cut);
@@ -109,7 +109,7 @@ fn a_lost_answer_is_settled_by_a_look_wherever_the_copy_was_filed() {
 
 #[test]
 fn what_was_not_stored_is_handed_over_again() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let peer = LmtpPeer::start(&site.root.join("peer"));
     let config = config(&site, "etc", peer.socket(), "");
     peer.plan(".", Act::Cut);
@@ -124,7 +124,7 @@ fn what_was_not_stored_is_handed_over_again() {
 
 #[test]
 fn the_senders_own_copy_and_a_forged_value_do_not_pass_for_the_recipients() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let peer = LmtpPeer::start(&site.root.join("peer"));
     let config = config(&site, "etc", peer.socket(), "");
     peer.plan(".", Act::Cut);
@@ -151,7 +151,7 @@ fn a_refusal_ends_as_the_same_by_imap_does() {
         ("552 5.2.2 <doug> Quota exceeded", 75, "4.2.2"),
         ("451 4.3.0 <doug> Too many concurrent deliveries for user", 0, "handed over account=doug"),
     ] {
-        let site = Site::with_servers();
+        let site = Site::with_own_dovecot();
         let peer = peer(&site);
         let config = config(&site, "etc", peer.socket(), "");
         peer.plan("RCPT", Act::say(answer));
@@ -167,7 +167,7 @@ fn a_refusal_ends_as_the_same_by_imap_does() {
 /// What `check` warns of: Dovecot ends an account's name at its own delimiter.
 #[test]
 fn a_copy_for_an_account_with_dovecots_delimiter_goes_to_another() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let more = "[directory]\nrecipient_delimiter = \"\"\n";
     let story = STORY.replace("[directory]\n", more);
     let lmtp = format!("[store]\nlmtp = \"unix:{}\"\n", site.dovecot.lmtp_socket().display());
@@ -179,7 +179,7 @@ fn a_copy_for_an_account_with_dovecots_delimiter_goes_to_another() {
 /// It is not another delivery of this message that is waited for, and the server says why.
 #[test]
 fn a_server_that_is_busy_with_the_account_has_the_last_word() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let peer = peer(&site);
     let config = config(&site, "etc", peer.socket(), "[lock]\nwait_secs = 0\n");
     let busy = "451 4.3.0 <doug> Too many concurrent deliveries for user";
@@ -198,7 +198,7 @@ fn a_server_that_is_busy_with_the_account_has_the_last_word() {
 /// Two tries of one copy stand, as after a server that executed a hand-off later than the bounds.
 #[test]
 fn verify_takes_out_the_later_try_and_nothing_of_the_first() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let config = config(&site, "etc", &site.dovecot.lmtp_socket(), "");
     assert_eq!(to_doug(&config, "tries").0, Some(0));
     let [copy] = &site.dovecot.messages("doug", "INBOX")[..] else { panic!("one copy") };
@@ -251,7 +251,7 @@ fn verify_takes_out_the_later_try_and_nothing_of_the_first() {
 /// an equal message that was handed over, and Doug's own equal one in another mailbox is not.
 #[test]
 fn a_forgotten_copy_is_found_where_it_was_filed() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let config = config(&site, "etc", &site.dovecot.lmtp_socket(), "");
     assert_eq!(to_doug(&config, "forgotten").0, Some(0));
     let mut imap = site.dovecot.session("doug");
@@ -281,7 +281,7 @@ fn a_forgotten_copy_is_found_where_it_was_filed() {
 
 #[test]
 fn a_look_goes_over_two_hundred_mailboxes_and_one_that_cannot_be_opened_fails_it() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let peer = peer(&site);
     let config = config(&site, "etc", peer.socket(), "");
     peer.plan(".", Act::Cut);

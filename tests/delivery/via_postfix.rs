@@ -23,7 +23,7 @@ struct MailHost {
 
 impl MailHost {
     fn start(more: &str, retry_secs: Option<u32>) -> MailHost {
-        let site = Site::with_servers();
+        let site = Site::with_own_dovecot();
         let lmtp = site.server(more);
         let via = format!("{more}\n[deliver]\nvia = \"{}\"\n", lmtp.socket().display());
         let config: Option<PathBuf> = Some(site.config("etc", &via));

@@ -42,7 +42,7 @@ struct MailHost {
 
 impl MailHost {
     fn start() -> MailHost {
-        let site = Site::with_servers();
+        let site = Site::with_own_dovecot();
         let store = format!("store.url = \"maildir://{}\"\n", site.dovecot.mail_root().display());
         let config = site.config("etc", &format!("{store}{LETTERS}{SHORT}"));
         let program = site.root.join("onedrop");

@@ -136,7 +136,7 @@ fn is_deferred(postfix: &Postfix, queue_id: &str) -> bool {
 }
 
 fn a_store_that_is_down_defers_and_then_gets_one_copy(way: Way) {
-    let mut site = Site::with_servers();
+    let mut site = Site::with_own_dovecot();
     let lmtp = site.server(STORY);
     let postfix = postfix(&lmtp, way, Some(1));
     // A session with the store that the server may have kept is dead by then.

@@ -260,7 +260,7 @@ fn incompressible(size: usize, seed: u64) -> Vec<u8> {
 
 #[test]
 fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
-    let site = Site::with_servers();
+    let site = Site::with_own_dovecot();
     let plain = site.config("plain", &terms());
     let no_sent =
         site.config("no-sent", &terms().replace("trust = \"header\"", "trust = \"never\""));

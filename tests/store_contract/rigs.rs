@@ -168,7 +168,7 @@ impl ImapRig {
     pub fn new() -> ImapRig {
         // What a Maildir with LF cannot hold, Dovecot changes; here it keeps the line ends it is
         // sent.
-        ImapRig { dovecot: Dovecot::start_with("mail_save_crlf = yes") }
+        ImapRig { dovecot: Dovecot::shared_with("dovecot-crlf", "mail_save_crlf = yes\n") }
     }
 
     pub fn maildir(&self, account: &str) -> PathBuf {

@@ -1,5 +1,6 @@
-//! A Dovecot per test, as IMAP and LMTP store: any user name is an account, and the master user
-//! `mda` acts for it.
+//! Dovecot as IMAP and LMTP store: any user name is an account, and a master user acts for it.
+//! Accounts of a test's own in the run's server, or a server of its own for a test that stops,
+//! pauses or configures it, or speaks LMTP with it.
 //!
 //! What concerns Onedrop comes from `conf/dovecot/onedrop.conf`, the file that is shipped.
 
@@ -15,7 +16,8 @@ use onedrop::userdb::Userdb;
 
 use super::imap::Imap;
 use super::server::{Server, guarded, tail};
-use super::{TempRoot, fixture_text, free_port, run, set_mode, wait_until};
+use super::shared::{self, Shared, Starting};
+use super::{TempRoot, chown_recursive, fixture_text, free_port, run, set_mode, wait_until};
 
 /// The one Unix user that all mail belongs to.
 pub const MAIL_USER: &str = "nobody";
@@ -39,15 +41,63 @@ impl Drop for MailboxLock {
     }
 }
 
+/// The accounts of a test: in a server of its own all accounts, in the run's those that its master
+/// user acts for, whose mail is in a folder of that name.
 pub struct Dovecot {
     // Declared first: dropped before its folder is deleted.
-    server: Server,
-    root: TempRoot,
+    server: Option<Server>,
+    _root: Option<TempRoot>,
+    folder: PathBuf,
+    master: String,
+    mail_root: PathBuf,
     /// IMAP, IMAP over TLS, LMTP.
     ports: [u16; 3],
 }
 
 impl Dovecot {
+    /// Accounts in the run's server, which has the shipped file exactly as it is: any name, by IMAP
+    /// and by this test's master user alone. Other tests' sessions are in its log.
+    pub fn shared() -> Self {
+        Self::shared_with("dovecot", "")
+    }
+
+    /// The same in another server of the run, called `name`, with `extra_conf` at the end of its
+    /// dovecot.conf.
+    pub fn shared_with(name: &str, extra_conf: &str) -> Self {
+        let start = |starting: &Starting| Self::start_shared(starting, extra_conf);
+        let Shared { folder, .. } = shared::server(name, start);
+        let ports = fs::read_to_string(folder.join("ports")).expect("ports");
+        let ports: Vec<u16> = ports.split(' ').map(|port| port.parse().expect("a port")).collect();
+        let master = shared::unique_name();
+        let mail_root = folder.join("mail").join(&master);
+        fs::create_dir(&mail_root).expect("a folder");
+        chown_recursive(&mail_root, MAIL_USER);
+        let ports = ports.try_into().expect("three ports");
+        Self { server: None, _root: None, folder, master, mail_root, ports }
+    }
+
+    fn start_shared(starting: &Starting, extra_conf: &str) -> u16 {
+        // Each test has an account of the same name.
+        let shared = "mail_location = maildir:~/Maildir\nmail_max_userip_connections = 1000\n";
+        let ports = Self::prepare(&starting.root, EVERYBODYS, &format!("{shared}{extra_conf}"));
+        let guard = |command: &mut Command| *command = starting.guarded(command, Signal::SIGTERM);
+        Self::launch(&starting.root, ports, guard).leave();
+        starting.root.write("ports", ports.map(|port| port.to_string()).join(" "));
+        ports[0]
+    }
+
+    /// The server, for what no test may do to one that it shares.
+    #[track_caller]
+    fn own(&mut self) -> &mut Server {
+        self.server.as_mut().expect("a server of its own: Dovecot::start")
+    }
+
+    /// What is not of one test's accounts.
+    #[track_caller]
+    fn is_own(&self) {
+        assert!(self.server.is_some(), "a server of its own: Dovecot::start");
+    }
+
     /// With Dovecot's default processes, which are the fastest for a test that does not log in.
     pub fn start() -> Self {
         Self::start_with("")
@@ -93,9 +143,19 @@ impl Dovecot {
     fn configure_with(users: &str, extra_conf: &str) -> Self {
         assert!(super::is_root(), "Dovecot's rig needs root: it runs as several users");
         let root = TempRoot::new();
+        let ports = Self::prepare(&root, users, extra_conf);
+        let server = Self::launch(&root, ports, |_| ());
+        let _ = fs::remove_dir_all(root.join("mail/rig-probe"));
+        let (folder, mail_root) = (root.to_path_buf(), root.join("mail"));
+        let master = MASTER.to_owned();
+        Self { server: Some(server), _root: Some(root), folder, master, mail_root, ports }
+    }
+
+    /// Writes its configuration.
+    fn prepare(root: &TempRoot, users: &str, extra_conf: &str) -> [u16; 3] {
         let ports @ [imap_port, tls_port, lmtp_port] = [free_port(), free_port(), free_port()];
         root.dir_for("mail", MAIL_USER, 0o755);
-        certificate(&root);
+        certificate(root);
         root.write("master-users", format!("{MASTER}:{{PLAIN}}{PASSWORD}\n"));
         let shipped = fixture_text("conf/dovecot/onedrop.conf");
         let path = "/etc/dovecot/onedrop.master-users";
@@ -109,17 +169,17 @@ impl Dovecot {
             .replace("@USERS@", users)
             .replace("@ROOT@", &at)
             .replace("@USER@", MAIL_USER)
-            .replace("@USER_PASSWORD@", USER_PASSWORD);
+            .replace("@USER_PASSWORD@", USER_PASSWORD)
+            .replace("@PASSWORD@", PASSWORD);
         let conf = conf
             .replace("@IMAP@", &imap_port.to_string())
             .replace("@IMAPS@", &tls_port.to_string());
         let conf = conf.replace("@LMTP@", &lmtp_port.to_string());
         root.write("dovecot.conf", format!("{conf}{extra_conf}\n"));
-        let server = Self::launch(&root, ports);
-        Self { server, root, ports }
+        ports
     }
 
-    fn launch(root: &TempRoot, ports: [u16; 3]) -> Server {
+    fn launch(root: &Path, ports: [u16; 3], change: impl FnOnce(&mut Command)) -> Server {
         let log_path = root.join("dovecot.log");
         let log = OpenOptions::new().create(true).append(true).open(&log_path).expect("log");
         // dovecot-lda and imap processes write it as the mail user.
@@ -131,6 +191,7 @@ impl Dovecot {
             .arg(root.join("dovecot.conf"))
             .current_dir("/")
             .stdin(Stdio::null());
+        change(&mut command);
         command.stdout(log.try_clone().expect("log")).stderr(log);
         // A clean stop takes Dovecot a second, which no test needs on Drop.
         let mut server = Server::start("dovecot", command, Signal::SIGKILL, &log_path);
@@ -140,7 +201,6 @@ impl Dovecot {
                     .and_then(|mut imap| imap.command("LOGOUT"))
                     .is_ok()
         });
-        let _ = fs::remove_dir_all(root.join("mail/rig-probe"));
         server
     }
 
@@ -155,12 +215,16 @@ impl Dovecot {
     }
 
     /// LMTP on 127.0.0.1, as on [`Dovecot::lmtp_socket`].
+    #[track_caller]
     pub fn lmtp_port(&self) -> u16 {
+        self.is_own();
         self.ports[2]
     }
 
+    #[track_caller]
     pub fn lmtp_socket(&self) -> PathBuf {
-        self.root.join("run/lmtp")
+        self.is_own();
+        self.folder.join("run/lmtp")
     }
 
     /// Waits until its user database, and a passdb in the same file, have read that `user` is gone.
@@ -173,18 +237,20 @@ impl Dovecot {
 
     /// Where its user database can be asked: by root about all users, by others about those of
     /// their own Unix user.
+    #[track_caller]
     pub fn userdb_socket(&self) -> PathBuf {
-        self.root.join("run/auth-userdb")
+        self.is_own();
+        self.folder.join("run/auth-userdb")
     }
 
     /// The certificate, which is its own authority, as PEM.
     pub fn ca_file(&self) -> PathBuf {
-        self.root.join("cert.pem")
+        self.folder.join("cert.pem")
     }
 
     /// The master user, to authenticate as.
-    pub fn master_user(&self) -> &'static str {
-        MASTER
+    pub fn master_user(&self) -> &str {
+        &self.master
     }
 
     /// The master user's password.
@@ -205,8 +271,10 @@ impl Dovecot {
     }
 
     /// For `doveadm -c` and `dovecot-lda -c`, readable by all users.
+    #[track_caller]
     pub fn config_file(&self) -> PathBuf {
-        self.root.join("dovecot.conf")
+        self.is_own();
+        self.folder.join("dovecot.conf")
     }
 
     /// Locks the account's INBOX as a mail program would, until the guard is dropped: Dovecot waits
@@ -227,16 +295,19 @@ impl Dovecot {
     /// Makes the account's home folder, as a site does with a new account. Dovecot makes one only
     /// with a mailbox, which is too late for what the `duplicate` test of the first delivery locks.
     pub fn make_home(&self, account: &str) {
-        self.root.dir_for(&format!("mail/{account}"), MAIL_USER, 0o700);
+        let home = self.mail_root().join(account);
+        fs::create_dir_all(&home).expect("folder");
+        set_mode(&home, 0o700);
+        chown_recursive(&home, MAIL_USER);
     }
 
     /// The folder of all accounts: Onedrop's `maildir://` root.
     pub fn mail_root(&self) -> PathBuf {
-        self.root.join("mail")
+        self.mail_root.clone()
     }
 
     pub fn log(&self) -> String {
-        tail(&self.root.join("dovecot.log"))
+        tail(&self.folder.join("dovecot.log"))
     }
 
     pub fn doveadm(&self, args: &[&str]) -> String {
@@ -249,7 +320,7 @@ impl Dovecot {
 
     /// A session as `account`, logged in by the master user.
     pub fn session(&self, account: &str) -> Imap {
-        Imap::login_as(self.ports[0], account, MASTER, PASSWORD)
+        Imap::login_as(self.ports[0], account, &self.master, PASSWORD)
             .unwrap_or_else(|error| panic!("login as {account}: {error}\n{}", self.log()))
     }
 
@@ -323,16 +394,16 @@ impl Dovecot {
 
     /// See [`Server::cpu`].
     pub fn cpu(&self) -> Duration {
-        self.server.cpu()
+        self.server.as_ref().expect("a server of its own").cpu()
     }
 
     pub fn stop(&mut self) {
-        self.server.stop(Signal::SIGTERM);
+        self.own().stop(Signal::SIGTERM);
     }
 
     /// Crashes it: every process is killed.
     pub fn kill(&mut self) {
-        self.server.kill_all();
+        self.own().kill_all();
         self.remove_locks_without_a_holder();
     }
 
@@ -352,16 +423,25 @@ impl Dovecot {
     /// Starts again on the same ports with the same mail, after `stop` or `kill`.
     pub fn start_again(&mut self) {
         self.stop();
-        self.server = Self::launch(&self.root, self.ports);
+        self.server = Some(Self::launch(&self.folder, self.ports, |_| ()));
+        let _ = fs::remove_dir_all(self.mail_root.join("rig-probe"));
     }
 
     /// Freezes every process: the kernel still accepts connections, nothing answers.
     pub fn pause(&mut self) {
-        self.server.pause();
+        self.own().pause();
     }
 
     pub fn resume(&mut self) {
-        self.server.resume();
+        self.own().resume();
+    }
+}
+
+impl Drop for Dovecot {
+    fn drop(&mut self) {
+        if self.server.is_none() {
+            let _ = fs::remove_dir_all(&self.mail_root);
+        }
     }
 }
 
@@ -413,6 +493,12 @@ pub fn certificate(root: &Path) {
 const EVERYBODY: &str = "passdb {\n  driver = static\n  args = password=@USER_PASSWORD@\n}\n\
      userdb {\n  driver = static\n  args = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u \
      allow_all_users=yes\n}\n";
+
+/// The same, by any master user, whose accounts are its own.
+const EVERYBODYS: &str = "passdb {\n  driver = static\n  master = yes\n  args = \
+     password=@PASSWORD@\n}\npassdb {\n  driver = static\n  args = password=@USER_PASSWORD@\n}\n\
+     userdb {\n  driver = static\n  args = uid=@USER@ gid=nogroup \
+     home=@ROOT@/mail/%{auth_user}/%u allow_all_users=yes\n}\n";
 
 const CONF: &str = r"
 base_dir = @ROOT@/run

@@ -170,7 +170,13 @@ impl Places for Servers {
 }
 
 impl Site {
+    /// Databases and accounts of its own in the run's servers.
     pub fn with_servers() -> Site {
+        Site::with(Dovecot::shared())
+    }
+
+    /// A Dovecot of its own, for a test that stops it, or asks it for more than IMAP.
+    pub fn with_own_dovecot() -> Site {
         Site::with(Dovecot::start_high_performance())
     }
 
