@@ -276,12 +276,12 @@ fn a_role_takes_locks_by_what_the_page_grants_on_mariadb() {
 /// waits: not always, as the program asks again and again, but more than now and then.
 fn who_waits_keeps_no_row_locked(server: &Server) {
     assert_eq!(out(&mut server.php(&format!("{CALLS} $says($connect);"))), "done done done done ");
-    let waits = "$connect()->query(\"CALL onedrop_lock('n', 60, 30, 1)\");";
+    let waits = "$connect()->query(\"CALL onedrop_lock('n', 60, 50, 1)\");";
     let mut waiting = Held { child: server.php(waits).spawn().expect("php") };
     let script = "
         $db = $connect();
         $waits = fn() => $db->query('SELECT count(*) FROM onedrop_lock_waiter')->fetchColumn();
-        for ($end = microtime(true) + 6; !$waits() && microtime(true) < $end; usleep(10000));
+        for ($end = microtime(true) + 20; !$waits() && microtime(true) < $end; usleep(10000));
         for ($tries = $got = 0; $tries < 40; $tries++, usleep(rand(30000, 90000))) {
             $db->beginTransaction();
             try {

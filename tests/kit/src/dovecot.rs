@@ -55,8 +55,8 @@ pub struct Dovecot {
 }
 
 impl Dovecot {
-    /// Accounts in the run's server, which has the shipped file exactly as it is: any name, by IMAP
-    /// and by this test's master user alone. Other tests' sessions are in its log.
+    /// Accounts in the run's server, which has the shipped file: any name, by IMAP and by this
+    /// test's master user alone. Other tests' sessions are in its log.
     pub fn shared() -> Self {
         Self::shared_with("dovecot", "")
     }
@@ -77,8 +77,10 @@ impl Dovecot {
     }
 
     fn start_shared(starting: &Starting, extra_conf: &str) -> u16 {
-        // Each test has an account of the same name.
-        let shared = "mail_location = maildir:~/Maildir\nmail_max_userip_connections = 1000\n";
+        // Each test has an account of the same name. An imap process that was told a name longer
+        // than Dovecot's own protocol has room for logs nobody in any more.
+        let shared = "mail_location = maildir:~/Maildir\nmail_max_userip_connections = 1000\n\
+                      service imap {\n  service_count = 1\n}\n";
         let ports = Self::prepare(&starting.root, EVERYBODYS, &format!("{shared}{extra_conf}"));
         let guard = |command: &mut Command| *command = starting.guarded(command, Signal::SIGTERM);
         Self::launch(&starting.root, ports, guard).leave();
@@ -306,6 +308,7 @@ impl Dovecot {
         self.mail_root.clone()
     }
 
+    /// The end of the server's log.
     pub fn log(&self) -> String {
         tail(&self.folder.join("dovecot.log"))
     }

@@ -89,9 +89,9 @@ impl TempRoot {
         Self::below(&std::env::temp_dir()).expect("temporary folder")
     }
 
-    /// For a database server. In memory, where the test runner starts a sample of the
-    /// tests: a copied data folder has a thousand files, and none of a test's kills takes the
-    /// machine's power. On the disk in a full run, and where speed is measured.
+    /// For a database server. In memory, where the test runner starts a sample of the tests: a
+    /// copied data folder has a thousand files, and none of a test's kills takes the machine's
+    /// power. On the disk in a full run, and where speed is measured.
     pub fn for_database() -> Self {
         let by_the_runner = std::env::var_os("NEXTEST").is_some_and(|value| value == "1");
         let in_memory = by_the_runner && !is_full() && free_memory() > MEMORY_WANTED;
