@@ -240,8 +240,11 @@ fn a_full_disk_under_postgres_defers_and_then_gets_one_copy() {
     assert!(site.postgres.log().contains("No space left on device"), "{}", site.postgres.log());
     disk.make_room();
     site.postgres.restart();
+    // On a busy machine so large a message takes seconds.
+    let times = "[lock]\nwait_secs = 20\nlease_secs = 60\n[limits]\ndeadline_secs = 45\n";
+    let patient = site.config("patient", &format!("ledger.keep_raw = true\n{LETTERS}{times}"));
     for letter in [&before].into_iter().chain(&letters) {
-        letter.deliver_in_the_end(&config);
+        letter.deliver_in_the_end(&patient);
         letter.stands_once(&site);
     }
 }
