@@ -77,8 +77,8 @@ impl Dovecot {
     }
 
     fn start_shared(starting: &Starting, extra_conf: &str) -> u16 {
-        // Each test has an account of the same name. An imap process that was told a name longer
-        // than Dovecot's own protocol has room for logs nobody in any more.
+        // Each test has an account of the same name. After a name that is longer than Dovecot's own
+        // protocol has room for, an imap process logs no other in.
         let shared = "mail_location = maildir:~/Maildir\nmail_max_userip_connections = 1000\n\
                       service imap {\n  service_count = 1\n}\n";
         let ports = Self::prepare(&starting.root, EVERYBODYS, &format!("{shared}{extra_conf}"));
