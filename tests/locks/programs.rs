@@ -195,7 +195,8 @@ fn the_clients_of_the_page_hold_locks_on_mariadb() {
     clients_hold(&Server::mariadb(&Mariadb::shared()));
 }
 
-/// What a call of each procedure says to a script's `$db`.
+/// `$says`: how a call of each procedure ends, each in a session of its own by `$connect`, and
+/// within a transaction where `$begin`.
 const CALLS: &str = "
     $says = function ($connect, $begin = false) {
         foreach (['lock(?, 60, 0, 1)', 'renew(?, null, 60)', 'unlock(?, null)',

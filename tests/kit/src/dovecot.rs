@@ -81,7 +81,9 @@ impl Dovecot {
         // protocol has room for, an imap process logs no other in.
         let shared = "mail_location = maildir:~/Maildir\nmail_max_userip_connections = 1000\n\
                       service imap {\n  service_count = 1\n}\n";
-        let ports = Self::prepare(&starting.root, EVERYBODYS, &format!("{shared}{extra_conf}"));
+        let of_its_own = EVERYBODY.replace("/mail/%u", "/mail/%{auth_user}/%u");
+        let users = format!("{ANY_MASTER}{of_its_own}");
+        let ports = Self::prepare(&starting.root, &users, &format!("{shared}{extra_conf}"));
         let guard = |command: &mut Command| *command = starting.guarded(command, Signal::SIGTERM);
         Self::launch(&starting.root, ports, guard).leave();
         starting.root.write("ports", ports.map(|port| port.to_string()).join(" "));
@@ -147,7 +149,6 @@ impl Dovecot {
         let root = TempRoot::new();
         let ports = Self::prepare(&root, users, extra_conf);
         let server = Self::launch(&root, ports, |_| ());
-        let _ = fs::remove_dir_all(root.join("mail/rig-probe"));
         let (folder, mail_root) = (root.to_path_buf(), root.join("mail"));
         let master = MASTER.to_owned();
         Self { server: Some(server), _root: Some(root), folder, master, mail_root, ports }
@@ -203,6 +204,7 @@ impl Dovecot {
                     .and_then(|mut imap| imap.command("LOGOUT"))
                     .is_ok()
         });
+        let _ = fs::remove_dir_all(root.join("mail/rig-probe"));
         server
     }
 
@@ -427,7 +429,6 @@ impl Dovecot {
     pub fn start_again(&mut self) {
         self.stop();
         self.server = Some(Self::launch(&self.folder, self.ports, |_| ()));
-        let _ = fs::remove_dir_all(self.mail_root.join("rig-probe"));
     }
 
     /// Freezes every process: the kernel still accepts connections, nothing answers.
@@ -497,11 +498,9 @@ const EVERYBODY: &str = "passdb {\n  driver = static\n  args = password=@USER_PA
      userdb {\n  driver = static\n  args = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u \
      allow_all_users=yes\n}\n";
 
-/// The same, by any master user, whose accounts are its own.
-const EVERYBODYS: &str = "passdb {\n  driver = static\n  master = yes\n  args = \
-     password=@PASSWORD@\n}\npassdb {\n  driver = static\n  args = password=@USER_PASSWORD@\n}\n\
-     userdb {\n  driver = static\n  args = uid=@USER@ gid=nogroup \
-     home=@ROOT@/mail/%{auth_user}/%u allow_all_users=yes\n}\n";
+/// Any name is a master user, too.
+const ANY_MASTER: &str =
+    "passdb {\n  driver = static\n  master = yes\n  args = password=@PASSWORD@\n}\n";
 
 const CONF: &str = r"
 base_dir = @ROOT@/run
