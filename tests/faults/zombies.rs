@@ -296,21 +296,25 @@ fn take_over(site: &Site, freeze: Freeze, in_doubt: bool) -> String {
         .psql(&format!("SELECT leased_until FROM onedrop_copy WHERE account = 'to-{id}'"));
 
     let began = Instant::now();
-    let (mut tries, mut said) = (0, String::new());
+    let mut tries = Vec::new();
     let done = wait_until(TAKE_OVER_LIMIT, || {
-        tries += 1;
         let output =
             deliver(&second, &["-d", &format!("to-{id}@mail.axial.net")], message(&id).as_bytes());
-        said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(matches!(output.status.code(), Some(0 | 75)), "{output:?}");
+        tries.push(String::from_utf8_lossy(&output.stdout).into_owned());
         output.status.success()
     });
-    assert!(done, "{name}: nobody could take over: {said}");
+    assert!(done, "{name}: nobody could take over: {tries:?}");
     let took_over = began.elapsed();
     // Only a copy whose last bytes are out may be there before the first is thawed.
     let how =
         if freeze == Freeze::LastBytesSent { "found account=to-" } else { "stored account=to-" };
-    assert!(said.starts_with(how), "{name}: {said}");
+    let said = tries.last().map_or("", String::as_str);
+    // The lease of the copy in Sent may end a moment after the other one: the try before placed
+    // that one, and had no time left for this.
+    let placed_before = said.starts_with("already there account=to-")
+        && tries.iter().rev().nth(1).is_some_and(|before| before.contains("account=from-"));
+    assert!(said.starts_with(how) || placed_before, "{name}: {tries:?}");
     // By the ledger's clock, which is the leases'.
     let late = format!("SELECT placed_at > '{lease}' FROM onedrop_copy WHERE account = 'to-{id}'");
     assert_eq!(site.postgres.psql(&late), "t", "{name}: before the lease had run out");
@@ -336,8 +340,9 @@ fn take_over(site: &Site, freeze: Freeze, in_doubt: bool) -> String {
     std::io::Read::read_to_string(zombie.strace.stdout.as_mut().expect("stdout"), &mut late)
         .expect("stdout");
     eprintln!(
-        "{name}: taken over after {took_over:.1?} ({tries} tries), thawed one ended in \
-         {ended:.1?}: {late}"
+        "{name}: taken over after {took_over:.1?} ({} tries), thawed one ended in \
+         {ended:.1?}: {late}",
+        tries.len()
     );
     let status = zombie.strace.wait().expect("end");
     // The second found the first's own copy: one copy, on record, which both may call delivered.

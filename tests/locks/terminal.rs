@@ -50,6 +50,20 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).expect("keys");
     }
 
+    /// At the prompt: before it the shell sets the terminal, and the kernel may lose what is typed
+    /// meanwhile.
+    #[track_caller]
+    fn runs(&mut self, command: &str) {
+        self.ends_with("$ ");
+        self.types(&format!("{command}\n"));
+    }
+
+    #[track_caller]
+    fn ends_with(&self, text: &str) {
+        let shown = || self.shown.lock().expect("text").clone();
+        assert!(wait_until(SOON, || shown().ends_with(text)), "not {text:?} after:\n{}", shown());
+    }
+
     #[track_caller]
     fn shows(&self, text: &str) {
         let shown = || self.shown.lock().expect("text").clone();
@@ -68,17 +82,17 @@ impl Drop for Terminal {
 fn a_command_on_a_terminal_reads_keys_and_is_stopped_and_interrupted_with_its_caller() {
     let place = Place::new();
     let mut terminal = Terminal::new(&place);
-    terminal.types("$ONEDROP with-lock n -- sh -c 'read line; echo got-$line; exit 4'\n");
+    terminal.runs("$ONEDROP with-lock n -- sh -c 'read line; echo got-$line; exit 4'");
     assert!(wait_until(SOON, || place.lock(&["holder", "n"]).code == Some(0)));
     terminal.types("keys\n");
     terminal.shows("got-keys");
-    terminal.types("echo status-$?\n");
+    terminal.runs("echo status-$?");
     terminal.shows("status-4");
 
     // One interrupt, not two.
-    terminal.types(
+    terminal.runs(
         "$ONEDROP with-lock n -- bash -c 'trap \"echo in\"\"terrupted\" INT; \
-         echo rea\"dy\"; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo done-here'\n",
+         echo rea\"dy\"; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo done-here'",
     );
     terminal.shows("ready");
     terminal.types("\x03");
@@ -87,13 +101,15 @@ fn a_command_on_a_terminal_reads_keys_and_is_stopped_and_interrupted_with_its_ca
     let shown = terminal.shown.lock().expect("text").clone();
     assert_eq!(shown.matches("interrupted").count(), 1, "{shown}");
 
-    terminal.types("$ONEDROP with-lock n -- sh -c 'echo be''gan; read line; echo last-$line'\n");
+    terminal.runs("$ONEDROP with-lock n -- sh -c 'echo be''gan; read line; echo last-$line'");
     terminal.shows("began");
     terminal.types("\x1a");
     terminal.shows("Stopped");
-    terminal.types("echo at-the-pro''mpt\n");
+    terminal.runs("echo at-the-pro''mpt");
     terminal.shows("at-the-prompt");
-    terminal.types("fg\n");
+    terminal.runs("fg");
+    // The shell names what it continues.
+    terminal.ends_with("last-$line'\r\n");
     terminal.types("word\n");
     terminal.shows("last-word");
     assert!(wait_until(SOON, || place.lock(&["holder", "n"]).code == Some(1)));
