@@ -892,5 +892,5 @@ fn on_mariadb() {
 
 #[test]
 fn on_postgres() {
-    every_cell_is_as_the_rules_say(&PostgresRig::shared(false));
+    every_cell_is_as_the_rules_say(&PostgresRig::shared());
 }

@@ -530,7 +530,7 @@ pub fn what_no_program_writes_is_said_so(rig: &dyn Rig) {
 /// Each answer of a change in turn is lost; the second call is made by the handle itself.
 #[test]
 fn a_change_whose_answer_is_lost_on_the_way_is_made_once() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let proxy = rig.proxy();
     let direct = Host::of(&rig);
     let (mut row, mut open) = direct.begun("verify");

@@ -158,7 +158,7 @@ fn a_lease_that_another_got_meanwhile_stays_its_own(rig: &dyn Rig, other: &str) 
 fn a_lease_that_another_got_meanwhile_stays_its_own_on_postgres() {
     let other = "ALTER TABLE onedrop_lock_lease ALTER lease_until SET DEFAULT '2100-01-01',
                      ALTER owner SET DEFAULT 'another claim''s.'";
-    a_lease_that_another_got_meanwhile_stays_its_own(&PostgresRig::shared(false), other);
+    a_lease_that_another_got_meanwhile_stays_its_own(&PostgresRig::shared(), other);
 }
 
 #[test]
@@ -275,7 +275,7 @@ pub fn the_lowest_free_slots_are_left_in_each_case(rig: &dyn Rig) {
 
 #[test]
 fn the_procedure_leaves_the_lowest_free_slots_on_postgres() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     slots_are_left_to_those_that_wait(&rig, |_, lock, wants| {
         let said = rig.postgres.psql(&format!("CALL onedrop_lock('{lock}', 60, 0, {wants})"));
         let slot = said.split('|').nth(1).expect("owner, slot and epoch");
@@ -434,7 +434,7 @@ pub fn a_lock_given_back_twice_was_ours(rig: &dyn Rig) {
 /// made it say that the lock was lost.
 #[test]
 fn a_release_whose_answer_is_lost_is_told_and_not_made_again() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let (proxy, direct, lock) = (rig.proxy(), Host::of(&rig), name("lost answer"));
     let used = || {
         let host = rig.through(&proxy);
@@ -579,7 +579,7 @@ fn asserted(rig: &PostgresRig, claim: &LockClaim) -> Result<(), String> {
 
 #[test]
 fn a_transaction_without_the_lock_fails_on_postgres() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let (host, lock) = (Host::of(&rig), name("import ä"));
     let claim = host.lock(&lock, &[1]);
     assert_eq!(asserted(&rig, &claim), Ok(()));
@@ -605,7 +605,7 @@ fn a_transaction_without_the_lock_fails_on_postgres() {
 /// The ledger was restored, or a fail-over has lost a commit: an epoch is given out twice.
 #[test]
 fn another_holder_of_the_same_epoch_is_refused_by_its_owner() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let (host, lock) = (Host::of(&rig), name("import"));
     let lost = host.lock(&lock, &[1]);
     rig.sql(
@@ -630,7 +630,7 @@ fn another_holder_of_the_same_epoch_is_refused_by_its_owner() {
 /// The transaction is older than the loss: no other holder may begin before it has ended.
 #[test]
 fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let (host, lock) = (Host::of(&rig), name("import"));
     let claim = host.lock(&lock, &[1]);
     let begin = format!("BEGIN; SELECT onedrop_assert_lock('import', 1, {});", claim.epoch);

@@ -289,8 +289,8 @@ macro_rules! ledger_contract {
     };
 }
 
-/// What a connection decides: locks and sessions, calls made again, statements that a connection
-/// keeps, a schema that changes under it, and a value of each type. Everything else is the same
+/// What a connection decides: locks and sessions, calls made again, statements that are not
+/// prepared, a schema that changes under it, and a value of each type. Everything else is the same
 /// whichever way a call takes to the engine, which runs all of it.
 macro_rules! connection_contract {
     ($way:ident, $rig:expr) => {
@@ -409,7 +409,6 @@ fn at_once<T: Send>(many: usize, call: impl Fn(usize) -> T + Sync) -> Vec<T> {
 
 ledger_contract!(in_memory, MemoryRig::default());
 ledger_contract!(on_sqlite, SqliteRig::new());
-ledger_contract!(on_postgres, PostgresRig::shared(false));
+ledger_contract!(on_postgres, PostgresRig::shared());
 ledger_contract!(on_mariadb, MariadbRig::shared());
-connection_contract!(on_postgres_with_prepared_statements, PostgresRig::shared(true));
 connection_contract!(on_postgres_through_pgbouncer, PostgresRig::pooled());

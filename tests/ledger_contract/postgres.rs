@@ -17,7 +17,7 @@ fn another_client(rig: &PostgresRig) -> ::postgres::Client {
 
 #[test]
 fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let host = Host::of(&rig);
     rig.sql(NO_FUNCTIONS);
     let refused = host.try_record(&mail("no function"), &[inbox()], LEASE);
@@ -33,7 +33,7 @@ fn a_ledger_without_the_functions_is_of_an_older_version_or_says_what_it_lacks()
 /// An answer of the server is bounded, by TCP; a message is as long as the site lets it be.
 #[test]
 fn bytes_longer_than_an_answer_are_read() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let (host, mail) = (Host::of(&rig), mail("long"));
     let bytes: Vec<u8> = (0..17_u32 << 20).map(|at| (at ^ at >> 11) as u8).collect();
     let facts = mail.facts();
@@ -48,7 +48,7 @@ fn bytes_longer_than_an_answer_are_read() {
 /// A purge of facts that waits for a message says nothing of those that grew old meanwhile.
 #[test]
 fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let host = Host::of(&rig);
     for name in ["old", "young"] {
         host.record(&mail(name), &[inbox()]);
@@ -89,9 +89,7 @@ fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
 /// by the unique key that the message is gone.
 #[test]
 fn a_message_that_is_purged_while_it_is_recorded_is_claimed_in_doubt() {
-    for prepare in [false, true] {
-        purged_while_recorded(&PostgresRig::shared(prepare));
-    }
+    purged_while_recorded(&PostgresRig::shared());
 }
 
 /// Whether one session of the database waits for a lock.
@@ -136,7 +134,7 @@ fn purged_while_recorded(rig: &PostgresRig) {
 /// The slot was seen to be free, and its lease is another's before ours is written.
 #[test]
 fn a_lease_that_another_took_in_between_is_its_own() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let (host, lock) = (Host::of(&rig), "lock".parse().expect("a name"));
     let claim = host.lock(&lock, &[1]);
     assert!(host.gives_back(&claim));
@@ -162,7 +160,7 @@ fn a_lease_that_another_took_in_between_is_its_own() {
 /// one of them while it waits for the message.
 #[test]
 fn the_end_of_attempts_and_a_purge_of_their_message_do_not_wait_for_each_other() {
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let (host, mail) = (Host::of(&rig), mail("both"));
     let recorded = host.record(&mail, &[inbox()]);
     let mut purger = another_client(&rig);
@@ -189,7 +187,7 @@ fn messages_that_are_truncated_take_everything_along() {
         "TRUNCATE onedrop_message CASCADE",
         "TRUNCATE onedrop_message, onedrop_copy, onedrop_unsettled, onedrop_attempt, onedrop_kept",
     ] {
-        let rig = PostgresRig::shared(false);
+        let rig = PostgresRig::shared();
         let host = Host::of(&rig);
         host.record(&mail("first"), &[inbox()]);
         rig.sql(truncate);
@@ -244,7 +242,7 @@ fn a_server_whose_default_is_another_isolation_level_works_the_same() {
 fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
     const MANY: usize = 8;
     const STEP: Duration = Duration::from_millis(10);
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     rig.slow_commits();
     let host = Host::of(&rig);
     let mut other = another_client(&rig);
@@ -301,7 +299,7 @@ fn a_call_that_has_to_wait_for_a_lock_waits_alone() {
 #[test]
 fn calls_whose_shared_session_is_lost_are_each_made_again() {
     const MANY: usize = 12;
-    let rig = PostgresRig::shared(false);
+    let rig = PostgresRig::shared();
     let host = Host::of(&rig);
     let mails: Vec<Message> = (0..MANY).map(|n| mail(&format!("m{n}"))).collect();
     // Connections that are kept, so that calls alone are made again as well.
@@ -352,7 +350,7 @@ struct Failing {
 
 impl Failing {
     fn new() -> Failing {
-        let rig = PostgresRig::shared(false);
+        let rig = PostgresRig::shared();
         let proxy = rig.proxy();
         let prepared = Prepared::by(&Host::of(&rig), "failing");
         Failing::used(&rig, &proxy);

@@ -97,7 +97,7 @@ fn a_connection_to_the_server_keeps_statements_that_come_again() {
 #[test]
 fn through_a_pooler_none_is_prepared_and_no_call_fails() {
     for mode in ["transaction", "session"] {
-        let rig = watched(PostgresRig::shared(false));
+        let rig = watched(PostgresRig::shared());
         let bouncer = PgBouncer::start_in(&rig.postgres, mode);
         for url in [bouncer.url(), bouncer.url_tcp()] {
             let host = host(&rig, &url, Prepare::Auto, None);
@@ -114,7 +114,7 @@ fn through_a_pooler_none_is_prepared_and_no_call_fails() {
 /// The address leads to the server, and from the next connection on to a pooler.
 #[test]
 fn a_pooler_that_comes_between_is_noticed_at_the_next_connection() {
-    let rig = watched(PostgresRig::shared(false));
+    let rig = watched(PostgresRig::shared());
     let bouncer = PgBouncer::shared(&rig.postgres);
     let folder = TempRoot::new();
     let socket = folder.join(".s.PGSQL.5432");
@@ -137,7 +137,7 @@ fn a_pooler_that_comes_between_is_noticed_at_the_next_connection() {
 /// Another process prepared its own in the same session of a pooler's (42P05).
 #[test]
 fn a_name_that_another_has_taken_costs_one_more_connection_and_then_none_is_prepared() {
-    let rig = watched(PostgresRig::shared(false));
+    let rig = watched(PostgresRig::shared());
     let host = host(&rig, &rig.postgres.url_socket(), Prepare::Auto, None);
     record(&host, &["a"]);
     rig.sql(TAKES_NAMES);
@@ -154,7 +154,7 @@ fn a_name_that_another_has_taken_costs_one_more_connection_and_then_none_is_prep
 
 #[test]
 fn a_statement_that_is_lost_costs_one_more_connection_and_then_none_is_prepared() {
-    let rig = watched(PostgresRig::shared(false));
+    let rig = watched(PostgresRig::shared());
     let host = host(&rig, &rig.postgres.url_socket(), Prepare::Auto, None);
     record(&host, &["a", "b", "c"]);
     rig.sql(LOSES);
@@ -171,7 +171,7 @@ fn a_statement_that_is_lost_costs_one_more_connection_and_then_none_is_prepared(
 /// gets it there without the turn.
 #[test]
 fn a_turn_whose_receipt_meets_a_lost_statement_leaves_nothing_half() {
-    let rig = watched(PostgresRig::shared(false));
+    let rig = watched(PostgresRig::shared());
     let host = host(&rig, &rig.postgres.url_socket(), Prepare::Auto, None);
     let mail = mail("d");
     let recorded = host.record(&mail, &[inbox()]);

@@ -208,10 +208,10 @@ pub struct PostgresRig {
 }
 
 impl PostgresRig {
-    /// In the run's server; with `always` no connection is asked whether it keeps what is prepared.
-    pub fn shared(always: bool) -> PostgresRig {
-        let prepare = if always { Prepare::Always } else { Prepare::Auto };
-        PostgresRig { bouncer: None, postgres: Postgres::shared(), prepare }
+    /// In the run's server. What is called once more in a connection is prepared, as a test calls
+    /// few things three times; through the pooler nothing is.
+    pub fn shared() -> PostgresRig {
+        PostgresRig { bouncer: None, postgres: Postgres::shared(), prepare: Prepare::Always }
     }
 
     /// In a server of its own, whose roles, settings and views are this test's alone.

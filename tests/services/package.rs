@@ -157,11 +157,11 @@ fn one_cargo_deb_builds_the_package() {
     }
 }
 
-/// Delivers a message a time by the socket, until `/root/enough` is there. As Postfix does, it
+/// Delivers message after message by the socket, until `/root/enough` is there. As Postfix does, it
 /// tries again after 421 (the server is stopping), and ends at anything else, such as a refused
 /// connection; `/root/count` says how many messages were taken.
 const CLIENT: &str = r#"
-import os, smtplib
+import os, smtplib, time
 count = 0
 while not os.path.exists("/root/enough"):
     try:
@@ -177,6 +177,7 @@ while not os.path.exists("/root/enough"):
     with open("/root/count.new", "w") as file:
         file.write(f"{count}\n")
     os.rename("/root/count.new", "/root/count")
+    time.sleep(0.05)
 "#;
 
 /// All that can be enabled.
