@@ -1,6 +1,7 @@
 //! Ticks: what is due runs once, whoever ticks and when; what waited follows; a tick that gets
 //! SIGTERM ends its jobs.
 
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
@@ -80,6 +81,28 @@ fn a_tick_runs_what_is_due_and_a_second_one_finds_nothing() {
     let tries: Vec<_> = runs.iter().map(|run| (run.due, run.try_no, run.trigger)).collect();
     let due = runs[0].due;
     assert_eq!(tries, [(due, 1, JobTrigger::Schedule), (due, 2, JobTrigger::Retry)]);
+}
+
+/// The run is held (strace) between the end that it keeps and the ledger.
+#[test]
+fn a_failure_is_told_also_where_a_tick_has_put_it_on_record() {
+    let site = JobSite::new(&job("fails", "exit 3", ""));
+    let run = site.jobs(&["run", "fails"]);
+    let mut held = Command::new("strace");
+    held.args(["-f", "-qqq", "-o", "/dev/null", "-e", "trace=/^renameat"]);
+    held.args(["-e", "inject=/^renameat:delay_exit=3000000"]);
+    held.arg(run.get_program()).args(run.get_args());
+    let run = site.prepared(held).spawn().expect("strace");
+    let is_kept = || {
+        let files = std::fs::read_dir(site.path("state")).into_iter().flatten().flatten();
+        files.into_iter().any(|file| file.path().extension().is_some_and(|end| end == "end"))
+    };
+    assert!(wait_until(SOON, is_kept));
+    site.tick();
+    assert_eq!(site.only_run("fails").outcome, Some(JobOutcome::Failed));
+    let end = end(run.wait_with_output().expect("its end"));
+    assert_eq!(end.code, Some(3), "{end:?}");
+    assert!(end.err.contains("fails failed: exit status 3; it is tried again at "), "{end:?}");
 }
 
 #[test]

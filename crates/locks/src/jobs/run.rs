@@ -270,7 +270,7 @@ impl JobRecord {
                         Some(row) => row,
                         None => match self.own_row(claim, ended, until)? {
                             Some(row) => row,
-                            None => return self.put_late_on_record(ended, until),
+                            None => return self.put_late_on_record(ended, ending, until),
                         },
                     };
                     let (job, ended_at) =
@@ -291,12 +291,25 @@ impl JobRecord {
         Err(LedgerError::Contended)
     }
 
-    fn put_late_on_record(&self, ended: &JobRun, until: Instant) -> Result<EndRecord, LedgerError> {
-        Ok(match ends::tell(&*self.ledger, &self.request.job, ended, until)? {
-            Told::OnRecord => EndRecord::Done,
-            Told::Late => EndRecord::Late,
-            Told::Unknown => EndRecord::Refused,
-        })
+    fn put_late_on_record(
+        &self,
+        ended: &JobRun,
+        ending: &LockEnding,
+        until: Instant,
+    ) -> Result<EndRecord, LedgerError> {
+        let job = &self.request.job;
+        match ends::tell(&*self.ledger, job, ended, until)? {
+            // A tick of this host was quicker, by the end that is kept; it prints none.
+            Told::OnRecord => {
+                let rows = self.ledger.jobs(until)?.jobs;
+                if let Some(row) = rows.iter().find(|row| row.name == job.name) {
+                    tell_of(row, Some(ended.due), ending);
+                }
+                Ok(EndRecord::Done)
+            }
+            Told::Late => Ok(EndRecord::Late),
+            Told::Unknown => Ok(EndRecord::Refused),
+        }
     }
 
     /// Makes a change; true: it is made. Where that is not known the change is pending.
