@@ -1,7 +1,7 @@
-//! Messages of a corpus of other projects' test suites, delivered each way: one copy, byte for byte,
-//! also where it comes again. All of them go through SQLite into Maildirs; what a server makes of a
-//! message, a sample shows. The corpus stands beside the checkout (or at $ONEDROP_CORPUS); in CI its absence
-//! is a failure.
+//! Messages of a corpus of other projects' test suites, delivered each way: one copy, byte for
+//! byte, also where it comes again. All of them go through SQLite into Maildirs; what a server
+//! makes of a message, a sample shows. The corpus stands beside the checkout (or at
+//! $ONEDROP_CORPUS); in CI its absence is a failure.
 
 use std::collections::HashSet;
 use std::fs;
@@ -97,7 +97,7 @@ fn deliver_each(files: &[PathBuf], config: &Path, step: usize) {
                     let recipient = format!("{}@mail.axial.net", account(n));
                     let first = delivered(config, &["-d", &recipient], &message);
                     assert!(first.starts_with("stored "), "{}: {first}", file.display());
-                    if n % step == 0 {
+                    if n.is_multiple_of(step) {
                         let second = delivered(config, &["-d", &recipient], &message);
                         let is_known = second.starts_with("already there ");
                         assert!(is_known, "{}: {second}", file.display());

@@ -515,10 +515,10 @@ fn rows_that_others_hold_cut_no_migration_of_mariadb_off_and_hold_no_delivery_up
         }));
         // The batch that finds it held holds no other row while it waits.
         let waits = "SELECT COUNT(*) FROM information_schema.innodb_lock_waits";
-        for _ in 0..20 {
+        for _ in 0..8 {
+            thread::sleep(mariadb::UNSEEN);
             assert_eq!(rig.mariadb.sql(waits), "0");
             rig.sql("SELECT id FROM onedrop_message WHERE id = 1600 LOCK IN SHARE MODE");
-            thread::sleep(Duration::from_millis(50));
         }
         assert!(!migrating.is_finished());
         drop(held);

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::imap_script::{
-    CAPABILITIES, LETTER, ScriptedServer, World, copy_of, deadline, inbox, is_not_stored, letter,
-    soon, uid,
+    CAPABILITIES, LETTER, ScriptedServer, World, copy_of, deadline, deadline_of_a_test, inbox,
+    is_not_stored, letter, soon, uid,
 };
 use onedrop::deadline::Deadline;
 use onedrop::pool::Connections;
@@ -95,16 +95,24 @@ fn one_append_to_a_mailbox_begins_early_and_no_second() {
 const IN_TIME: &str = "no answer in time";
 const TOO_MUCH: &str = "more than it should";
 
+const SHORT: Duration = Duration::from_millis(300);
+/// Where something else is to come first, however busy the machine is.
+const LONG: Duration = Duration::from_secs(60);
+
 /// Appends against a server that has read the last bytes when it does `then`: the copy must be in
 /// doubt, for this reason.
-fn leaves_doubt(reason: &str, then: impl FnOnce(&mut ScriptedServer) + Send + 'static) {
+fn leaves_doubt(
+    reason: &str,
+    deadline: &Deadline,
+    then: impl FnOnce(&mut ScriptedServer) + Send + 'static,
+) {
     let world = World::new(|listener| {
         let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
         server.append(1);
         server.expect_bytes(b"\r\n");
         then(&mut server);
     });
-    let error = world.append(&deadline()).expect_err("no answer");
+    let error = world.append(deadline).expect_err("no answer");
     assert!(
         matches!(error, StoreError::InDoubt(_)) && error.to_string().ends_with(reason),
         "{error}"
@@ -112,15 +120,19 @@ fn leaves_doubt(reason: &str, then: impl FnOnce(&mut ScriptedServer) + Send + 's
     world.end();
 }
 
-/// Checks against a server that does `then` with a new connection; the check must fail for this
-/// reason, in 300 ms.
-fn fails(reason: &str, tls: Tls, then: impl FnOnce(&mut ScriptedServer) + Send + 'static) {
+/// Checks, for `time`, against a server that does `then` with a new connection; the check must
+/// fail for this reason.
+fn fails(
+    reason: &str,
+    tls: Tls,
+    time: Duration,
+    then: impl FnOnce(&mut ScriptedServer) + Send + 'static,
+) {
     let world = World::with(
         |listener| then(&mut ScriptedServer::accept(&listener)),
         |settings| settings.tls = tls,
     );
-    let until = Instant::now() + Duration::from_millis(300);
-    let error = world.store.check("doug", until).expect_err("no session");
+    let error = world.store.check("doug", Instant::now() + time).expect_err("no session");
     assert!(is_not_stored(&error) && error.to_string().ends_with(reason), "{tls:?}: {error}");
     world.end();
 }
@@ -141,19 +153,19 @@ fn flood(server: &mut ScriptedServer, text: &str) {
 
 #[test]
 fn a_silent_server_is_given_up_in_time() {
-    leaves_doubt(IN_TIME, ScriptedServer::expect_end);
+    leaves_doubt(IN_TIME, &deadline(), ScriptedServer::expect_end);
     for tls in [Tls::None, Tls::StartTls] {
-        fails(IN_TIME, tls, ScriptedServer::expect_end);
+        fails(IN_TIME, tls, SHORT, ScriptedServer::expect_end);
     }
     // What it hears is TLS's.
-    fails(IN_TIME, Tls::Implicit, |server| drop(server.rest()));
+    fails(IN_TIME, Tls::Implicit, SHORT, |server| drop(server.rest()));
 }
 
 #[test]
 fn a_drip_does_not_stretch_the_deadline() {
-    leaves_doubt(IN_TIME, |server| drip(server, "* OK patience\r\n"));
+    leaves_doubt(IN_TIME, &deadline(), |server| drip(server, "* OK patience\r\n"));
     // A TLS record of 16 KB, a byte at a time.
-    fails(IN_TIME, Tls::Implicit, |server| {
+    fails(IN_TIME, Tls::Implicit, SHORT, |server| {
         server.say(b"\x16\x03\x03\x40\x00");
         drip(server, "x");
     });
@@ -161,12 +173,13 @@ fn a_drip_does_not_stretch_the_deadline() {
 
 #[test]
 fn a_flood_is_cut_off() {
+    let patient = deadline_of_a_test();
     for text in
         ["x".repeat(64 * 1024), "* OK x\r\n".repeat(1024), "* 1 FETCH {9999999999}\r\n".to_owned()]
     {
-        leaves_doubt(TOO_MUCH, move |server| flood(server, &text));
+        leaves_doubt(TOO_MUCH, &patient, move |server| flood(server, &text));
     }
-    fails(TOO_MUCH, Tls::None, |server| flood(server, &"x".repeat(4096)));
+    fails(TOO_MUCH, Tls::None, LONG, |server| flood(server, &"x".repeat(4096)));
 }
 
 #[test]
