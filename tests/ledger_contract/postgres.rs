@@ -85,13 +85,6 @@ fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
     assert_eq!(purge().gone, 0);
 }
 
-/// The record sees the time since when the ledger remembers as it was before the purge, but finds
-/// by the unique key that the message is gone.
-#[test]
-fn a_message_that_is_purged_while_it_is_recorded_is_claimed_in_doubt() {
-    purged_while_recorded(&PostgresRig::shared());
-}
-
 /// Whether one session of the database waits for a lock.
 fn waits(rig: &PostgresRig) -> bool {
     let waiting = "SELECT count(*) FROM pg_stat_activity
@@ -99,8 +92,12 @@ fn waits(rig: &PostgresRig) -> bool {
     rig.postgres.psql(waiting) == "1"
 }
 
-fn purged_while_recorded(rig: &PostgresRig) {
+/// The record sees the time since when the ledger remembers as it was before the purge, but finds
+/// by the unique key that the message is gone.
+#[test]
+fn a_message_that_is_purged_while_it_is_recorded_is_claimed_in_doubt() {
     const DAY: Duration = Duration::from_secs(86_400);
+    let rig = &PostgresRig::shared();
     let host = Host::of(rig);
     let (purged, facts) = (mail("purged"), Facts::default());
     // It has been in a queue for long; a purge takes out what is older than 35 days.

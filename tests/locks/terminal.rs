@@ -60,14 +60,18 @@ impl Terminal {
 
     #[track_caller]
     fn ends_with(&self, text: &str) {
-        let shown = || self.shown.lock().expect("text").clone();
-        assert!(wait_until(SOON, || shown().ends_with(text)), "not {text:?} after:\n{}", shown());
+        self.becomes("ends not with", text, |shown| shown.ends_with(text));
     }
 
     #[track_caller]
     fn shows(&self, text: &str) {
+        self.becomes("has not", text, |shown| shown.contains(text));
+    }
+
+    #[track_caller]
+    fn becomes(&self, wrong: &str, text: &str, is_right: impl Fn(&str) -> bool) {
         let shown = || self.shown.lock().expect("text").clone();
-        assert!(wait_until(SOON, || shown().contains(text)), "no {text:?} in:\n{}", shown());
+        assert!(wait_until(SOON, || is_right(&shown())), "{wrong} {text:?}:\n{}", shown());
     }
 }
 

@@ -175,10 +175,10 @@ fn pages_fit_from_narrow_to_wide_and_axe_finds_nothing() {
     // Every second page is seen dark, the others narrow; a later commit's the other way round.
     let turn = part(2) as usize;
     for (at, path) in rig.story.paths().iter().enumerate() {
-        let mut screens = vec![(1280, false), [(1280, true), (320, false)][(at + turn) % 2]];
-        if is_full() {
-            screens = vec![(1280, false), (1280, true), (320, false), (320, true)];
-        }
+        let screens = match is_full() {
+            true => vec![(1280, false), (1280, true), (320, false), (320, true)],
+            false => vec![(1280, false), [(1280, true), (320, false)][(at + turn) % 2]],
+        };
         for (width, dark) in screens {
             browser.screen(width, dark);
             rig.go(path);
