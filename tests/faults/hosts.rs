@@ -70,7 +70,7 @@ fn deliver(host: &Host, recipient: &str, queue_id: &str, message: &[u8]) -> Chil
 
 /// With `ONEDROP_FULL=1` more.
 fn messages() -> usize {
-    if is_full() { 100 } else { 40 }
+    if is_full() { 100 } else { 30 }
 }
 
 struct Mail {

@@ -8,7 +8,7 @@
 //! first is killed. Of links, syncs, commits, the last bytes of an append, and answers to these
 //! most are killed; of the others, of purge and forget, and of a ledger and a store that are each
 //! swept so with another one, a sample that moves on with every commit (`ONEDROP_FULL=1`: all). So
-//! does which of two kinds of deliveries is killed, where both have much the same steps.
+//! does which of two kinds of deliveries, or of two sites, where both have much the same steps.
 //! Leases are short and run out by themselves. Copies in doubt before the killed delivery begins
 //! take a turn and a look, which are killed at every step too.
 
@@ -79,6 +79,15 @@ const DOUBTS: [Kind; 2] = [Kind::InDoubt, Kind::InDoubtWithCopies];
 /// Of two that have much the same points: the one that falls to this commit.
 fn in_turn() -> usize {
     part(2) as usize
+}
+
+/// A ledger and a store of each kind; a sample is of those whose turn it is.
+fn sites() -> Vec<Combination> {
+    let sites = [Combination::embedded, Combination::servers];
+    match is_full() {
+        true => sites.map(|site| site()).into(),
+        false => vec![sites[in_turn()]()],
+    }
 }
 
 /// Most of their time they wait for a lease's end. With twice as many a delivery waits too long.
@@ -523,7 +532,7 @@ fn a_delivery_to_mariadb_and_imap_killed_at_any_step_leaves_one_copy() {
 
 #[test]
 fn a_repair_killed_at_any_step_leaves_one_copy() {
-    for site in [Combination::embedded(), Combination::servers()] {
+    for site in sites() {
         kill_at_every_step(&[&Repair(&site)], MUST_MEET_BOTH);
     }
 }
@@ -562,7 +571,7 @@ fn a_purge_of_mariadb_killed_at_any_step_leaves_nothing_half() {
 
 #[test]
 fn a_migration_killed_at_any_step_is_done_by_the_next() {
-    for site in [Combination::embedded(), Combination::servers()] {
+    for site in sites() {
         kill_at_every_step(&[&Migration(&site)], NEED_NOT_MEET);
     }
 }
@@ -582,7 +591,7 @@ fn an_upgrade_of_mariadb_beside_a_reader_and_deliveries_killed_at_any_step_is_do
 
 #[test]
 fn a_replay_killed_at_any_step_leaves_one_copy_of_each_message() {
-    for site in [Combination::embedded(), Combination::servers()] {
+    for site in sites() {
         kill_at_every_step(
             &[&Replaying(&site)],
             Must { be_found_by_a_look: false, ..MUST_MEET_BOTH },
@@ -593,7 +602,7 @@ fn a_replay_killed_at_any_step_leaves_one_copy_of_each_message() {
 /// With several recipients, whose replies come one by one.
 #[test]
 fn an_lmtp_server_killed_at_any_step_leaves_one_copy() {
-    for site in [Combination::embedded(), Combination::servers()] {
+    for site in sites() {
         kill_at_every_step(
             &[&LmtpServer(&site)],
             Must { be_found_by_a_look: false, ..MUST_MEET_BOTH },

@@ -49,7 +49,7 @@ impl MailHost {
     }
 
     /// Sends `messages`; each time another `step` of them are delivered, `disturb` does its worst:
-    /// half as many, and as often, where not all is wanted. Returns when Postfix has got rid of
+    /// a third as many, and as often, where not all is wanted. Returns when Postfix has got rid of
     /// all, and each is in its mailbox once.
     fn under_load(
         &mut self,
@@ -57,7 +57,7 @@ impl MailHost {
         step: usize,
         mut disturb: impl FnMut(&mut Site, &mut Lmtp),
     ) {
-        let (messages, step) = if is_full() { (messages, step) } else { (messages / 2, step / 2) };
+        let (messages, step) = if is_full() { (messages, step) } else { (messages / 3, step / 3) };
         let MailHost { site, lmtp, postfix } = self;
         let postfix = &*postfix;
         let next = AtomicUsize::new(0);

@@ -172,7 +172,7 @@ fn read_all(maildir: &Path) -> usize {
 
 #[test]
 fn kills_under_load_lose_nothing_and_leave_nothing_twice() {
-    let (messages, step) = if is_full() { (600, 25) } else { (300, 15) };
+    let (messages, step) = if is_full() { (600, 25) } else { (200, 10) };
     const SENDERS: usize = 8;
     const ACCOUNTS: usize = 20;
     let host = MailHost::start();

@@ -52,7 +52,7 @@ struct Day {
     pause: u64,
 }
 
-const SAMPLE: Day = Day { jobs: 20, hours: 3, rate: 240, pause: 500 };
+const SAMPLE: Day = Day { jobs: 20, hours: 2, rate: 240, pause: 500 };
 const WHOLE: Day = Day { jobs: 50, hours: 24, rate: 72, pause: 1500 };
 
 struct JobPlan {

@@ -155,7 +155,7 @@ fn a_pgbouncer_that_is_restarted_in_mid_run_loses_and_doubles_nothing() {
 /// whose loss a look makes good.
 #[test]
 fn a_failover_to_a_synchronous_standby_loses_and_doubles_nothing() {
-    let messages = if is_full() { 500 } else { 200 };
+    let messages = if is_full() { 500 } else { 120 };
     let mut site = Site::with_own_postgres();
     let standby = site.postgres.standby();
     let both = format!(

@@ -218,7 +218,7 @@ fn a_postgres_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
             cases.push((Stage::Reply(at), Fault::Drip));
             cases.push((Stage::Reply(at), Fault::Say(b"Z\x00\x00\x00\x00")));
         }
-        let cases = sample(cases, 16, |(_, fault)| matches!(fault, Fault::Cut));
+        let cases = sample(cases, 8, |(_, fault)| matches!(fault, Fault::Cut));
         fail_and_cure(&site, name, &cases, in_doubt);
     }
 }

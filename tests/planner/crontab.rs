@@ -301,7 +301,10 @@ impl Entry {
     fn on_clock(&self, from: i64, until: i64) -> impl Iterator<Item = i64> + '_ {
         let days = from.div_euclid(1440)..=until.div_euclid(1440);
         let minutes = days.filter(|day| self.has_day(*day)).flat_map(|day| {
-            let named = (0..1440_usize).filter(|at| self.hours[at / 60] && self.minutes[at % 60]);
+            let hours = (0..24).filter(|hour| self.hours[*hour]);
+            let named = hours.flat_map(|hour| {
+                (0..60).filter(|minute| self.minutes[*minute]).map(move |minute| hour * 60 + minute)
+            });
             named.map(move |at| day * 1440 + i64::try_from(at).expect("a minute"))
         });
         minutes.filter(move |minute| (from..until).contains(minute))

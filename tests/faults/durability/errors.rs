@@ -36,7 +36,7 @@ const FAILING: [&str; 15] = [
 ];
 const AT_ONCE: usize = 6;
 /// Of opens, of new folders, and of writes into the database and its WAL, which are many and alike.
-const SAMPLE: usize = 32;
+const SAMPLE: usize = 16;
 
 /// What is delivered, and what was before.
 #[derive(Debug, Clone, Copy)]
