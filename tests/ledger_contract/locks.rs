@@ -68,7 +68,7 @@ impl Host {
         self.0.lock_rows(Some(lock), soon()).expect("rows")
     }
 
-    fn steal(&self, lock: &LockName, force: bool, value: RandomValue) -> Option<i64> {
+    pub(super) fn steal(&self, lock: &LockName, force: bool, value: RandomValue) -> Option<i64> {
         let theft = LockTheft { name: lock, slot: 1, force, value, note: "by hand" };
         self.0.steal_lock(&theft, soon()).expect("an answer")
     }

@@ -1,7 +1,13 @@
 //! What Postgres promises besides: other schemas, other programs, connections that die, a server
 //! that hangs.
 
-use onedrop::ledger::{BatchTerms, LockTry, PurgeWhat};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use onedrop::ledger::{
+    BatchTerms, LockClaim, LockHolder, LockRequest, LockTry, PurgeWhat, RandomValue,
+};
 
 use super::handles::{Prepared, calls};
 use super::rigs::NO_FUNCTIONS;
@@ -490,4 +496,56 @@ fn a_turn_is_over_in_time_when_the_server_hangs() {
         let other = Host::of(&failing.rig);
         assert_eq!(other.turn_when_free(&own, &key), OURS, "its session ended with it");
     }
+}
+
+/// Whether a waiter of this ledger hears of the release of a lock that another session holds, and
+/// not before; the stolen one likewise.
+fn hears_of_a_release(rig: &PostgresRig, ends: impl FnOnce(&Host, &LockClaim) + Send) -> bool {
+    let (holder, waiter, lock) = (Host::of(rig), Host::of(rig), "nightly".parse().expect("a name"));
+    let claim = holder.lock(&lock, &[1]);
+    let request = LockRequest {
+        name: &lock,
+        slots: &[1],
+        owner: RandomValue::default(),
+        lease: LEASE.lease,
+        holder: &LockHolder::default(),
+        waiting: Some(0),
+    };
+    let asks = || waiter.0.take_lock(&request, soon()).expect("an answer");
+    assert!(matches!(asks(), LockTry::Busy(_)));
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    let waits = || waiter.0.wait_for_release(&lock, &[ours.as_fd()], soon());
+    if !waits() {
+        return false;
+    }
+    // Nothing was said.
+    (&theirs).write_all(b"1").expect("a byte");
+    assert!(waits());
+    (&ours).read_exact(&mut [0]).expect("it waited for that");
+    thread::scope(|scope| {
+        scope.spawn(|| ends(&holder, &claim));
+        let gives_up = scope.spawn(|| {
+            thread::park_timeout(Duration::from_secs(60));
+            (&theirs).write_all(b"2").expect("a byte");
+        });
+        assert!(waits());
+        ours.set_nonblocking(true).expect("a socket");
+        let heard = (&ours).read(&mut [0]);
+        gives_up.thread().unpark();
+        assert!(heard.is_err(), "nobody said that it was given back");
+    });
+    assert!(matches!(asks(), LockTry::Taken { .. }));
+    true
+}
+
+#[test]
+fn a_waiter_hears_that_a_lock_was_given_back_or_stolen_unless_a_pooler_is_between() {
+    let gives_back = |host: &Host, claim: &LockClaim| assert!(host.gives_back(claim));
+    let is_robbed = |host: &Host, claim: &LockClaim| {
+        let value = RandomValue::default();
+        assert!(host.steal(&claim.name, true, value).is_some());
+    };
+    assert!(hears_of_a_release(&PostgresRig::shared(), gives_back));
+    assert!(hears_of_a_release(&PostgresRig::shared(), is_robbed));
+    assert!(!hears_of_a_release(&PostgresRig::pooled(), gives_back));
 }

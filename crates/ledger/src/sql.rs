@@ -23,6 +23,8 @@ pub use statement::{Sql, Value};
 pub(crate) use statement::{sql, values};
 pub(crate) use trace::story;
 
+use std::os::fd::BorrowedFd;
+
 use crate::Session;
 use crate::rows::{self, Cell, SqlRow};
 use onedrop_core::ledger::{LedgerError, SchemaVersion};
@@ -55,6 +57,17 @@ pub trait SqlSession: Session {
 
     /// Opens the session again if it has died unseen: before a call that is never made twice.
     fn revive(&mut self) -> Result<(), LedgerError>;
+
+    /// Waits for the server's word on `channel`, or until one of `others` can be read. The first
+    /// call for a channel returns at once: what was said before it listened is not heard. False, at
+    /// once: there is no such word.
+    fn wait_for_word(
+        &mut self,
+        _channel: &str,
+        _others: &[BorrowedFd<'_>],
+    ) -> Result<bool, LedgerError> {
+        Ok(false)
+    }
 
     /// Whether a statement was refused because a row with its key is there.
     fn is_duplicate(error: &LedgerError) -> bool;

@@ -10,6 +10,7 @@
 //! waits asks again before it ends, and a dead one keeps no other waiting for longer. The order is
 //! fairness alone: exclusion does not depend on it.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{LedgerError, RandomValue};
@@ -144,6 +145,19 @@ pub trait Locks: Send + Sync {
         owner: RandomValue,
         until: Instant,
     ) -> Result<(), LedgerError>;
+
+    /// Waits for the word of the ledger that the lock was given back, on whatever host, for as long
+    /// as none of `others` can be read. Only a hint: the first call for a lock returns at once, and
+    /// none comes where a transaction that has asserted the lock ends. False, at once: this ledger
+    /// gives no such word. `until` bounds what is asked before.
+    fn wait_for_release(
+        &self,
+        _name: &LockName,
+        _others: &[BorrowedFd<'_>],
+        _until: Instant,
+    ) -> bool {
+        false
+    }
 
     /// Who waits for a lock, or for any, by name and in the order of their turns.
     fn lock_waiters(

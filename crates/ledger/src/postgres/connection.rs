@@ -14,6 +14,7 @@
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
+use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -26,7 +27,7 @@ use postgres::{Error, Row};
 use tokio::time::timeout_at;
 
 use super::errors::{lacks_a_prepared_statement, meaning_of, no_answer, unavailable};
-use super::link::Link;
+use super::link::{Link, Listens, cannot_wait};
 use super::target::Target;
 use crate::given_up::for_cancelling;
 use crate::rows;
@@ -241,6 +242,36 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// [`SqlSession::wait_for_word`](crate::sql::SqlSession::wait_for_word), by LISTEN. A pooler
+    /// that gives each transaction another server connection has none to listen with.
+    pub fn listen(
+        &mut self,
+        channel: &str,
+        others: &[BorrowedFd<'_>],
+    ) -> Result<bool, LedgerError> {
+        self.rollback()?;
+        match self.link.as_ref().map(|link| &link.listens) {
+            Some(Listens::To(known)) if known == channel => {
+                if let Some(link) = &self.link {
+                    link.wait_for_word(others).map_err(cannot_wait)?;
+                }
+                return Ok(true);
+            }
+            Some(Listens::ToAPooler) => return Ok(false),
+            _ => {}
+        }
+        let answered_by = self.query(Statement::new(WHO_ANSWERS))?;
+        let is_direct = self.link.as_ref().is_some_and(|link| link.is_of(&answered_by));
+        if is_direct {
+            self.batch(&format!("UNLISTEN *; LISTEN {channel}"))?;
+        }
+        if let Some(link) = &mut self.link {
+            link.listens =
+                if is_direct { Listens::To(channel.to_owned()) } else { Listens::ToAPooler };
+        }
+        Ok(is_direct)
     }
 
     /// Runs the statements in `sql`, which take no parameters and return nothing.

@@ -1,5 +1,7 @@
 //! How Postgres spells the ledger's SQL, and what its session does with statements.
 
+use std::os::fd::BorrowedFd;
+
 use postgres::Row;
 use postgres::types::Type;
 
@@ -142,6 +144,14 @@ impl SqlSession for Connection {
 
     fn revive(&mut self) -> Result<(), LedgerError> {
         Connection::revive(self)
+    }
+
+    fn wait_for_word(
+        &mut self,
+        channel: &str,
+        others: &[BorrowedFd<'_>],
+    ) -> Result<bool, LedgerError> {
+        self.listen(channel, others)
     }
 
     fn is_duplicate(error: &LedgerError) -> bool {

@@ -1,14 +1,19 @@
 //! One connection with its private runtime, which runs only while a call waits.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use postgres::{Error, Row};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
@@ -22,6 +27,15 @@ use crate::given_up::no_answer_text;
 use onedrop_core::ledger::LedgerError;
 use onedrop_net::runtime::PrivateRuntime;
 
+/// What a connection hears beside its answers.
+pub(super) enum Listens {
+    Nothing,
+    /// The word on this channel.
+    To(String),
+    /// It cannot.
+    ToAPooler,
+}
+
 /// A connection and its runtime.
 pub(super) struct Link {
     pub client: Client,
@@ -33,9 +47,9 @@ pub(super) struct Link {
     /// Whether the server itself is at the other end: one process of it answers as long as the
     /// connection lasts, and keeps what is prepared. `None`: it was not asked.
     pub keeps_prepared: Option<bool>,
+    pub listens: Listens,
     connection: JoinHandle<Result<(), Error>>,
-    /// The server has stopped to wait for its synchronous standby: somebody cancelled that.
-    stopped_waiting: Arc<AtomicBool>,
+    heard: Arc<Heard>,
     /// Which of the target's hosts this is.
     host: usize,
     /// When the server answered last.
@@ -46,9 +60,7 @@ pub(super) struct Link {
 impl Link {
     /// Connects to the first host that answers; each gets its share of the time.
     pub fn to(target: &Target, until: Instant) -> Result<Link, LedgerError> {
-        let runtime = PrivateRuntime::new().map_err(|error| {
-            LedgerError::Unavailable(format!("cannot wait for a socket: {error}"))
-        })?;
+        let runtime = PrivateRuntime::new().map_err(cannot_wait)?;
         let (mut failures, mut refusals) = (Vec::new(), 0);
         for (at, host) in target.hosts.iter().enumerate() {
             let began = Instant::now();
@@ -57,8 +69,8 @@ impl Link {
             let tls = target.tls_for(host);
             let budget = Budget::default();
             budget.renew();
-            let stopped_waiting = Arc::default();
-            let connecting = connect(host, tls, budget.clone(), &stopped_waiting);
+            let heard = Arc::default();
+            let connecting = connect(host, tls, budget.clone(), &heard);
             match runtime.block_on(async { timeout_at(share.into(), connecting).await }) {
                 Ok(Ok((client, connection))) => {
                     return Ok(Link {
@@ -66,8 +78,9 @@ impl Link {
                         budget,
                         kept: HashMap::new(),
                         keeps_prepared: target.keeps_prepared(),
+                        listens: Listens::Nothing,
                         connection,
-                        stopped_waiting,
+                        heard,
                         host: at,
                         answered_at: Instant::now(),
                         runtime,
@@ -104,15 +117,44 @@ impl Link {
     /// Whether the server has committed without its synchronous standby, because somebody
     /// cancelled the wait. Such a commit looks like any other, and a fail-over may lose it.
     pub fn has_stopped_waiting(&self) -> bool {
-        self.stopped_waiting.load(Ordering::Relaxed)
+        self.heard.no_standby.load(Ordering::Relaxed)
     }
 
     /// The server's process that answers has said its number. At the login a server gives the same
     /// number. A pooler gives one of its own, by which it finds the session that a request to
     /// cancel is for: PgBouncer draws it by lot, in session pooling too (`welcome_client`).
     pub fn is_answered_by(&mut self, rows: &[Row]) {
+        self.keeps_prepared = Some(self.is_of(rows));
+    }
+
+    /// Whether that number is the one of the login.
+    pub fn is_of(&self, rows: &[Row]) -> bool {
         let answers: Option<i32> = rows.first().and_then(|row| row.try_get(0).ok());
-        self.keeps_prepared = Some(answers.is_some() && answers == pid_at_login(&self.client));
+        answers.is_some() && answers == pid_at_login(&self.client)
+    }
+
+    /// Waits for a notification that was not waited for yet, for the connection's end, or until one
+    /// of `others` can be read.
+    pub fn wait_for_word(&self, others: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.budget.renew();
+        self.runtime.block_on(async {
+            // SAFETY: what is borrowed stays open, and what it is, for longer than this call, which
+            // keeps none of it.
+            let read = |fd: &BorrowedFd<'_>| unsafe {
+                AsyncFd::register_with_interest(fd.as_raw_fd(), Interest::READABLE)
+            };
+            let others = others.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+            let mut word = pin!(self.heard.word.notified());
+            poll_fn(|context| {
+                let is_read = |fd: &AsyncFd<_>| fd.poll_read_ready(context).is_ready();
+                match others.iter().any(is_read) || word.as_mut().poll(context).is_ready() {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+            Ok(())
+        })
     }
 
     /// Why the connection ended by itself.
@@ -151,20 +193,33 @@ async fn connect(
     host: &HostTarget,
     tls: Option<MakeRustlsConnect>,
     budget: Budget,
-    stopped_waiting: &Arc<AtomicBool>,
+    heard: &Arc<Heard>,
 ) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
-    let stopped_waiting = Arc::clone(stopped_waiting);
+    let heard = Arc::clone(heard);
     match with_meter(&host.config) {
         Some(config) => {
             let (client, connection) = config.connect(MeteredTls { tls, budget }).await?;
-            Ok((client, tokio::spawn(attend(connection, stopped_waiting))))
+            Ok((client, tokio::spawn(attend(connection, heard))))
         }
         // A Unix socket.
         None => {
             let (client, connection) = host.config.connect(NoTls).await?;
-            Ok((client, tokio::spawn(attend(connection, stopped_waiting))))
+            Ok((client, tokio::spawn(attend(connection, heard))))
         }
     }
+}
+
+pub(super) fn cannot_wait(error: io::Error) -> LedgerError {
+    LedgerError::Unavailable(format!("cannot wait for a socket: {error}"))
+}
+
+/// What the server says beside its answers.
+#[derive(Default)]
+struct Heard {
+    /// It has stopped to wait for its synchronous standby: somebody cancelled that.
+    no_standby: AtomicBool,
+    /// A notification has come, or the end.
+    word: Notify,
 }
 
 /// Where the server says, with a warning and no error, that it commits without its standby.
@@ -173,21 +228,25 @@ const WAIT_FOR_STANDBY: &str = "SyncRepWaitForLSN";
 /// Runs the connection to its end.
 async fn attend<S, T>(
     mut connection: tokio_postgres::Connection<S, T>,
-    stopped_waiting: Arc<AtomicBool>,
+    heard: Arc<Heard>,
 ) -> Result<(), Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    poll_fn(|context| {
+    let ended = poll_fn(|context| {
         while let Some(message) = ready!(connection.poll_message(context)?) {
-            if let AsyncMessage::Notice(notice) = message
-                && notice.routine() == Some(WAIT_FOR_STANDBY)
-            {
-                stopped_waiting.store(true, Ordering::Relaxed);
+            match message {
+                AsyncMessage::Notification(_) => heard.word.notify_one(),
+                AsyncMessage::Notice(notice) if notice.routine() == Some(WAIT_FOR_STANDBY) => {
+                    heard.no_standby.store(true, Ordering::Relaxed);
+                }
+                _ => {}
             }
         }
         Poll::Ready(Ok(()))
     })
-    .await
+    .await;
+    heard.word.notify_one();
+    ended
 }

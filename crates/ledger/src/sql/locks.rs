@@ -4,6 +4,7 @@
 //! who waits for it, unless it was just given back. Renewals and releases write the lease alone.
 //! Places in the line are rows of a table of their own, whose numbers are their order.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Sql, SqlSession, Value, checked, first, has_changed, rows_at, sql};
@@ -13,6 +14,7 @@ use onedrop_core::ledger::{
     LedgerError, LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, LockWaiter,
     Locks, PLACE_LASTS, RandomValue, first_free, must_keep_its_place,
 };
+use onedrop_core::lock_key::hex;
 use onedrop_core::lock_name::LockName;
 use onedrop_core::text;
 
@@ -156,6 +158,16 @@ impl<S: SqlSession + 'static> Locks for PooledLedger<S> {
     ) -> Result<(), LedgerError> {
         let leave = sql!(LEAVE_LINE, name.hash().to_vec(), owner.bytes());
         self.call(until, |session| session.change_unsynced(&leave).map(drop))
+    }
+
+    fn wait_for_release(&self, name: &LockName, others: &[BorrowedFd<'_>], until: Instant) -> bool {
+        // As the schema names it: onedrop_lock_free().
+        let channel = format!("onedrop_lock_{}", &hex(&name.hash())[..32]);
+        let heard = self.call(until, |session| session.wait_for_word(&channel, others));
+        heard.unwrap_or_else(|error| {
+            tracing::debug!(%error, lock = %name, "no word of the ledger");
+            false
+        })
     }
 
     fn lock_waiters(

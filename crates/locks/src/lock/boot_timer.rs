@@ -18,13 +18,8 @@ impl BootTimer {
         Ok(BootTimer(TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?))
     }
 
-    /// Returns when one of `fds` can be read or is closed, or at `at` (time since the boot), and
-    /// which of them can be.
-    pub fn wait<const N: usize>(
-        &self,
-        fds: [BorrowedFd<'_>; N],
-        at: Option<Duration>,
-    ) -> io::Result<[bool; N]> {
+    /// It can be read from `at` on.
+    pub fn set(&self, at: Option<Duration>) -> io::Result<()> {
         match at {
             // Zero would disarm it.
             Some(at) => self.0.set(
@@ -33,6 +28,17 @@ impl BootTimer {
             )?,
             None => self.0.unset()?,
         }
+        Ok(())
+    }
+
+    /// Returns when one of `fds` can be read or is closed, or at `at` (time since the boot), and
+    /// which of them can be.
+    pub fn wait<const N: usize>(
+        &self,
+        fds: [BorrowedFd<'_>; N],
+        at: Option<Duration>,
+    ) -> io::Result<[bool; N]> {
+        self.set(at)?;
         let mut all: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
         all.push(PollFd::new(self.0.as_fd(), PollFlags::POLLIN));
         match poll(&mut all, PollTimeout::NONE) {
@@ -44,6 +50,12 @@ impl BootTimer {
             *ready = fd.revents().is_some_and(|events| !events.is_empty());
         }
         Ok(ready)
+    }
+}
+
+impl AsFd for BootTimer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

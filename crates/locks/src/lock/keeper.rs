@@ -1,8 +1,9 @@
 //! The thread that talks with the ledger: takes the lock, renews it every third of its time, gives
 //! it back, and keeps the run's record between. The wrapper's other thread never waits for the
 //! ledger. Of those that wait on a host the first alone asks ([`line`](super::line)), at once when
-//! one of the host gives the lock back, and else every 20 ms, the longer it waits the less often;
-//! where the ledger cannot be asked, less still, and says so once. It waits by the boot clock: a
+//! one of the host gives the lock back, and else every 20 ms, the longer it waits the less often,
+//! or when the ledger says that the lock was given back, if it says so at all. Where the ledger
+//! cannot be asked, it asks less often still, and says so once. It waits by the boot clock: a
 //! machine that wakes up renews at once.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,6 +26,10 @@ mod asking;
 
 /// Shortest and longest pause of a waiter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// With a shorter pause it does not ask for the ledger's word, which takes two calls.
+const LISTENS_FROM: Duration = Duration::from_millis(25);
+/// Pause of one that hears it, and may miss it.
+const LISTENING: Duration = Duration::from_secs(1);
 /// Before a call that failed is made again.
 pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// Longest pause where the ledger cannot be asked.
@@ -289,6 +294,24 @@ impl Work {
     /// wants the end.
     fn sleep_until(&self, at: Option<Duration>) -> Option<Stop> {
         self.sleep_until_or(at, None)
+    }
+
+    /// The same, or until `bell` can be read or the ledger says that the lock was given back; and
+    /// whether the ledger says such a thing.
+    fn sleep_until_released(
+        &self,
+        at: Duration,
+        bell: Option<BorrowedFd<'_>>,
+    ) -> (Option<Stop>, bool) {
+        let stop = self.stop_rung.as_fd();
+        let until = Instant::now() + CALL;
+        let others: Vec<_> = [stop, self.timer.as_fd()].into_iter().chain(bell).collect();
+        let hears = self.timer.set(Some(at)).is_ok()
+            && self.ledger.wait_for_release(&self.wish.name, &others, until);
+        match hears {
+            true => (self.is_told_to_stop(), true),
+            false => (self.sleep_until_or(Some(at), bell), false),
+        }
     }
 
     /// The same, or until `bell` can be read.

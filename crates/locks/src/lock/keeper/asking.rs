@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{
-    AGAIN, CALL, LEAVE, LockNews, LockWish, PAUSE, TROUBLE_PAUSE, TakenLock, Work, copy_of,
-    give_back_all_of, may_have_done_it, may_pass,
+    AGAIN, CALL, LEAVE, LISTENING, LISTENS_FROM, LockNews, LockWish, PAUSE, TROUBLE_PAUSE,
+    TakenLock, Work, copy_of, give_back_all_of, may_have_done_it, may_pass,
 };
 use crate::lock::frames::Order;
 use crate::lock::line::{PlaceInLine, drain};
@@ -37,6 +37,8 @@ struct LastAnswer {
     is_unclear: bool,
     /// This claim has a place in the ledger's line.
     waits: bool,
+    /// The ledger says when the lock was given back.
+    hears: bool,
 }
 
 impl Work {
@@ -163,7 +165,7 @@ impl Work {
                     let pause = match request.waiting {
                         // It gets its place.
                         None => Duration::ZERO,
-                        Some(_) => pause_after(first_asked.elapsed(), &others),
+                        Some(_) => pause_after(first_asked.elapsed(), known.hears, &others),
                     };
                     (LockNews::Busy(others), pause)
                 }
@@ -195,7 +197,15 @@ impl Work {
             let at = since_boot().unwrap_or_default().saturating_add(pause);
             // While the ledger cannot be asked, a bell means nothing.
             let bell = bell.as_ref().filter(|_| trouble.is_none()).map(AsFd::as_fd);
-            if self.sleep_until_or(Some(at), bell).is_some() {
+            let stop = match trouble.is_none() && known.waits && pause >= LISTENS_FROM {
+                true => {
+                    let (stop, hears) = self.sleep_until_released(at, bell);
+                    known.hears = hears;
+                    stop
+                }
+                false => self.sleep_until_or(Some(at), bell),
+            };
+            if stop.is_some() {
                 return None;
             }
         }
@@ -223,8 +233,8 @@ impl Work {
 
 /// How long one that has waited for this long waits until it asks again; not past the end of a
 /// lease.
-pub fn pause_after(waited: Duration, held: &[LockRow]) -> Duration {
-    let pause = (waited / 100).clamp(PAUSE.0, PAUSE.1);
+pub fn pause_after(waited: Duration, hears: bool, held: &[LockRow]) -> Duration {
+    let pause = if hears { LISTENING } else { (waited / 100).clamp(PAUSE.0, PAUSE.1) };
     // Not all at the same time.
     let jitter = Duration::from_micros(SystemClock.random() % (pause.as_micros() as u64 / 4));
     let next_end = held.iter().filter_map(|row| row.left).min().unwrap_or(Duration::MAX);

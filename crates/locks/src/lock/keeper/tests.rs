@@ -26,10 +26,11 @@ fn every_slot_is_tried_in_any_order() {
 fn a_waiter_asks_less_often_the_longer_it_waits_and_when_a_lease_ends() {
     let secs = Duration::from_secs;
     for _ in 0..100 {
-        let pauses = [secs(0), secs(10), secs(600)].map(|waited| pause_after(waited, &[]));
+        let pauses = [secs(0), secs(10), secs(600)].map(|waited| pause_after(waited, false, &[]));
         assert!(pauses[0] <= PAUSE.0 && pauses[0] > PAUSE.0 / 2, "{pauses:?}");
         assert!(pauses[1] > PAUSE.0 && pauses[1] < PAUSE.1 && pauses[1] < pauses[2]);
         assert!(pauses[2] <= PAUSE.1, "{pauses:?}");
+        assert!(pause_after(secs(1), true, &[]) > PAUSE.1, "one that is told");
     }
 }
 
