@@ -21,7 +21,7 @@ use crate::support::site::{Site, delivered, run};
 const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"never\"\n";
 const WORKERS: usize = 4;
 /// Messages of a sample: one in ten.
-const SAMPLE: usize = 60;
+const SAMPLE: usize = 40;
 
 pub fn corpus() -> Option<Vec<PathBuf>> {
     let root = std::env::var_os("ONEDROP_CORPUS").map_or_else(

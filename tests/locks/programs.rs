@@ -229,30 +229,6 @@ fn no_procedure_is_called_within_a_transaction_on_mariadb() {
     none_is_called_within_a_transaction(&Server::mariadb(&Mariadb::shared()));
 }
 
-/// By a time to come every lease has run out.
-#[test]
-fn a_session_of_mariadb_that_has_a_clock_of_its_own_gets_no_lock() {
-    let mariadb = Mariadb::shared();
-    let server = Server::mariadb(&mariadb);
-    let script = "
-        $calls = ['lock(?, 60, 0, 1)', 'renew(?, NULL, 60)', 'assert_lock(?, 1, 1, NULL)'];
-        foreach ([2000000000, 'DEFAULT'] as $time) {
-            foreach ($calls as $call) {
-                try {
-                    $db = $connect();
-                    $db->exec(\"SET timestamp = $time\");
-                    $db->prepare(\"CALL onedrop_$call\")->execute(['n']);
-                    echo 'done ';
-                } catch (PDOException $why) {
-                    preg_match('/a clock of its own/', $why->getMessage(), $words);
-                    echo $words[0] ?? $why->getMessage(), ' ';
-                }
-            }
-        }";
-    let refused = "a clock of its own ".repeat(3);
-    assert_eq!(out(&mut server.php(script)), format!("{refused}done done done "));
-}
-
 /// What the page names is enough: EXECUTE, and no right on the tables.
 fn a_role_calls_what_was_granted(server: &Server, sql: &dyn Fn(&str), role: &str, user: &str) {
     let says = |more: &str| {

@@ -31,6 +31,7 @@ const MIGRATIONS: &[Migration] = &[
         steps: &[MigrationStep::Transaction(include_str!("../migrations/postgres/0010_base.sql"))],
     },
     // A page of the attempts for a recipient, newest first, reads no more of them than it shows.
+    // Those that wait for a lock hear when it is given back.
     Migration {
         version: 11,
         oldest_program: 10,
@@ -45,6 +46,7 @@ const MIGRATIONS: &[Migration] = &[
                 name: "onedrop_attempt_recipient",
                 table: "onedrop_attempt",
             },
+            MigrationStep::Transaction(include_str!("../migrations/postgres/0011_lock_free.sql")),
         ],
     },
 ];

@@ -12,7 +12,7 @@ BEGIN
         SELECT oid FROM pg_proc
         WHERE pronamespace = quote_ident(current_schema())::regnamespace
           AND proname IN ('onedrop_begin', 'onedrop_record', 'onedrop_confirm', 'onedrop_stored',
-                          'onedrop_message_gone', 'onedrop_lock_free', 'onedrop_assert_lock')
+                          'onedrop_message_gone', 'onedrop_assert_lock')
     LOOP
         EXECUTE 'DROP FUNCTION ' || f;
     END LOOP;
@@ -588,19 +588,6 @@ COMMENT ON COLUMN onedrop_lock_waiter.owner IS 'random value of the claim';
 COMMENT ON COLUMN onedrop_lock_waiter.slots IS 'it wants one of so many slots';
 COMMENT ON COLUMN onedrop_lock_waiter.others IS 'how many of its host wait for its turn';
 COMMENT ON COLUMN onedrop_lock_waiter.lease_until IS 'how long its place lasts';
-
--- Those that wait hear of a lock that was given back or stolen (PooledLedger::wait_for_release()). A
--- commit with a notification waits for others with one, so it is told where somebody waits alone.
-CREATE FUNCTION onedrop_lock_free() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('onedrop_lock_' || left(encode(NEW.name_hash, 'hex'), 32), '')
-    WHERE EXISTS (SELECT FROM onedrop_lock_waiter w WHERE w.name_hash = NEW.name_hash);
-    RETURN NULL;
-END
-$$;
-
-CREATE TRIGGER onedrop_lock_freed AFTER UPDATE ON onedrop_lock_lease
-    FOR EACH ROW WHEN (NEW.lease_until IS NULL) EXECUTE FUNCTION onedrop_lock_free();
 
 -- Fails unless this epoch of the slot is held (where an owner is given, by that owner), and keeps
 -- others from claiming or stealing the slot until the transaction ends: call it in the transaction
