@@ -20,7 +20,7 @@ use crate::support::site::{Site, delivered, run};
 
 const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"never\"\n";
 const WORKERS: usize = 4;
-/// Messages of a sample: one in ten.
+/// Messages of a sample of about six hundred.
 const SAMPLE: usize = 40;
 
 pub fn corpus() -> Option<Vec<PathBuf>> {

@@ -185,6 +185,7 @@ fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_d
         if done != Some(1) {
             rig.sql("DROP INDEX onedrop_attempt_by_recipient");
         }
+        rig.sql("DROP FUNCTION onedrop_lock_free CASCADE");
         let reads = rig.in_transaction("SELECT count(*) FROM onedrop_attempt");
         thread::scope(|scope| {
             let migrating = scope.spawn(|| host.migrate());
@@ -201,6 +202,7 @@ fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_d
         assert!(rig.is("to_regclass('onedrop_attempt_recipient') IS NULL"));
         assert!(rig.is("(SELECT indisvalid FROM pg_index
                          WHERE indexrelid = 'onedrop_attempt_by_recipient'::regclass)"));
+        assert!(rig.is("EXISTS (SELECT FROM pg_trigger WHERE tgname = 'onedrop_lock_freed')"));
     }
 }
 

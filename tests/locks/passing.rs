@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, state, timed};
+use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, is_stopped, timed};
 use crate::support::{onedrop_path, wait_until};
 
 #[test]
@@ -192,7 +192,7 @@ fn a_command_that_is_stopped_goes_on_with_its_caller() {
     held.signal(Signal::SIGTSTP);
     let command = children(held.guardian())[0];
     for (pid, whose) in [(held.pid(), "as its caller must see it"), (command, "the command")] {
-        assert!(wait_until(SOON, || state(pid) == Some('T')), "{pid} runs: {whose}");
+        assert!(wait_until(SOON, || is_stopped(pid)), "{pid} runs: {whose}");
     }
     let last = place.last_beat("beats");
     held.signal(Signal::SIGCONT);

@@ -162,6 +162,16 @@ pub fn state(pid: Pid) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether it goes on when it gets its SIGCONT, and not before.
+pub fn is_stopped(pid: Pid) -> bool {
+    match state(pid) {
+        Some('T') => true,
+        // In vfork(2) it waits for its child, which is stopped.
+        Some('D') => children(pid).into_iter().any(is_stopped),
+        _ => false,
+    }
+}
+
 pub fn children(of: Pid) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
     text.split_whitespace().map(|pid| Pid::from_raw(pid.parse().expect("a pid"))).collect()

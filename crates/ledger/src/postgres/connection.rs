@@ -244,34 +244,41 @@ impl Connection {
         Ok(())
     }
 
-    /// [`SqlSession::wait_for_word`](crate::sql::SqlSession::wait_for_word), by LISTEN. A pooler
-    /// that gives each transaction another server connection has none to listen with.
+    /// [`SqlSession::wait_for_word`](crate::sql::SqlSession::wait_for_word), by LISTEN. There is no
+    /// word through a pooler, nor where the schema says none. Where it is refused it is not asked
+    /// for once more in this connection.
     pub fn listen(
         &mut self,
         channel: &str,
         others: &[BorrowedFd<'_>],
     ) -> Result<bool, LedgerError> {
         self.rollback()?;
-        match self.link.as_ref().map(|link| &link.listens) {
-            Some(Listens::To(known)) if known == channel => {
-                if let Some(link) = &self.link {
-                    link.wait_for_word(others).map_err(cannot_wait)?;
-                }
-                return Ok(true);
+        let heard = match self.link.as_ref().map(|link| (link, &link.listens)) {
+            Some((_, Listens::ToNobody)) => Ok(false),
+            Some((link, Listens::To(known))) if known == channel => {
+                link.wait_for_word(others).map(|()| true).map_err(cannot_wait)
             }
-            Some(Listens::ToAPooler) => return Ok(false),
-            _ => {}
+            _ => self.begin_to_listen(channel),
+        };
+        match &mut self.link {
+            Some(link) if !matches!(heard, Ok(true)) => {
+                link.listens = Listens::ToNobody;
+                Ok(false)
+            }
+            _ => heard,
         }
-        let answered_by = self.query(Statement::new(WHO_ANSWERS))?;
-        let is_direct = self.link.as_ref().is_some_and(|link| link.is_of(&answered_by));
-        if is_direct {
-            self.batch(&format!("UNLISTEN *; LISTEN {channel}"))?;
+    }
+
+    fn begin_to_listen(&mut self, channel: &str) -> Result<bool, LedgerError> {
+        let answered_by = self.query(Statement::new(WHO_ANNOUNCES))?;
+        if !self.link.as_ref().is_some_and(|link| link.is_of(&answered_by)) {
+            return Ok(false);
         }
+        self.batch(&format!("UNLISTEN *; LISTEN {channel}"))?;
         if let Some(link) = &mut self.link {
-            link.listens =
-                if is_direct { Listens::To(channel.to_owned()) } else { Listens::ToAPooler };
+            link.listens = Listens::To(channel.to_owned());
         }
-        Ok(is_direct)
+        Ok(true)
     }
 
     /// Runs the statements in `sql`, which take no parameters and return nothing.
@@ -489,6 +496,12 @@ const STOPPED_WAITING: &str = "the server was told not to wait for its synchrono
 
 /// Which process of the server works for the session at this moment.
 const WHO_ANSWERS: &str = "SELECT pg_backend_pid()";
+
+/// The same, where the schema announces locks that are given back: not before version 11.
+const WHO_ANNOUNCES: &str = "
+SELECT pg_backend_pid() WHERE EXISTS (
+    SELECT FROM pg_trigger WHERE tgrelid = to_regclass('onedrop_lock_lease')
+      AND tgname = 'onedrop_lock_freed' AND tgenabled <> 'D')";
 
 /// SQLSTATE of the schema's functions in a transaction that is not READ COMMITTED.
 const WRONG_ISOLATION: &str = "OD001";

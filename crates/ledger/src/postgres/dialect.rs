@@ -134,7 +134,8 @@ impl SqlSession for Connection {
     }
 
     fn change_unsynced(&mut self, statement: &Sql<'_>) -> Result<u64, LedgerError> {
-        // The commit waits for no disk and no standby.
+        // The commit waits for no disk and no standby; but for those of others that notify, where a
+        // lock is given back for which somebody waits.
         let unsynced = Statement::new("SET LOCAL synchronous_commit = off");
         Connection::rollback(self)?;
         let all = [unsynced, self::statement(statement)];

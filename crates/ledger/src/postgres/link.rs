@@ -32,8 +32,8 @@ pub(super) enum Listens {
     Nothing,
     /// The word on this channel.
     To(String),
-    /// It cannot.
-    ToAPooler,
+    /// There is none: a pooler is in between, or the schema announces nothing.
+    ToNobody,
 }
 
 /// A connection and its runtime.
@@ -138,8 +138,8 @@ impl Link {
     pub fn wait_for_word(&self, others: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.budget.renew();
         self.runtime.block_on(async {
-            // SAFETY: what is borrowed stays open, and what it is, for longer than this call, which
-            // keeps none of it.
+            // SAFETY: each descriptor is borrowed, and so open and the same, for this call; what is
+            // made of it here ends with the call.
             let read = |fd: &BorrowedFd<'_>| unsafe {
                 AsyncFd::register_with_interest(fd.as_raw_fd(), Interest::READABLE)
             };

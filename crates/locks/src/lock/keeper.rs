@@ -28,8 +28,10 @@ mod asking;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// With a shorter pause it does not ask for the ledger's word, which takes two calls.
 const LISTENS_FROM: Duration = Duration::from_millis(25);
-/// Pause of one that hears it, and may miss it.
-const LISTENING: Duration = Duration::from_secs(1);
+/// Longest pause of a waiter that listens: a word may be lost.
+const LISTENING: Duration = Duration::from_millis(500);
+/// What it may take to ask for the word.
+const BEGINS_TO_LISTEN: Duration = Duration::from_secs(2);
 /// Before a call that failed is made again.
 pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// Longest pause where the ledger cannot be asked.
@@ -296,24 +298,6 @@ impl Work {
         self.sleep_until_or(at, None)
     }
 
-    /// The same, or until `bell` can be read or the ledger says that the lock was given back; and
-    /// whether the ledger says such a thing.
-    fn sleep_until_released(
-        &self,
-        at: Duration,
-        bell: Option<BorrowedFd<'_>>,
-    ) -> (Option<Stop>, bool) {
-        let stop = self.stop_rung.as_fd();
-        let until = Instant::now() + CALL;
-        let others: Vec<_> = [stop, self.timer.as_fd()].into_iter().chain(bell).collect();
-        let hears = self.timer.set(Some(at)).is_ok()
-            && self.ledger.wait_for_release(&self.wish.name, &others, until);
-        match hears {
-            true => (self.is_told_to_stop(), true),
-            false => (self.sleep_until_or(Some(at), bell), false),
-        }
-    }
-
     /// The same, or until `bell` can be read.
     fn sleep_until_or(&self, at: Option<Duration>, bell: Option<BorrowedFd<'_>>) -> Option<Stop> {
         let stop = self.stop_rung.as_fd();
@@ -321,6 +305,24 @@ impl Work {
             thread::sleep(PAUSE.0);
         }
         self.is_told_to_stop()
+    }
+
+    /// The same, or until the ledger says that the lock was given back; and whether it says such a
+    /// thing.
+    fn sleep_until_released(
+        &self,
+        at: Duration,
+        bell: Option<BorrowedFd<'_>>,
+    ) -> (Option<Stop>, bool) {
+        let stop = self.stop_rung.as_fd();
+        let until = Instant::now() + BEGINS_TO_LISTEN;
+        let others: Vec<_> = [stop, self.timer.as_fd()].into_iter().chain(bell).collect();
+        let hears = self.timer.set(Some(at)).is_ok()
+            && self.ledger.wait_for_release(&self.wish.name, &others, until);
+        match hears {
+            true => (self.is_told_to_stop(), true),
+            false => (self.sleep_until_or(Some(at), bell), false),
+        }
     }
 
     /// Puts the beginning on record, while the lease need not be renewed.

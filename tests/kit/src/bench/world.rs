@@ -23,6 +23,9 @@ pub const LISA: &str = "lisa@mail.axial.net";
 /// Somebody else's address.
 pub const STRANGER: &str = "ann@elsewhere.example";
 
+/// By which our Postfix's Received and what it says of a message agree.
+const QUEUE_ID: &str = "4Q";
+
 /// A message with a Message-ID of its own.
 pub fn message(from: &str, size: usize) -> Vec<u8> {
     thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
@@ -34,7 +37,7 @@ pub fn message(from: &str, size: usize) -> Vec<u8> {
         "Return-Path: <{from}>\nX-Original-To: scuba@mail.axial.net\nDelivered-To: \
          scuba@mail.axial.net\n\
          Received: from client.example (client.example [192.0.2.7])\n\tby mail.axial.net (Postfix) \
-         with ESMTPS id {count:X}\n\
+         with ESMTPS id {QUEUE_ID}\n\
          \tfor <scuba@mail.axial.net>; {now} (UTC)\n\
          Date: {now}\nFrom: Somebody <{from}>\nTo: Scuba \
          <scuba@mail.axial.net>\n\
@@ -151,8 +154,7 @@ impl Bench {
         )
     }
 
-    /// Makes the ledger, which was born now: deliveries look for what may be older.
-    pub fn migrate_new(&self, config: &Path) {
+    fn migrate_new(&self, config: &Path) {
         let config_file = config.display().to_string();
         let args = ["migrate", "--accept-config", "--config", &config_file];
         let mut command = program(&self.onedrop, &args);
@@ -165,6 +167,16 @@ impl Bench {
     /// Makes the ledger, which remembers for ever and serves any store: no delivery looks for a
     /// message that is older than the ledger, as all are here.
     pub fn migrate(&self, config: &Path) {
+        self.migrate_since(config, "-1e15", "'-infinity'");
+    }
+
+    /// Makes the ledger, as if that had been done `secs` seconds from now.
+    pub fn migrate_at(&self, config: &Path, secs: i32) {
+        let postgres = format!("remembers_since + {secs} * interval '1 second'");
+        self.migrate_since(config, &format!("remembers_since + {secs}"), &postgres);
+    }
+
+    fn migrate_since(&self, config: &Path, sqlite: &str, postgres: &str) {
         self.migrate_new(config);
         let text = fs::read_to_string(config).expect("a configuration");
         let url = text.split('"').nth(1).expect("ledger.url comes first");
@@ -173,9 +185,9 @@ impl Bench {
         };
         if let Some(path) = url.strip_prefix("sqlite://") {
             let ledger = rusqlite::Connection::open(path).expect("the ledger");
-            ledger.execute(&set("-1e15"), ()).expect("its row");
+            ledger.execute(&set(sqlite), ()).expect("its row");
         } else if url.starts_with("postgres://") {
-            let args = ["-XqAt", "-d", url, "-c", &set("'-infinity'")];
+            let args = ["-XqAt", "-d", url, "-c", &set(postgres)];
             crate::run(Command::new(bin("psql")).args(args));
         }
     }
@@ -185,7 +197,17 @@ impl Bench {
             (config.display().to_string(), format!("{account}@mail.axial.net"));
         program(
             &self.onedrop,
-            &["deliver", "--config", &config, "-d", &recipient, "-f", STRANGER, "--queue-id", "4Q"],
+            &[
+                "deliver",
+                "--config",
+                &config,
+                "-d",
+                &recipient,
+                "-f",
+                STRANGER,
+                "--queue-id",
+                QUEUE_ID,
+            ],
         )
     }
 

@@ -165,7 +165,11 @@ impl Work {
                     let pause = match request.waiting {
                         // It gets its place.
                         None => Duration::ZERO,
-                        Some(_) => pause_after(first_asked.elapsed(), known.hears, &others),
+                        Some(_) => {
+                            // The end of another's place, or of a transaction, is not said.
+                            let hears = known.hears && others.len() >= order.len();
+                            pause_after(first_asked.elapsed(), hears, &others)
+                        }
                     };
                     (LockNews::Busy(others), pause)
                 }

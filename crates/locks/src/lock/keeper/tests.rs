@@ -30,7 +30,7 @@ fn a_waiter_asks_less_often_the_longer_it_waits_and_when_a_lease_ends() {
         assert!(pauses[0] <= PAUSE.0 && pauses[0] > PAUSE.0 / 2, "{pauses:?}");
         assert!(pauses[1] > PAUSE.0 && pauses[1] < PAUSE.1 && pauses[1] < pauses[2]);
         assert!(pauses[2] <= PAUSE.1, "{pauses:?}");
-        assert!(pause_after(secs(1), true, &[]) > PAUSE.1, "one that is told");
+        assert!(pause_after(secs(1), true, &[]) > PAUSE.1, "one that hears");
     }
 }
 
