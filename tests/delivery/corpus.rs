@@ -1,6 +1,6 @@
 //! Messages of a corpus of other projects' test suites, delivered each way: one copy, byte for
-//! byte, also where it comes again. All of them go through SQLite into Maildirs; what a server
-//! makes of a message, a sample shows. The corpus stands beside the checkout (or at
+//! byte, also where it comes again. Of each way a sample; where they are replayed all are
+//! delivered. The corpus stands beside the checkout (or at
 //! $ONEDROP_CORPUS); in CI its absence is a failure.
 
 use std::collections::HashSet;

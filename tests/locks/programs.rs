@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use crate::place::{Held, Place};
+use crate::place::{Held, Place, ended};
 use crate::support::mariadb::Mariadb;
 use crate::support::page::Page;
 use crate::support::postgres::Postgres;
@@ -337,10 +337,19 @@ print(lock.holder.wait())
     assert_eq!(said, "import#1:1\nnot held: exit status 200\nlost None\n201\n");
     let page = fixture_text("docs/locks-programs.md");
     let bash = page.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next());
+    let bash = bash.expect("a script");
     let mut shell = within(&place, "bash");
-    shell.args(["-c", bash.expect("a script")]);
+    shell.args(["-c", bash]);
     assert_eq!(out(&mut shell), "working as import#1:2\n");
     assert_eq!(place.lock(&["list"]).out, "");
+    // A shell forgets a co-process that has ended, and its descriptors.
+    let work = "echo \"working as $token\"\n";
+    assert!(bash.contains(work), "{bash}");
+    let lost = bash.replace(work, "kill \"$holder\"; wait \"$holder\"; echo lost\n");
+    let mut shell = within(&place, "bash");
+    shell.args(["-c", &format!("{lost}echo 'works on'\n")]);
+    let end = ended(&mut shell);
+    assert_eq!((end.code, &*end.out), (Some(75), "lost\n"), "{end:?}");
 }
 
 /// The statements of the page for SQLite.

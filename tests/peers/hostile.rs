@@ -17,7 +17,7 @@ use crate::support::postgres::Postgres;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::sample::sample;
 use crate::support::site::Site;
-use crate::support::trial::{LETTERS, Letter, Run, for_each};
+use crate::support::trial::{LETTERS, Letter, PATIENT, Run, for_each};
 use crate::support::{TempRoot, chown_recursive, set_mode, wait_until};
 
 const DEADLINE_SECS: u64 = 3;
@@ -32,9 +32,9 @@ fn terms() -> String {
 }
 
 /// A configuration whose way to the store goes through `proxy`.
-fn by_store_proxy(site: &Site, name: &str, proxy: &Proxy) -> PathBuf {
+fn by_store_proxy(site: &Site, name: &str, proxy: &Proxy, times: &str) -> PathBuf {
     let store = format!("store.url = \"imap://127.0.0.1:{}\"\n", proxy.port());
-    site.config(name, &format!("{store}{}", terms()))
+    site.config(name, &format!("{store}{LETTERS}{times}"))
 }
 
 /// The ledger at this URL, with its password.
@@ -131,17 +131,20 @@ fn an_imap_server_that_fails_at_any_stage_defers_and_then_gets_one_copy() {
     for_each(&cases, AT_ONCE, |(number, (stage, fault, first, then))| {
         let proxy = imap_proxy(&site);
         let letter = Letter::new(&format!("imap-{number}"));
-        let config = by_store_proxy(&site, &format!("imap-{number}"), &proxy);
+        let name = |kind: &str| format!("imap-{number}-{kind}");
+        let patient = by_store_proxy(&site, &name("patient"), &proxy, PATIENT);
         proxy.plan(*stage, *fault);
-        let end = letter.deliver(&config);
         match first {
-            Deferred => end.is(75, "4.3.0 "),
-            Delivered => end.is(0, "stored account=to-"),
+            Deferred => {
+                let short = by_store_proxy(&site, &name("short"), &proxy, SHORT);
+                let end = letter.deliver(&short);
+                end.is(75, "4.3.0 ").within(DEADLINE_SECS);
+            }
+            Delivered => drop(letter.deliver(&patient).is(0, "stored account=to-")),
         };
-        end.within(DEADLINE_SECS);
         assert!(proxy.reached() > 0, "nobody came to the fault");
         proxy.heal();
-        letter.deliver_in_the_end(&config);
+        letter.deliver_in_the_end(&patient);
         letter.stands_once(&site);
         assert_eq!(
             letter.was_found(&site),
@@ -162,7 +165,7 @@ fn a_large_message_does_not_hang_on_a_server_that_stops_reading() {
         let proxy = imap_proxy(&site);
         let name = format!("large-{}", format!("{stage:?}").to_lowercase());
         let letter = Letter::with_body(&name, body.as_bytes());
-        let config = by_store_proxy(&site, &name, &proxy);
+        let config = by_store_proxy(&site, &name, &proxy, SHORT);
         proxy.plan(*stage, Fault::Freeze);
         letter.deliver(&config).is(75, "4.3.0 ").within(DEADLINE_SECS);
         assert!(proxy.reached() > 0, "nobody came to the fault");

@@ -139,6 +139,11 @@ pub struct Letter {
     bytes: Vec<u8>,
 }
 
+/// Times of a delivery that a busy machine lets come to its end: whether a copy was stored or found
+/// hangs on nothing else then.
+pub const PATIENT: &str =
+    "[lock]\nwait_secs = 0\nlease_secs = 50\n[limits]\ndeadline_secs = 40\nanswer_secs = 20\n";
+
 /// Accounts for [`Letter`]s.
 pub const LETTERS: &str =
     "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntrust = \"header\"\n";

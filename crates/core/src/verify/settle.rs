@@ -1,6 +1,6 @@
 //! `onedrop settle`: shared copies (Sent) that were left for later. One that is due is written, by
 //! a delivery's code, unless the sender's own mail program has left a message with the same first
-//! Message-ID in the mailbox; then that one is put on record. For 48 hours after ours was written
+//! Message-ID in the mailbox; then that one is put on record. For 47 hours after ours was written
 //! settle looks again, at growing gaps, and takes ours out where the mail program's has come to
 //! stand beside it. One that a delivery could not place is placed as `verify --repair` does.
 //! Last come recipients' own copies that a lease has left in doubt: where the ledger has lost a
