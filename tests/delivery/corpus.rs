@@ -1,7 +1,7 @@
 //! Messages of a corpus of other projects' test suites, delivered each way: one copy, byte for
-//! byte, also where it comes again. Of each way a sample; where they are replayed all are
-//! delivered. The corpus stands beside the checkout (or at
-//! $ONEDROP_CORPUS); in CI its absence is a failure.
+//! byte, also where it comes again. Of each way a sample: all are delivered where they are replayed
+//! (`replay_corpus.rs`). The corpus stands beside the checkout (or at $ONEDROP_CORPUS); in CI its
+//! absence is a failure.
 
 use std::collections::HashSet;
 use std::fs;
