@@ -18,7 +18,7 @@ use crate::support::{TempRoot, is_full, onedrop_path, wait_until};
 const LONG: Duration = Duration::from_secs(240);
 /// Doubts are settled soon after a crash: a lease that has run out.
 const SHORT: &str =
-    "[lock]\nwait_secs = 3\nlease_secs = 9\n[limits]\ndeadline_secs = 6\nanswer_secs = 2\n";
+    "[lock]\nwait_secs = 3\nlease_secs = 15\n[limits]\ndeadline_secs = 12\nanswer_secs = 7\n";
 const ACCOUNTS: usize = 50;
 const SENDERS: usize = 4;
 /// What Postfix says when a server is not where it was, or goes away amid a conversation.
@@ -33,10 +33,10 @@ struct MailHost {
 
 impl MailHost {
     fn start(sockets: fn(Launch) -> Launch) -> MailHost {
-        // For less than an answer takes, as the shipped file says with times that are not
-        // shortened: a killed Dovecot leaves locks, and Dovecot believes them until their holders
-        // are reaped.
-        let dovecot = Dovecot::start_that_waits_for_locks(1);
+        // For less than an answer takes, and for long enough to see that a mailbox is shown as it
+        // was, as the shipped file says with times that are not shortened: a killed Dovecot leaves
+        // locks, and Dovecot believes them until their holders are reaped.
+        let dovecot = Dovecot::start_that_waits_for_locks(2);
         let site = Site::of(Postgres::start(), dovecot, TempRoot::new());
         let lmtp = sockets(site.launch(&format!("{LETTERS}{SHORT}"))).start();
         let delivery = Delivery::Lmtp(format!("unix:{}", lmtp.socket().display()));

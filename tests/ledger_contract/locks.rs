@@ -191,8 +191,9 @@ pub fn a_free_slot_goes_to_the_claim_that_has_waited_longest(rig: &dyn Rig) {
     let (a, b, lock) = (Host::of(rig), Host::of(rig), name("in order"));
     let held = a.lock(&lock, &[1]);
     let [first, second] = [RandomValue::default(), RandomValue::default()];
-    for (owner, host) in [(first, &a), (second, &b), (first, &a)] {
-        assert!(matches!(waits(host, &lock, &[1], owner), LockTry::Busy(_)));
+    for (owner, host, before) in [(first, &a, 0), (second, &b, 1), (first, &a, 0)] {
+        let busy = waits(host, &lock, &[1], owner);
+        assert!(matches!(&busy, LockTry::Busy(busy) if busy.before == before), "{busy:?}");
     }
     let line = b.0.lock_waiters(Some(&lock), soon()).expect("waiters");
     assert_eq!(line.iter().map(|one| one.owner).collect::<Vec<_>>(), [first, second]);
@@ -303,7 +304,7 @@ pub fn a_lock_that_was_given_back_is_claimed_at_once(rig: &dyn Rig) {
     };
     let held = a.lock(&lock, &[1]);
     let busy = claims(&b, RandomValue::default());
-    assert!(matches!(&busy, LockTry::Busy(rows) if rows[0].owner == held.owner), "{busy:?}");
+    assert!(matches!(&busy, LockTry::Busy(busy) if busy.held[0].owner == held.owner), "{busy:?}");
     assert!(a.gives_back(&held));
     let owner = RandomValue::default();
     let LockTry::Taken { claim, others } = claims(&b, owner) else { panic!("busy") };

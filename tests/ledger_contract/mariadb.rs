@@ -380,7 +380,12 @@ fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
     {
         failing.proxy.plan(stage, Fault::Cut);
         let (host, reached) = (warm(name), failing.proxy.reached());
-        let recorded = record_now(&host, name).expect("a record");
+        // The session that was cut may hold the message's lock for a moment still.
+        let mut recorded = record_now(&host, name);
+        while matches!(recorded, Err(LedgerError::Contended)) {
+            recorded = record_now(&host, name);
+        }
+        let recorded = recorded.expect("a record");
         assert_eq!(failing.proxy.reached() - reached, 1, "{name}");
         failing.proxy.heal();
         let claim = claimed(&recorded.copies[0]);
@@ -674,7 +679,7 @@ fn each_call_returns_in_time_from_a_server_that_hangs() {
 
 #[test]
 fn a_turn_is_over_in_time_when_the_server_hangs() {
-    const TIME: Duration = Duration::from_secs(1);
+    const TIME: Duration = Duration::from_secs(3);
     let failing = Failing::new();
     let (own, key) = (failing.prepared.own, copy_key(&failing.prepared.mail, &inbox()));
     for confirms in [true, false] {

@@ -11,6 +11,7 @@ mod namespaces;
 mod passing;
 mod postfix;
 mod programs;
+mod seeds;
 mod tally;
 mod terminal;
 mod waiting;

@@ -80,7 +80,7 @@ fn the_page_for_civimail_holds() {
     assert!(holder.contains("example.org/worker.mailing.send.1"), "{holder}");
 }
 
-const NINJA: &str = "<?php
+pub const NINJA: &str = "<?php
 namespace NinjaMutex\\Lock;
 interface LockInterface {
     public function acquireLock($name, $timeout = null);

@@ -1,12 +1,14 @@
 //! All ways to a lock mixed on one name: `with-lock`, programs by SQL in Python and PHP, and by the
 //! pipe, from four hosts. A share of them is killed at any moment, stopped past the lease or goes
-//! on after it, and sessions are ended. A journal and a lock on a file for each slot are the
-//! witnesses: at no time do more work than the lock has slots, epochs only grow, and the fence
-//! refuses what comes late.
+//! on after it, sessions are ended, and now and then the server is away for longer than the lease.
+//! A journal and a lock on a file for each slot are the witnesses: at no time do more work than the
+//! lock has slots, epochs only grow, and the fence refuses what comes late.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,11 +24,13 @@ use crate::programs::{Server, programs_of, statements_into, within};
 use crate::support::lock_journal::{Tally, fence_held, judged};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
-use crate::support::{PROJECT, is_full, wait_until};
+use crate::support::{PROJECT, TempRoot, is_full, wait_until};
 
 const HOSTS: usize = 4;
 /// Longer than the lease of any.
 const STOPPED_FOR: Duration = Duration::from_secs(8);
+/// Of the faults of the ledger one is an outage, the first among them; the others end a session.
+const OUTAGE_EVERY: usize = 30;
 /// A bound for one turn.
 const LONG: Duration = Duration::from_secs(240);
 
@@ -126,6 +130,52 @@ impl Program {
     }
 }
 
+/// What befalls the ledger.
+struct LedgerFaults<'a> {
+    /// At most this many, any.
+    ends_sessions: &'a (dyn Fn(u32) + Sync),
+    way: &'a WayIn,
+}
+
+impl LedgerFaults<'_> {
+    fn befall(&self, nth: usize) {
+        if !nth.is_multiple_of(OUTAGE_EVERY) {
+            (self.ends_sessions)(1);
+            return;
+        }
+        self.way.close();
+        (self.ends_sessions)(u32::MAX);
+        thread::sleep(STOPPED_FOR);
+        self.way.open();
+    }
+}
+
+/// The only way to a server that the hosts know: a link to where its socket is.
+struct WayIn {
+    folder: TempRoot,
+    to: PathBuf,
+}
+
+impl WayIn {
+    fn to(target: &Path) -> WayIn {
+        let way = WayIn { folder: TempRoot::new(), to: target.to_owned() };
+        way.open();
+        way
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("way")
+    }
+
+    fn open(&self) {
+        symlink(&self.to, self.path()).expect("a link");
+    }
+
+    fn close(&self) {
+        fs::remove_file(self.path()).expect("a link");
+    }
+}
+
 struct Mix<'a> {
     place: &'a Place,
     server: Option<&'a Server>,
@@ -168,7 +218,11 @@ impl Mix<'_> {
             Way::Php => {
                 let Server { pdo, user, .. } = self.server.expect("a server");
                 let words = [&program("program.php"), &*slots, ttl, pdo, user];
-                ["php"].into_iter().chain(words).map(str::to_owned).collect()
+                ["php", "-d", "display_errors=stderr"]
+                    .into_iter()
+                    .chain(words)
+                    .map(str::to_owned)
+                    .collect()
             }
             Way::Python => python("sql".to_owned()),
             Way::Pipe => python("pipe".to_owned()),
@@ -215,7 +269,8 @@ impl Mix<'_> {
                 Way::WithLock if fate == Fate::None => drop(one.child.wait()),
                 Way::WithLock => {}
                 _ if said.is_some() => program = Some(one),
-                _ => {}
+                // While the server is away it ends at once.
+                _ => thread::sleep(Duration::from_millis(100)),
             }
         }
     }
@@ -264,8 +319,8 @@ fn mixed(
     place: &Place,
     server: Option<&Server>,
     slots: u32,
-    wanted: usize,
-    faults: Option<&(dyn Fn() + Sync)>,
+    (wanted, has_faults): (usize, bool),
+    faults: Option<&LedgerFaults<'_>>,
     writes: &dyn Fn() -> String,
 ) {
     for file in fs::read_dir(&*place.site.root).expect("a folder").map_while(Result::ok) {
@@ -280,7 +335,7 @@ fn mixed(
         server,
         slots,
         wanted,
-        has_faults: faults.is_some(),
+        has_faults,
         begun: AtomicUsize::new(0),
         ways: Mutex::default(),
         killed: AtomicUsize::new(0),
@@ -291,7 +346,7 @@ fn mixed(
         Some(_) => [Way::WithLock, Way::Python, Way::Php, Way::Pipe],
         None => [Way::WithLock, Way::Statements, Way::WithLock, Way::Pipe],
     };
-    let (is_over, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_over, faults_seen) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         let workers: Vec<_> = (0..2 * HOSTS)
             .map(|worker| {
@@ -301,12 +356,11 @@ fn mixed(
                 scope.spawn(move || mix.works(worker, way))
             })
             .collect();
-        if let Some(ends_a_session) = faults {
+        if let Some(faults) = faults.filter(|_| has_faults) {
             scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
                     thread::sleep(Duration::from_millis(500));
-                    ends_a_session();
-                    ended.fetch_add(1, Ordering::SeqCst);
+                    faults.befall(faults_seen.fetch_add(1, Ordering::SeqCst));
                 }
             });
         }
@@ -318,9 +372,8 @@ fn mixed(
     let writes = writes();
     let fenced = fence_held(writes[before.len()..].trim_start());
     println!(
-        "{slots} slots, {:?}: {tally:?}, {:?}; {:?} killed, {:?} stopped, {ended:?} sessions \
-         ended; \
-         {fenced:?} fenced writes; {:?}",
+        "{slots} slots, {:?}: {tally:?}, {:?}; {:?} killed, {:?} stopped, {faults_seen:?} faults \
+         of the ledger; {fenced:?} fenced writes; {:?}",
         began.elapsed(),
         mix.ways.lock().expect("counts"),
         mix.killed,
@@ -339,7 +392,7 @@ fn mixed(
 fn all(
     place: &Place,
     server: Option<&Server>,
-    ends_a_session: &(dyn Fn() + Sync),
+    faults: Option<&LedgerFaults<'_>>,
     writes: &dyn Fn() -> String,
 ) {
     let cells: &[(u32, usize, bool)] = match is_full() {
@@ -354,47 +407,49 @@ fn all(
         false => &[(1, 6, false), (3, 8, true)],
     };
     for (slots, wanted, has_faults) in cells {
-        let faults = has_faults.then_some(ends_a_session);
-        mixed(place, server, *slots, *wanted, faults, writes);
+        mixed(place, server, *slots, (*wanted, *has_faults), faults, writes);
     }
 }
 
 #[test]
 fn of_all_ways_to_a_lock_on_postgres_no_more_hold_it_than_it_has_slots() {
     let postgres = Postgres::shared();
-    let server = Server::postgres(&postgres);
+    let way = WayIn::to(&postgres.socket_dir());
+    let server = Server::postgres_in(&way.path(), &postgres);
     postgres.psql("CREATE TABLE work (id bigserial PRIMARY KEY, slot int, epoch bigint)");
     postgres.psql("ALTER TABLE work OWNER TO onedrop");
-    let ends_a_session = || {
-        postgres.psql(
+    let ends_sessions = |most: u32| {
+        postgres.psql(&format!(
             "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity
              WHERE datname = current_database() AND pid <> pg_backend_pid()
-             ORDER BY random() LIMIT 1) one",
-        );
+             ORDER BY random() LIMIT {most}) one",
+        ));
     };
     let writes = || postgres.psql("SELECT slot || ' ' || epoch FROM work ORDER BY id");
-    all(&server.place, Some(&server), &ends_a_session, &writes);
+    let faults = LedgerFaults { ends_sessions: &ends_sessions, way: &way };
+    all(&server.place, Some(&server), Some(&faults), &writes);
 }
 
 #[test]
 fn of_all_ways_to_a_lock_on_mariadb_no_more_hold_it_than_it_has_slots() {
     let mariadb = Mariadb::shared();
-    let server = Server::mariadb(&mariadb);
+    let way = WayIn::to(&mariadb.socket());
+    let server = Server::mariadb_at(&way.path(), &mariadb);
     mariadb.sql("CREATE TABLE work (id bigint AUTO_INCREMENT PRIMARY KEY, slot int, epoch bigint)");
-    let ends_a_session = || {
-        let one = mariadb.sql(
+    let ends_sessions = |most: u32| {
+        let sessions = mariadb.sql(&format!(
             "SELECT id FROM information_schema.processlist
-             WHERE db = DATABASE() AND id <> CONNECTION_ID() ORDER BY RAND() LIMIT 1",
-        );
-        if !one.trim().is_empty() {
+             WHERE db = DATABASE() AND id <> CONNECTION_ID() ORDER BY RAND() LIMIT {most}",
+        ));
+        for one in sessions.lines().filter(|one| !one.trim().is_empty()) {
             mariadb.sql(&format!(
-                "BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; KILL {}; END",
-                one.trim()
+                "BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; KILL {one}; END"
             ));
         }
     };
     let writes = || mariadb.sql("SELECT CONCAT(slot, ' ', epoch) FROM work ORDER BY id");
-    all(&server.place, Some(&server), &ends_a_session, &writes);
+    let faults = LedgerFaults { ends_sessions: &ends_sessions, way: &way };
+    all(&server.place, Some(&server), Some(&faults), &writes);
 }
 
 #[test]
@@ -408,7 +463,7 @@ fn of_all_ways_to_a_lock_in_a_file_no_more_hold_it_than_it_has_slots() {
         let lines = place.site.ledger("SELECT slot || ' ' || epoch FROM work ORDER BY id");
         lines.iter().map(|line| format!("{line}\n")).collect()
     };
-    all(&place, None, &|| {}, &writes);
+    all(&place, None, None, &writes);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //!
 //! `steps.rs` has a delivery's steps, `verify.rs` those of verify, `ledger.rs` the ledger's calls,
 //! `world.rs` everything else that happens and the properties, `state.rs` the state. `due.rs`,
-//! `elsewhere.rs`, `handed.rs` and `locks.rs` are models of their own.
+//! `elsewhere.rs`, `handed.rs`, `locks.rs` and `line.rs` (who waits for a lock) are models of their
+//! own.
 //!
 //! Each process runs `tries` times. From every state in which no process runs, the model also goes
 //! on with one try a process without faults, and that must deliver. The message's lock is not

@@ -1,6 +1,6 @@
 //! A mail server whose SEARCH is answered from an index that lags: it shows nothing that was stored
-//! since the server began. A copy that was stored and whose answer was lost must be found there
-//! nonetheless.
+//! since the server began; and Dovecot, which shows a mailbox whose lock it does not get as it last
+//! knew it. A copy that was stored and whose answer was lost must be found there nonetheless.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::support::letters::from_ann;
+use crate::support::dovecot::Dovecot;
+use crate::support::letters::{are_these, from_ann};
 use crate::support::site::{Files, Site, deliver, delivered, run};
 use crate::support::{self, set_mode};
 
@@ -313,4 +315,44 @@ fn a_search_that_lags_makes_no_second_copy_unless_it_is_trusted() {
         assert_eq!(deliver("lost").0, Some(0));
         assert_eq!(server.count("lost"), copies, "it is on record");
     }
+}
+
+/// What a Dovecot leaves that was killed as it stored a message: a file that no index knows, and
+/// the mailbox's lock. It waits two seconds for that, and then says OK.
+#[test]
+fn a_copy_in_a_mailbox_whose_lock_is_held_is_not_written_again() {
+    const TO: [&str; 2] = ["-d", "scuba@mail.axial.net"];
+    let site = Site::with(Dovecot::start_that_waits_for_locks(2));
+    let config = site.config("etc", "");
+    let (seen, stored) = (from_ann("seen"), from_ann("stored"));
+    for mail in [&seen, &stored] {
+        delivered(&config, &TO, mail.as_bytes());
+    }
+    let maildir = site.dovecot.maildir("scuba");
+    let files = ["new", "cur"].map(|part| fs::read_dir(maildir.join(part)).expect("a folder"));
+    let holds = |path: &PathBuf| fs::read_to_string(path).expect("a file").contains("is stored");
+    let file = files.into_iter().flatten().map(|file| file.expect("a file").path()).find(holds);
+    let file = file.expect("the copy");
+    let aside = site.root.join("aside");
+    fs::rename(&file, &aside).expect("the same disk");
+    are_these("without it", &site.dovecot.messages("scuba", "INBOX"), [&seen]);
+    site.postgres.psql(
+        "DELETE FROM onedrop_message WHERE subject = 'stored';
+         UPDATE onedrop_ledger SET remembers_since = now()",
+    );
+
+    let lock = site.dovecot.lock_mailbox("scuba");
+    let file = maildir.join("new").join(file.file_name().expect("a name"));
+    fs::rename(&aside, &file).expect("the same disk");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(7));
+            drop(lock);
+        });
+        let end = deliver(&config, &TO, stored.as_bytes());
+        assert!(matches!(end.status.code(), Some(0 | 75)), "{end:?}");
+    });
+    let said = delivered(&config, &TO, stored.as_bytes());
+    assert!(!said.starts_with("stored "), "{said}");
+    are_these("once", &site.dovecot.messages("scuba", "INBOX"), [seen, stored]);
 }

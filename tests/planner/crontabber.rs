@@ -261,7 +261,7 @@ fn reset_job() {
     let mut world = World::new(BACKFILL, "2026-05-01 12:00");
     world.at("2026-05-04 12:00").tick();
     world.fail("a");
-    let row = plan::reset(&world.job("a"), world.row("a"), world.now);
+    let row = plan::reset(&world.job("a"), world.row("a"), "root on mx1", world.now);
     let (row, skipped) = row;
     world.write(row, skipped, None);
     assert_eq!(world.row("a").errors, 0);

@@ -622,18 +622,19 @@ fn a_reset_job_forgets_failures_and_what_was_due() {
     let mut world = World::new(DAILY, "2026-05-01 12:00");
     world.at("2026-05-02 03:00").tick();
     world.at("2026-05-02 03:01").fail("a");
-    let (row, skipped) = plan::reset(&world.job("a"), world.row("a"), utc("2026-05-02 03:02"));
+    let (row, skipped) =
+        plan::reset(&world.job("a"), world.row("a"), "root on mx1", utc("2026-05-02 03:02"));
     assert_eq!(skipped, [], "it was tried");
     world.write(row, skipped, None);
     assert_eq!((world.row("a").errors, world.row("a").last_exit), (0, None));
     assert_eq!(world.next("a"), "2026-05-03 03:00");
     assert_eq!(world.story("a").len(), 1, "what it did stays");
     world.now = utc("2026-05-05 09:00");
-    let (row, skipped) = plan::reset(&world.job("a"), world.row("a"), world.now);
+    let (row, skipped) = plan::reset(&world.job("a"), world.row("a"), "root on mx1", world.now);
     world.write(row, skipped, None);
     let skips = "skipped_missed 2026-05-03 03:00 to 2026-05-05 03:00, 3 times";
     assert_eq!(world.story("a")[1..], [skips]);
-    assert_eq!(world.runs[1].reason, "an administrator has reset the job");
+    assert_eq!(world.runs[1].reason, "root on mx1 has reset the job");
 }
 
 /// What another command has changed while a run went on stays.

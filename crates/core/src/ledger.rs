@@ -38,7 +38,7 @@ pub use jobs::{
     kept_time, of_millis, time_millis,
 };
 pub use locks::{
-    LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, LockWaiter, Locks,
+    BusyLock, LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, LockWaiter, Locks,
     PLACE_LASTS, first_free, must_keep_its_place,
 };
 pub use migration::{ANOTHER_MIGRATION, Migration, MigrationStep, PlannedStep, Program, row_count};

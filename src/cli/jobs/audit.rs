@@ -162,8 +162,8 @@ fn removed(
     };
     let claim = match ledger.take_lock(&request, until).map_err(told)? {
         LockTry::Taken { claim, .. } => claim,
-        LockTry::Busy(rows) => {
-            return Ok(Err(format!("its lock is held: {}", lock::described(&rows))));
+        LockTry::Busy(busy) => {
+            return Ok(Err(format!("its lock is held: {}", lock::described(&busy.held))));
         }
     };
     let removed = remove(row, ledger, until);

@@ -101,7 +101,7 @@ pub(super) fn reset(
         let Some(row) = row_of(name, rows) else {
             return Ok(RowChange::Nothing("is not on record yet".to_owned()));
         };
-        let (row, skipped) = plan::reset(job, row, now);
+        let (row, skipped) = plan::reset(job, row, &asker(), now);
         let said = format!("is as new; {}", due(&row, now));
         Ok(RowChange::To(Box::new((row, skipped)), said))
     })
@@ -182,7 +182,7 @@ pub(super) fn change(
         let change = JobChange { seen, value, row: &row, added: &added, ended: None };
         if ledger.change_job(&change, until).map_err(told)? {
             telemetry::start();
-            tracing::info!("job {name} {said}");
+            tracing::info!("job {name} {said}: {} said so", asker());
             return Ok(ended(format!("{name} {said}"), true));
         }
     }

@@ -323,12 +323,14 @@ fn what_is_no_configuration_is_passed_over() {
 #[test]
 fn times_have_units() {
     let (too_long, not_understood, unset) = (" longer than for its", "not understood", "not set");
+    let too_short = " so soon that a look cannot see";
     for (time, expected) in [
         ("6 secs", None),
         ("6s", None),
-        ("1 second", None),
+        ("2 secs", None),
+        ("1 second", Some(too_short)),
         ("6000 msecs", None),
-        ("200 ms", None),
+        ("200 ms", Some(too_short)),
         ("0", Some(unset)),
         ("0 secs", Some(unset)),
         ("7 secs", Some(too_long)),

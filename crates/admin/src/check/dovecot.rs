@@ -172,12 +172,13 @@ fn place(conf: &Conf, config: &Config, remarks: &mut Remarks) {
     }
 }
 
-/// An append without an answer in time must not take effect later.
+/// An append without an answer in time must not take effect later; and a mailbox that is shown as
+/// it was must take longer to open than one that is up to date.
 fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
     const NAME: &str = "mail_max_lock_timeout";
     let answer = ours.config.limits.answer_secs;
     let fits = answer.saturating_sub(1) / LOCKS;
-    let mend = format!("set {NAME} = {} secs in protocol imap", fits.clamp(1, 5));
+    let mend = format!("set {NAME} = {} secs in protocol imap", fits.clamp(2, 5));
     let longer = "an append may take effect after another try has looked and found nothing, and \
                   the mailbox has two copies until onedrop verify --repair";
     let value = conf.value("imap", NAME).unwrap_or("0");
@@ -189,6 +190,10 @@ fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) 
         Some(secs) if secs * LOCKS >= answer => remarks.warning(format!(
             "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its answer \
              (limits.answer_secs = {answer}); {longer}; {mend}"
+        )),
+        Some(secs) if secs < 2 => remarks.warning(format!(
+            "{NAME} = {value}: Dovecot shows a mailbox whose lock it does not get as it last knew \
+             it, so soon that a look cannot see the difference, and {longer}; {mend}"
         )),
         Some(_) => {}
         None => remarks.warning(format!("{NAME} = {value} is not understood; {mend}")),

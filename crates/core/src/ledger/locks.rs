@@ -60,10 +60,18 @@ pub struct LockClaim {
 pub enum LockTry {
     /// Ours. `others` hold other slots.
     Taken { claim: LockClaim, others: Vec<LockRow> },
-    /// None of the slots is free for this claim: who has them, as far as they are held. A slot that
-    /// is only kept by a transaction which has asserted an earlier epoch, or for claims that came
-    /// before this one, has no row here.
-    Busy(Vec<LockRow>),
+    /// None of the slots is free for this claim.
+    Busy(BusyLock),
+}
+
+/// Why a claim was not granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BusyLock {
+    /// Who has the slots, as far as they are held. A slot that is only kept by a transaction which
+    /// has asserted an earlier epoch, or for claims that came before this one, has no row here.
+    pub held: Vec<LockRow>,
+    /// How many claims wait for the lock that came before this one.
+    pub before: usize,
 }
 
 /// A place in the line of those that wait for a lock.
@@ -220,10 +228,10 @@ pub fn first_free<S>(
     }
     let is_free = |slot: &u32| !others.iter().any(|row| row.slot == *slot);
     let free: Vec<u32> = request.slots.iter().copied().filter(is_free).collect();
+    let before = || waiters.iter().take_while(|waiter| waiter.owner != owner);
     for slot in &free {
         // The lowest free slots are for those before this claim: were any slot taken of which
         // others were free, two that come at once would leave none.
-        let before = || waiters.iter().take_while(|waiter| waiter.owner != owner);
         let would_take_it = before().any(|waiter| waiter.holder.slots >= *slot);
         let lower = free.iter().filter(|free| *free < slot).count();
         if (!would_take_it || before().count() <= lower)
@@ -232,7 +240,7 @@ pub fn first_free<S>(
             return Ok(LockTry::Taken { claim: of(*slot, epoch), others });
         }
     }
-    Ok(LockTry::Busy(others))
+    Ok(LockTry::Busy(BusyLock { held: others, before: before().count() }))
 }
 
 /// Whether a claim that was not granted has to say once more that it waits.

@@ -211,7 +211,7 @@ impl Tour<'_> {
 
     /// `None` of one that is gone.
     fn open(&mut self, mailbox: &str) -> Result<Option<OpenedMailbox>, ImapError> {
-        let opened = look::open_at(self.session, "EXAMINE", &syntax::quote(mailbox), self.until);
+        let opened = look::open_afresh(self.session, &syntax::quote(mailbox), self.until);
         let opened =
             opened.map_err(|error| error.map(|why| format!("opening {mailbox}: {why}")))?;
         self.is_one_gone |= opened.is_none();

@@ -1,14 +1,14 @@
 //! Finding the copies of messages in a mailbox. A look opens the mailbox read-only and afresh (so
-//! that it shows what another session has just stored), lets the server search (or, for many
-//! messages, lists what is there: `listing`), and compares every hit by identity: SEARCH HEADER
-//! matches parts of a value in any case, and a hit alone proves nothing. Nothing from a message
-//! reaches a command unless it is printable ASCII in quotes. An error, or an answer we do not
-//! understand, says nothing about the copy. After a look the mailbox is closed, if the server can
-//! do that alone ([`ImapSession::unselect`]); one that stays open disturbs no APPEND, and the next
-//! look opens it anew.
+//! that it shows what another session has just stored; [`open_afresh`]), lets the server search
+//! (or, for many messages, lists what is there: `listing`), and compares every hit by identity:
+//! SEARCH HEADER matches parts of a value in any case, and a hit alone proves nothing. Nothing from
+//! a message reaches a command unless it is printable ASCII in quotes. An error, or an answer we do
+//! not understand, says nothing about the copy. After a look the mailbox is closed, if the server
+//! can do that alone ([`ImapSession::unselect`]); one that stays open disturbs no APPEND, and the
+//! next look opens it anew.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::candidates::{self, Judge};
 use super::error::ImapError;
@@ -24,6 +24,12 @@ use onedrop_core::store::{
     CopySearch, FoundCopy, LookedBack, Naming, Proof, Receipt, StoreError, Unindexed,
 };
 
+/// An opening that takes this long may have waited for the mailbox's lock in vain. Dovecot counts
+/// in whole seconds: with a `mail_max_lock_timeout` of two it waits for more than one.
+const MAY_BE_OLD: Duration = Duration::from_millis(900);
+/// How often a mailbox is opened that may be shown as it was.
+const OPENINGS: usize = 3;
+
 /// Finds what is `sought` in `mailbox` (as it is in a command), each for itself, the newest first.
 ///
 /// # Errors
@@ -35,7 +41,7 @@ pub fn find_all(
     (by, trust): (DedupBy, TrustSearch),
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
-    let Some(validity) = open(session, "EXAMINE", mailbox, until)? else {
+    let Some(OpenedMailbox { validity, .. }) = open_afresh(session, mailbox, until)? else {
         return Ok(vec![Vec::new(); sought.len()]);
     };
     let on_record = |sought: &CopySearch<'_>| {
@@ -88,7 +94,7 @@ pub fn look_back(
     (by, trust): (DedupBy, TrustSearch),
     until: Instant,
 ) -> Result<LookedBack, ImapError> {
-    let opened = open_at(session, "EXAMINE", mailbox, until)?;
+    let opened = open_afresh(session, mailbox, until)?;
     let mark = opened.and_then(|opened| opened.mark());
     let marks = mark.map(|mark| (mailbox.to_owned(), mark)).into_iter().collect();
     let sought = std::slice::from_ref(sought);
@@ -106,7 +112,7 @@ pub fn find_trace_of_ours(
     session: &mut ImapSession,
     until: Instant,
 ) -> Result<Option<u32>, ImapError> {
-    if open(session, "EXAMINE", "\"INBOX\"", until)?.is_none() {
+    if open_afresh(session, "\"INBOX\"", until)?.is_none() {
         return Ok(None);
     }
     let ours = format!("HEADER Received {}", syntax::quote(OUR_RECEIVED));
@@ -176,7 +182,7 @@ impl Look<'_> {
             return Ok(());
         }
         // Afresh: messages are numbered anew where some are gone since.
-        let opened = open_at(self.session, "EXAMINE", mailbox, self.until)?;
+        let opened = open_afresh(self.session, mailbox, self.until)?;
         let Some(opened) = opened.filter(|opened| opened.validity == validity) else {
             return Err(ImapError::refused("the mailbox was made anew during the look"));
         };
@@ -229,6 +235,32 @@ impl Look<'_> {
             Some((_, _, proof)) => proof,
         })
     }
+}
+
+/// Opens `mailbox` read-only, as it is now. Dovecot gives up waiting for a mailbox's lock after
+/// `mail_max_lock_timeout`, and then says OK and shows the mailbox as it last knew it (seen with
+/// 2.3.19: `maildir-sync.c` takes a lock that it does not get for nothing to do). What its owner,
+/// alive or killed, has just stored is missing then, and would be stored again.
+///
+/// # Errors
+/// Each opening may have been such a one, by the time that it took; and those of [`open_at`].
+pub fn open_afresh(
+    session: &mut ImapSession,
+    mailbox: &str,
+    until: Instant,
+) -> Result<Option<OpenedMailbox>, ImapError> {
+    for _ in 0..OPENINGS {
+        let began = Instant::now();
+        let opened = open_at(session, "EXAMINE", mailbox, until)?;
+        if opened.is_none() || began.elapsed() < MAY_BE_OLD {
+            return Ok(opened);
+        }
+        tracing::debug!(mailbox, took = ?began.elapsed(), "the mailbox may be shown as it was");
+    }
+    Err(ImapError::refused(
+        "each opening of the mailbox took a second or more: another may hold its lock, and what \
+         the server shows may be old",
+    ))
 }
 
 /// Opens `mailbox` and returns its UIDVALIDITY; `None` when there is no such mailbox.

@@ -259,6 +259,12 @@ BEGIN
         DEFAULT UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00',
                                   CAST(p_name AS BINARY)), 256));
     DECLARE v_epoch, v_held BIGINT DEFAULT NULL;
+    DECLARE v_began DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    -- Else a lease that has run out long since would seem to last.
+    DO SLEEP(0.0001);
+    IF UTC_TIMESTAMP(6) = v_began THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'this session has a clock of its own (SET timestamp): a lock goes by that of the server';
+    END IF;
     SELECT epoch INTO v_epoch FROM onedrop_lock
     WHERE name_hash = v_hash AND slot = p_slot LOCK IN SHARE MODE;
     SELECT COUNT(*) INTO v_held FROM onedrop_lock_lease
@@ -306,6 +312,10 @@ BEGIN
     END IF;
     IF (p_ttl_secs BETWEEN 1 AND 604800 AND p_slots BETWEEN 1 AND 1000) IS NOT TRUE THEN
         SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a lock has 1 to 1000 slots and lasts 1 to 604800 seconds';
+    END IF;
+    DO SLEEP(0.0001);
+    IF UTC_TIMESTAMP(6) = v_began THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'this session has a clock of its own (SET timestamp): a lock goes by that of the server';
     END IF;
     COMMIT;
     asking: LOOP
@@ -383,7 +393,7 @@ BEGIN
             WHERE id = v_place AND lease_until < TIMESTAMPADD(MICROSECOND, 1500000, UTC_TIMESTAMP(6));
         END IF;
         COMMIT;
-        DO SLEEP(LEAST(v_left, GREATEST(0.02, LEAST(0.25, v_waited / 20)) * (1 - RAND() / 4)));
+        DO SLEEP(LEAST(v_left, GREATEST(0.02, LEAST(IF(v_before = 0, 0.03, 0.25), v_waited / 20)) * (1 - RAND() / 4)));
         SET v_waited = TIMESTAMPDIFF(MICROSECOND, v_began, UTC_TIMESTAMP(6)) * 0.000001;
     END LOOP;
     SELECT IF(v_taken IS NULL, NULL, LOWER(HEX(v_owner))) AS owner, v_taken AS slot,
@@ -401,11 +411,16 @@ BEGIN
         DEFAULT UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00',
                                   CAST(p_name AS BINARY)), 256));
     DECLARE v_left DOUBLE;
+    DECLARE v_began DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     IF @@in_transaction THEN
         SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'onedrop_renew commits by itself: not within a transaction';
     END IF;
     IF p_ttl_secs NOT BETWEEN 1 AND 604800 THEN
         SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a lock lasts 1 to 604800 seconds';
+    END IF;
+    DO SLEEP(0.0001);
+    IF UTC_TIMESTAMP(6) = v_began THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'this session has a clock of its own (SET timestamp): a lock goes by that of the server';
     END IF;
     COMMIT;
     IF p_ttl_secs IS NULL THEN

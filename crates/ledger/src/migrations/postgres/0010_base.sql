@@ -639,7 +639,7 @@ $$;
 -- Claims a slot that is free and that no other waits for; else has its place in the line, until
 -- then, where it waits.
 CREATE OR REPLACE FUNCTION onedrop_lock_step(
-    p_name text, p_ttl_secs double precision, p_slots integer, p_owner bytea, p_waits boolean, OUT p_slot integer, OUT p_epoch bigint)
+    p_name text, p_ttl_secs double precision, p_slots integer, p_owner bytea, p_waits boolean, OUT p_slot integer, OUT p_epoch bigint, OUT p_is_next boolean)
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     v_hash bytea := onedrop_lock_hash(p_name);
@@ -660,7 +660,7 @@ BEGIN
     END IF;
     SELECT w.id INTO v_place FROM onedrop_lock_waiter w
     WHERE w.name_hash = v_hash AND w.owner = p_owner AND w.lease_until > clock_timestamp();
-    SELECT count(*), max(w.slots) INTO v_before, v_most FROM onedrop_lock_waiter w
+    SELECT count(*), max(w.slots), count(*) = 0 INTO v_before, v_most, p_is_next FROM onedrop_lock_waiter w
     WHERE w.name_hash = v_hash AND w.lease_until > clock_timestamp() AND (v_place IS NULL OR w.id < v_place);
     FOR v_slot IN 1..p_slots LOOP
         CONTINUE WHEN EXISTS (SELECT FROM onedrop_lock_lease l
@@ -739,6 +739,7 @@ DECLARE
     v_began timestamptz := clock_timestamp();
     v_end timestamptz := v_began + least(coalesce(p_wait_secs, 0), 1e9) * interval '1 second';
     v_waits boolean;
+    v_is_next boolean;
 BEGIN
     -- Refused within a transaction ("invalid transaction termination").
     COMMIT;
@@ -747,12 +748,13 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
         -- The last step, and no other, takes its place out of the line.
         v_waits := clock_timestamp() < v_end;
-        SELECT s.p_slot, s.p_epoch INTO p_slot, p_epoch
+        SELECT s.p_slot, s.p_epoch, s.p_is_next INTO p_slot, p_epoch, v_is_next
         FROM onedrop_lock_step(p_name, p_ttl_secs, p_slots, decode(v_owner, 'hex'), v_waits) s;
         COMMIT;
         EXIT WHEN p_slot IS NOT NULL OR NOT v_waits;
         PERFORM pg_sleep(least(extract(epoch FROM v_end - clock_timestamp()) + 0.001,
-                               greatest(0.02, least(0.25, extract(epoch FROM clock_timestamp() - v_began) / 20)) * (1 - random() / 4)));
+                               greatest(0.02, least(CASE WHEN v_is_next THEN 0.03 ELSE 0.25 END,
+                                                    extract(epoch FROM clock_timestamp() - v_began) / 20)) * (1 - random() / 4)));
         COMMIT;
     END LOOP;
     p_owner := CASE WHEN p_slot IS NOT NULL THEN v_owner END;

@@ -149,8 +149,9 @@ fn mark(planner: &Planner<'_>, due: SystemTime) -> JobRun {
 }
 
 /// The row of a job for which nothing is made up, and no failure counts: as if it were seen for the
-/// first time. What it has done stays on record; times that were due are skipped.
-pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> (JobRow, Vec<JobRun>) {
+/// first time. What it has done stays on record; times that were due are skipped, and `by` wanted
+/// that.
+pub fn reset(job: &JobSettings, row: &JobRow, by: &str, now: SystemTime) -> (JobRow, Vec<JobRun>) {
     let now = kept_time(now);
     let mut planner = Planner {
         job,
@@ -165,7 +166,7 @@ pub fn reset(job: &JobSettings, row: &JobRow, now: SystemTime) -> (JobRow, Vec<J
     let old = Schedule::on_record(&row.schedule);
     let next = job.schedule.first_due(now);
     if let Some(first) = planner.first_untried(old.as_ref()).filter(|first| *first <= now) {
-        planner.leave_out(first, old.as_ref(), next, "an administrator has reset the job");
+        planner.leave_out(first, old.as_ref(), next, &format!("{by} has reset the job"));
     }
     let row = JobRow {
         schedule: job.schedule.to_string(),

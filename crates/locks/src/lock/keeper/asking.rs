@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{
-    AGAIN, CALL, LEAVE, LISTENING, LISTENS_FROM, LockNews, LockWish, PAUSE, TROUBLE_PAUSE,
+    AGAIN, CALL, LEAVE, LISTENING, LISTENS_FROM, LockNews, LockWish, NEXT, PAUSE, TROUBLE_PAUSE,
     TakenLock, Work, copy_of, give_back_all_of, may_have_done_it, may_pass,
 };
 use crate::lock::frames::Order;
@@ -160,18 +160,21 @@ impl Work {
                     }
                     return Some(TakenLock { claim, others, asked, asked_since_boot });
                 }
-                (Ok(LockTry::Busy(others)), _) => {
+                (Ok(LockTry::Busy(busy)), _) => {
                     trouble = None;
                     let pause = match request.waiting {
                         // It gets its place.
                         None => Duration::ZERO,
                         Some(_) => {
                             // The end of another's place, or of a transaction, is not said.
-                            let hears = known.hears && others.len() >= order.len();
-                            pause_after(first_asked.elapsed(), hears, &others)
+                            let hears = known.hears && busy.held.len() >= order.len();
+                            // The bell is rung when one of its host gives the lock back.
+                            let is_next =
+                                busy.before == 0 && !place.is_some_and(PlaceInLine::is_taken);
+                            pause_after(first_asked.elapsed(), hears, is_next, &busy.held)
                         }
                     };
-                    (LockNews::Busy(others), pause)
+                    (LockNews::Busy(busy.held), pause)
                 }
                 (Err(error), _) if may_pass(&error) => {
                     let pause =
@@ -237,8 +240,9 @@ impl Work {
 
 /// How long one that has waited for this long waits until it asks again; not past the end of a
 /// lease.
-pub fn pause_after(waited: Duration, hears: bool, held: &[LockRow]) -> Duration {
-    let pause = if hears { LISTENING } else { (waited / 100).clamp(PAUSE.0, PAUSE.1) };
+pub fn pause_after(waited: Duration, hears: bool, is_next: bool, held: &[LockRow]) -> Duration {
+    let longest = if is_next { NEXT } else { PAUSE.1 };
+    let pause = if hears { LISTENING } else { (waited / 100).clamp(PAUSE.0, longest) };
     // Not all at the same time.
     let jitter = Duration::from_micros(SystemClock.random() % (pause.as_micros() as u64 / 4));
     let next_end = held.iter().filter_map(|row| row.left).min().unwrap_or(Duration::MAX);

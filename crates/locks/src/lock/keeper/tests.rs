@@ -1,14 +1,15 @@
 //! A keeper beside a ledger in memory that fails on request.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 
 use super::asking::{FOLLOWS, pause_after, shuffled};
 use super::*;
 use crate::lock::NoRecord;
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
-use onedrop_core::ledger::{LockRequest, LockTheft, LockTry};
+use onedrop_core::ledger::{LockRequest, LockTheft, LockTry, LockWaiter};
 
 #[test]
 fn every_slot_is_tried_in_any_order() {
@@ -26,11 +27,14 @@ fn every_slot_is_tried_in_any_order() {
 fn a_waiter_asks_less_often_the_longer_it_waits_and_when_a_lease_ends() {
     let secs = Duration::from_secs;
     for _ in 0..100 {
-        let pauses = [secs(0), secs(10), secs(600)].map(|waited| pause_after(waited, false, &[]));
+        let pauses =
+            [secs(0), secs(10), secs(600)].map(|waited| pause_after(waited, false, false, &[]));
         assert!(pauses[0] <= PAUSE.0 && pauses[0] > PAUSE.0 / 2, "{pauses:?}");
         assert!(pauses[1] > PAUSE.0 && pauses[1] < PAUSE.1 && pauses[1] < pauses[2]);
         assert!(pauses[2] <= PAUSE.1, "{pauses:?}");
-        assert!(pause_after(secs(1), true, &[]) > PAUSE.1, "one that hears");
+        let pause = pause_after(secs(600), false, true, &[]);
+        assert!(LISTENS_FROM <= pause && pause <= NEXT, "whose turn is next: {pause:?}");
+        assert!(pause_after(secs(1), true, true, &[]) > PAUSE.1, "one that hears");
     }
 }
 
@@ -238,4 +242,92 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
     gives_back(claim);
     assert!(matches!(next(&mut second), LockNews::Taken { .. }));
     second.stop(stop(true), Duration::ZERO).unwrap();
+}
+
+/// A ledger that says that a lock was given back when a test says so, and never of itself.
+struct Announcing {
+    ledger: MemoryLedger,
+    listens: Sender<()>,
+    word: Mutex<Receiver<()>>,
+}
+
+impl Locks for Announcing {
+    fn wait_for_release(&self, _: &LockName, _: &[BorrowedFd<'_>], _: Instant) -> bool {
+        let _ = self.listens.send(());
+        self.word.lock().unwrap().recv().is_ok()
+    }
+
+    fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError> {
+        self.ledger.take_lock(request, until)
+    }
+
+    fn renew_lock(
+        &self,
+        claim: &LockClaim,
+        lease: Duration,
+        until: Instant,
+    ) -> Result<bool, LedgerError> {
+        self.ledger.renew_lock(claim, lease, until)
+    }
+
+    fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError> {
+        self.ledger.release_lock(claim, until)
+    }
+
+    fn stop_waiting(
+        &self,
+        name: &LockName,
+        owner: RandomValue,
+        until: Instant,
+    ) -> Result<(), LedgerError> {
+        self.ledger.stop_waiting(name, owner, until)
+    }
+
+    fn lock_waiters(
+        &self,
+        name: Option<&LockName>,
+        until: Instant,
+    ) -> Result<Vec<LockWaiter>, LedgerError> {
+        self.ledger.lock_waiters(name, until)
+    }
+
+    fn lock_rows(
+        &self,
+        name: Option<&LockName>,
+        until: Instant,
+    ) -> Result<Vec<LockRow>, LedgerError> {
+        self.ledger.lock_rows(name, until)
+    }
+
+    fn steal_lock(
+        &self,
+        theft: &LockTheft<'_>,
+        until: Instant,
+    ) -> Result<Option<i64>, LedgerError> {
+        self.ledger.steal_lock(theft, until)
+    }
+}
+
+#[test]
+fn a_waiter_asks_again_on_the_ledgers_word() {
+    let ledger = MemoryLedger::default();
+    let ((listens, listened), (says, word)) = (channel(), channel());
+    let announcing = Announcing { ledger: ledger.clone(), listens, word: Mutex::new(word) };
+    let wish = wish();
+    let LockWish { name, holder, .. } = &wish;
+    let (owner, lease) = (RandomValue::default(), Duration::from_secs(60));
+    let request = LockRequest { name, slots: &[1], owner, lease, holder, waiting: None };
+    let LockTry::Taken { claim, .. } = ledger.take_lock(&request, Instant::now()).unwrap() else {
+        panic!("it is free");
+    };
+    let (guardian, _) = UnixStream::pair().unwrap();
+    let waits = LockWish { wait: Duration::from_secs(60), ..wish.clone() };
+    let mut keeper =
+        Keeper::start(Arc::new(announcing), waits, Box::new(NoRecord), guardian).unwrap();
+    listened.recv().unwrap();
+    assert!(ledger.release_lock(&claim, Instant::now()).unwrap());
+    assert!(keeper.news().is_empty(), "it waits for the word");
+    says.send(()).unwrap();
+    assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+    keeper.stop(stop(true), Duration::ZERO).unwrap();
 }
