@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use postgres::{Client, NoTls};
 
 use crate::process::program;
+use crate::support::mariadb::Mariadb;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres::Postgres;
 use crate::support::{TempRoot, onedrop_path, run};
@@ -22,18 +23,20 @@ pub struct Place {
     pub sqlite: PathBuf,
     pub socket: PathBuf,
     pub pooled: PathBuf,
+    pub mariadb: PathBuf,
     _bouncer: PgBouncer,
+    _mariadb: Mariadb,
 }
 
 impl Place {
     pub fn new() -> Place {
         let (root, postgres) = (TempRoot::new(), Postgres::start());
-        let config = |name: &str, url: &str| {
+        let config = |name: &str, ledger: &str| {
             let folder = root.join(name);
             fs::create_dir(&folder).expect("a folder");
             let store = root.join("mail").display().to_string();
             let text = format!(
-                "[ledger]\nurl = \"{url}\"\n[store]\nurl = \"maildir://{store}\"\n\
+                "{ledger}[store]\nurl = \"maildir://{store}\"\n\
                  [directory]\ndomains = [\"bench.example\"]\n[deliver]\ntrial = true\n"
             );
             let path = folder.join("onedrop.toml");
@@ -42,11 +45,23 @@ impl Place {
             run(program(onedrop_path(), &args).stdin(Stdio::null()));
             path
         };
-        let sqlite = config("sqlite", &format!("sqlite://{}", root.join("ledger.db").display()));
-        let socket = config("socket", &postgres.url_socket());
-        let bouncer = PgBouncer::start(&postgres);
-        let pooled = config("pooled", &bouncer.url());
-        Place { root, postgres, sqlite, socket, pooled, _bouncer: bouncer }
+        let at = |url: &str| format!("[ledger]\nurl = \"{url}\"\n");
+        let file = format!("sqlite://{}", root.join("ledger.db").display());
+        let sqlite = config("sqlite", &at(&file));
+        let socket = config("socket", &at(&postgres.url_socket()));
+        let (bouncer, server) = (PgBouncer::start(&postgres), Mariadb::start());
+        let pooled = config("pooled", &at(&bouncer.url()));
+        let mariadb = config("mariadb", &server.toml());
+        Place {
+            root,
+            postgres,
+            sqlite,
+            socket,
+            pooled,
+            mariadb,
+            _bouncer: bouncer,
+            _mariadb: server,
+        }
     }
 
     pub fn with_lock(&self, config: &Path, args: &[&str]) -> Command {
@@ -57,10 +72,17 @@ impl Place {
         command
     }
 
-    /// A `with-lock` whose command ends, and says when, once its standard input ends.
-    pub fn holder(&self, config: &Path) -> Child {
+    /// A `with-lock` whose command ends, and says when, once its standard input ends; on this host
+    /// or on another one.
+    pub fn holder(&self, config: &Path, is_here: bool) -> Child {
         let script = "echo held; read line; exec date +%s%N";
         let mut command = self.with_lock(config, &["--wait", "60s", "--", "sh", "-c", script]);
+        if !is_here {
+            let enters = "echo mx2 >/proc/sys/kernel/hostname; exec \"$@\"";
+            let mut there = program("unshare", &["--uts", "sh", "-c", enters, "sh"]);
+            there.arg(command.get_program()).args(command.get_args());
+            command = there;
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.spawn().expect("our program")
     }

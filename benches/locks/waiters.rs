@@ -13,6 +13,8 @@ use crate::support::wait_until;
 use crate::table::{Times, verdict};
 
 const ROUNDS: u32 = 40;
+/// How long a waiter has waited for a lock of another host: it asks least often by then.
+const LONG: Duration = Duration::from_secs(5);
 const MANY: usize = 100;
 /// How long the hundred are watched.
 const WATCHED: Duration = Duration::from_secs(10);
@@ -25,13 +27,23 @@ pub fn release() {
     place.print_probes();
     println!("| a waiter starts after a release | median ms | least ms | most ms | target |");
     println!("|---|---:|---:|---:|---|");
-    for (name, config) in [("SQLite", &place.sqlite), ("Postgres by socket", &place.socket)] {
-        let mut times: Vec<Duration> = (0..ROUNDS).map(|n| once(&place, config, n)).collect();
+    for (name, config, is_here) in [
+        ("SQLite", &place.sqlite, true),
+        ("Postgres by socket", &place.socket, true),
+        ("Postgres through PgBouncer", &place.pooled, true),
+        ("MariaDB", &place.mariadb, true),
+        ("of another host, Postgres by socket", &place.socket, false),
+        ("of another host, Postgres through PgBouncer", &place.pooled, false),
+        ("of another host, MariaDB", &place.mariadb, false),
+    ] {
+        let rounds = if is_here { ROUNDS } else { ROUNDS / 4 };
+        let mut times: Vec<Duration> =
+            (0..rounds).map(|n| once(&place, config, is_here, n)).collect();
         times.sort();
         let most = times.last().map_or(0.0, |time| time.as_secs_f64() * 1000.0);
         let times = Times::of(times);
         println!(
-            "| {name}, {ROUNDS} | {:.0} | {:.0} | {most:.0} | median {}; most {} |",
+            "| {name}, {rounds} | {:.0} | {:.0} | {most:.0} | median {}; most {} |",
             times.median_ms(),
             times.least_ms(),
             verdict(times.median_ms(), Some(20.0)),
@@ -40,14 +52,15 @@ pub fn release() {
     }
 }
 
-fn once(place: &Place, config: &Path, round: u32) -> Duration {
-    let mut holder = place.holder(config);
+fn once(place: &Place, config: &Path, is_here: bool, round: u32) -> Duration {
+    let mut holder = place.holder(config, is_here);
     let mut first = [0; 5];
     holder.stdout.as_mut().expect("a pipe").read_exact(&mut first).expect("that it is held");
     let mut waiter = place.with_lock(config, &["--wait", "60s", "--", "date", "+%s%N"]);
     let waiter = waiter.stdout(Stdio::piped()).spawn().expect("our program");
     // Not in step with the waiter's pauses.
-    thread::sleep(Duration::from_millis(400 + u64::from(round * 37 % 250)));
+    let waited = if is_here { Duration::from_millis(400) } else { LONG };
+    thread::sleep(waited + Duration::from_millis(u64::from(round * 37 % 250)));
     drop(holder.stdin.take());
     let (released, started) = (nanos(holder), nanos(waiter));
     Duration::from_nanos(started.checked_sub(released).expect("one after the other"))
@@ -64,7 +77,7 @@ fn nanos(child: Child) -> u64 {
 pub fn many() {
     let place = Place::new();
     place.print_probes();
-    let mut holder = place.holder(&place.socket);
+    let mut holder = place.holder(&place.socket, true);
     let mut first = [0; 5];
     holder.stdout.as_mut().expect("a pipe").read_exact(&mut first).expect("that it is held");
     let mut waiters: Vec<Child> = (0..MANY)
