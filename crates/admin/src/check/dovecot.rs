@@ -178,7 +178,12 @@ fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) 
     const NAME: &str = "mail_max_lock_timeout";
     let answer = ours.config.limits.answer_secs;
     let fits = answer.saturating_sub(1) / LOCKS;
-    let mend = format!("set {NAME} = {} secs in protocol imap", fits.clamp(2, 5));
+    let mend = match fits {
+        0 | 1 => {
+            format!("set limits.answer_secs = 7 or more, and {NAME} = 2 secs in protocol imap")
+        }
+        fits => format!("set {NAME} = {} secs in protocol imap", fits.min(5)),
+    };
     let longer = "an append may take effect after another try has looked and found nothing, and \
                   the mailbox has two copies until onedrop verify --repair";
     let value = conf.value("imap", NAME).unwrap_or("0");

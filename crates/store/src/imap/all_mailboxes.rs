@@ -15,7 +15,7 @@ use super::candidates::{self, Judge};
 use super::error::ImapError;
 use super::fetch;
 use super::listing::{self, TWO_DAYS};
-use super::look;
+use super::look::{self, AnswerTime};
 use super::names;
 use super::namespace::ListedMailbox;
 use super::search::{hits, searchable_id};
@@ -169,9 +169,15 @@ impl Tour<'_> {
                     [format!("EXAMINE {}", syntax::quote(name)), search]
                 })
                 .collect();
+            let waited = AnswerTime::begin();
             let answers = self.session.run_together(&commands, self.until)?;
+            let has_warned =
+                answers.iter().flatten().filter_map(look::opened).any(|one| one.has_warned);
+            // Answers that were read late seem to have come together: the time of all counts.
+            let may_be_old = waited.in_vain(self.session, has_warned, self.until)?;
             for (mailbox, answers) in mailboxes.iter().zip(answers.chunks(2)) {
                 let uids = match answers {
+                    [Ok(_), Ok(_)] if may_be_old => self.search_alone(mailbox, &search)?,
                     [Ok(opened), Ok(answer)] => {
                         let validity = look::opened(opened).map(|opened| opened.validity);
                         let mark = looked(mailbox);
@@ -211,7 +217,8 @@ impl Tour<'_> {
 
     /// `None` of one that is gone.
     fn open(&mut self, mailbox: &str) -> Result<Option<OpenedMailbox>, ImapError> {
-        let opened = look::open_afresh(self.session, &syntax::quote(mailbox), self.until);
+        let opened =
+            look::open_afresh(self.session, "EXAMINE", &syntax::quote(mailbox), self.until);
         let opened =
             opened.map_err(|error| error.map(|why| format!("opening {mailbox}: {why}")))?;
         self.is_one_gone |= opened.is_none();

@@ -18,6 +18,7 @@ use super::search::{criteria, hits, searchable_id};
 use super::session::{CommandOutput, ImapSession};
 use super::syntax;
 use super::unindexed::{self, OpenedMailbox};
+use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::message::{DedupBy, OUR_RECEIVED};
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{
@@ -41,7 +42,8 @@ pub fn find_all(
     (by, trust): (DedupBy, TrustSearch),
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
-    let Some(OpenedMailbox { validity, .. }) = open_afresh(session, mailbox, until)? else {
+    let Some(OpenedMailbox { validity, .. }) = open_afresh(session, "EXAMINE", mailbox, until)?
+    else {
         return Ok(vec![Vec::new(); sought.len()]);
     };
     let on_record = |sought: &CopySearch<'_>| {
@@ -94,7 +96,7 @@ pub fn look_back(
     (by, trust): (DedupBy, TrustSearch),
     until: Instant,
 ) -> Result<LookedBack, ImapError> {
-    let opened = open_afresh(session, mailbox, until)?;
+    let opened = open_afresh(session, "EXAMINE", mailbox, until)?;
     let mark = opened.and_then(|opened| opened.mark());
     let marks = mark.map(|mark| (mailbox.to_owned(), mark)).into_iter().collect();
     let sought = std::slice::from_ref(sought);
@@ -112,7 +114,7 @@ pub fn find_trace_of_ours(
     session: &mut ImapSession,
     until: Instant,
 ) -> Result<Option<u32>, ImapError> {
-    if open_afresh(session, "\"INBOX\"", until)?.is_none() {
+    if open_afresh(session, "EXAMINE", "\"INBOX\"", until)?.is_none() {
         return Ok(None);
     }
     let ours = format!("HEADER Received {}", syntax::quote(OUR_RECEIVED));
@@ -182,7 +184,7 @@ impl Look<'_> {
             return Ok(());
         }
         // Afresh: messages are numbered anew where some are gone since.
-        let opened = open_afresh(self.session, mailbox, self.until)?;
+        let opened = open_afresh(self.session, "EXAMINE", mailbox, self.until)?;
         let Some(opened) = opened.filter(|opened| opened.validity == validity) else {
             return Err(ImapError::refused("the mailbox was made anew during the look"));
         };
@@ -237,25 +239,56 @@ impl Look<'_> {
     }
 }
 
-/// Opens `mailbox` read-only, as it is now. Dovecot gives up waiting for a mailbox's lock after
-/// `mail_max_lock_timeout`, and then says OK and shows the mailbox as it last knew it (seen with
-/// 2.3.19: `maildir-sync.c` takes a lock that it does not get for nothing to do). What its owner,
-/// alive or killed, has just stored is missing then, and would be stored again.
+/// A server's answer, by the time that it took.
+pub struct AnswerTime {
+    began: Instant,
+    /// Stands still no longer than the machine does.
+    since_boot: Option<Duration>,
+}
+
+impl AnswerTime {
+    pub fn begin() -> AnswerTime {
+        AnswerTime { began: Instant::now(), since_boot: SystemClock.since_boot() }
+    }
+
+    /// The server may be Dovecot, and have waited for a mailbox's lock in vain: after
+    /// `mail_max_lock_timeout` it says OK and shows the mailbox as it last knew it (seen with
+    /// 2.3.19, in `maildir-sync.c`; the lock that it cannot make at all it warns of). What its
+    /// owner, alive or killed, has just stored is missing then, and would be stored again.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub fn in_vain(
+        &self,
+        session: &mut ImapSession,
+        has_warned: bool,
+        until: Instant,
+    ) -> Result<bool, ImapError> {
+        let by_boot = SystemClock.since_boot().zip(self.since_boot);
+        let by_boot = by_boot.map(|(now, then)| now.saturating_sub(then)).unwrap_or_default();
+        let is_long = self.began.elapsed().max(by_boot) >= MAY_BE_OLD;
+        Ok((is_long || has_warned) && unindexed::may_be_dovecot(session, until)?)
+    }
+}
+
+/// Opens `mailbox` as it is now, and not as [`AnswerTime::in_vain`] may show it.
 ///
 /// # Errors
-/// Each opening may have been such a one, by the time that it took; and those of [`open_at`].
+/// Each opening may have been such a one; and those of [`open_at`].
 pub fn open_afresh(
     session: &mut ImapSession,
+    how: &str,
     mailbox: &str,
     until: Instant,
 ) -> Result<Option<OpenedMailbox>, ImapError> {
     for _ in 0..OPENINGS {
-        let began = Instant::now();
-        let opened = open_at(session, "EXAMINE", mailbox, until)?;
-        if opened.is_none() || began.elapsed() < MAY_BE_OLD {
+        let waited = AnswerTime::begin();
+        let opened = open_at(session, how, mailbox, until)?;
+        let has_warned = opened.as_ref().is_some_and(|opened| opened.has_warned);
+        if opened.is_none() || !waited.in_vain(session, has_warned, until)? {
             return Ok(opened);
         }
-        tracing::debug!(mailbox, took = ?began.elapsed(), "the mailbox may be shown as it was");
+        tracing::warn!(mailbox, "its opening took long, and may show it as it was");
     }
     Err(ImapError::refused(
         "each opening of the mailbox took a second or more: another may hold its lock, and what \
@@ -315,7 +348,8 @@ pub fn opened(answer: &CommandOutput) -> Option<OpenedMailbox> {
     });
     let count = counts.next_back().unwrap_or(0);
     let validity = code("UIDVALIDITY").filter(|validity| *validity > 0)?;
-    Some(OpenedMailbox { validity, count, next_uid: code("UIDNEXT") })
+    let has_warned = answer.responses.iter().any(|response| response.after("NO").is_some());
+    Some(OpenedMailbox { validity, count, next_uid: code("UIDNEXT"), has_warned })
 }
 
 /// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::error::ImapError;
 use super::fetch;
-use super::look::open;
+use super::look::open_afresh;
 use super::session::ImapSession;
 use super::syntax;
 use onedrop_core::store::FoundCopy;
@@ -110,7 +110,7 @@ fn select(
     validity: u32,
     until: Instant,
 ) -> Result<bool, ImapError> {
-    match open(session, "SELECT", mailbox, until)? {
+    match open_afresh(session, "SELECT", mailbox, until)?.map(|opened| opened.validity) {
         Some(other) if other != validity => Err(ImapError::refused(format!(
             "the mailbox has UIDVALIDITY {other}, the copy was stored under {validity}"
         ))),

@@ -33,6 +33,8 @@ pub struct OpenedMailbox {
     pub count: u32,
     /// The next message's UID, or a lower one; `None` if the server does not say.
     pub next_uid: Option<u32>,
+    /// The server warned of something (an untagged NO): Dovecot does where it shows old mail alone.
+    pub has_warned: bool,
 }
 
 impl OpenedMailbox {
@@ -62,6 +64,18 @@ pub fn is_search_trusted(
     }
     let name = server_name(session, until)?.to_ascii_lowercase();
     Ok(SEARCH_THEMSELVES.iter().any(|known| name.split(' ').next() == Some(known)))
+}
+
+/// Whether it may be Dovecot, which says who it is unless its `imap_id_send` is empty.
+///
+/// # Errors
+/// The server did not answer.
+pub fn may_be_dovecot(session: &mut ImapSession, until: Instant) -> Result<bool, ImapError> {
+    if !session.capabilities().has("ID") {
+        return Ok(false);
+    }
+    let name = server_name(session, until)?.to_ascii_lowercase();
+    Ok(name.is_empty() || name.starts_with(SEARCH_THEMSELVES[0]))
 }
 
 /// What the server calls itself; empty where it does not say.

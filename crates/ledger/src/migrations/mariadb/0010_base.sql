@@ -393,7 +393,7 @@ BEGIN
             WHERE id = v_place AND lease_until < TIMESTAMPADD(MICROSECOND, 1500000, UTC_TIMESTAMP(6));
         END IF;
         COMMIT;
-        DO SLEEP(LEAST(v_left, GREATEST(0.02, LEAST(IF(v_before = 0, 0.03, 0.25), v_waited / 20)) * (1 - RAND() / 4)));
+        DO SLEEP(LEAST(v_left, GREATEST(0.02, LEAST(IF(v_before = 0, 0.025, 0.25), v_waited / 20)) * (1 - RAND() / 4)));
         SET v_waited = TIMESTAMPDIFF(MICROSECOND, v_began, UTC_TIMESTAMP(6)) * 0.000001;
     END LOOP;
     SELECT IF(v_taken IS NULL, NULL, LOWER(HEX(v_owner))) AS owner, v_taken AS slot,

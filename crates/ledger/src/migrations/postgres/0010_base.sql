@@ -753,7 +753,7 @@ BEGIN
         COMMIT;
         EXIT WHEN p_slot IS NOT NULL OR NOT v_waits;
         PERFORM pg_sleep(least(extract(epoch FROM v_end - clock_timestamp()) + 0.001,
-                               greatest(0.02, least(CASE WHEN v_is_next THEN 0.03 ELSE 0.25 END,
+                               greatest(0.02, least(CASE WHEN v_is_next THEN 0.025 ELSE 0.25 END,
                                                     extract(epoch FROM clock_timestamp() - v_began) / 20)) * (1 - random() / 4)));
         COMMIT;
     END LOOP;

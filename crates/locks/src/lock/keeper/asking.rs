@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{
-    AGAIN, CALL, LEAVE, LISTENING, LISTENS_FROM, LockNews, LockWish, NEXT, PAUSE, TROUBLE_PAUSE,
+    AGAIN, CALL, LEAVE, LISTENING, LISTENS_AFTER, LockNews, LockWish, NEXT, PAUSE, TROUBLE_PAUSE,
     TakenLock, Work, copy_of, give_back_all_of, may_have_done_it, may_pass,
 };
 use crate::lock::frames::Order;
@@ -204,7 +204,8 @@ impl Work {
             let at = since_boot().unwrap_or_default().saturating_add(pause);
             // While the ledger cannot be asked, a bell means nothing.
             let bell = bell.as_ref().filter(|_| trouble.is_none()).map(AsFd::as_fd);
-            let stop = match trouble.is_none() && known.waits && pause >= LISTENS_FROM {
+            let listens = known.waits && first_asked.elapsed() >= LISTENS_AFTER;
+            let stop = match trouble.is_none() && listens {
                 true => {
                     let (stop, hears) = self.sleep_until_released(at, bell);
                     known.hears = hears;
