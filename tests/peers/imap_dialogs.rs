@@ -293,7 +293,7 @@ fn play(dialog: &Dialog) {
                 }
             };
             assert!(fits, "{}: {asked} -> {expected}\nbut {came:?}", dialog.name);
-            assert!(began.elapsed() < Duration::from_secs(3), "{}: {asked}", dialog.name);
+            assert!(began.elapsed() < Duration::from_secs(20), "{}: {asked}", dialog.name);
         }
         drop(store);
         assert!(script.join().is_ok(), "{}: the server heard something else", dialog.name);

@@ -291,6 +291,27 @@ impl Dovecot {
         MailboxLock(lock)
     }
 
+    /// Of the account's INBOX the message with this text becomes one that no index knows, and the
+    /// mailbox is locked until the guard is dropped: what a Dovecot leaves that was killed as it
+    /// stored a message.
+    pub fn hide(&self, account: &str, text: &str) -> MailboxLock {
+        let maildir = self.maildir(account);
+        let files = ["new", "cur"].map(|part| fs::read_dir(maildir.join(part)).expect("a folder"));
+        let holds = |path: &PathBuf| {
+            String::from_utf8_lossy(&fs::read(path).expect("a file")).contains(text)
+        };
+        let mut files = files.into_iter().flatten().map(|file| file.expect("a file").path());
+        let file = files.find(holds).expect("the message");
+        let aside = maildir.join("aside");
+        fs::rename(&file, &aside).expect("the same disk");
+        let count = self.messages(account, "INBOX").len();
+        assert_eq!(count, self.files(account), "its index has the others");
+        let lock = self.lock_mailbox(account);
+        let file = maildir.join("new").join(file.file_name().expect("a name"));
+        fs::rename(&aside, &file).expect("the same disk");
+        lock
+    }
+
     /// Where the account's Maildir is, or will be after its first use.
     pub fn maildir(&self, account: &str) -> PathBuf {
         self.mail_root().join(account).join("Maildir")

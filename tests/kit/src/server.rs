@@ -85,10 +85,10 @@ impl Server {
         }
     }
 
-    /// Waits until the server answers; panics with its log if it ends or takes longer than 20 s.
+    /// Waits until the server answers; panics with its log if it ends, or takes longer than 60 s.
     pub fn wait_ready(&mut self, mut ready: impl FnMut() -> bool) {
         let mut gone = false;
-        let up = wait_until(Duration::from_secs(20), || {
+        let up = wait_until(Duration::from_secs(60), || {
             gone = self.ended();
             gone || ready()
         });
