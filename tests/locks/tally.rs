@@ -29,7 +29,7 @@ use crate::support::{PROJECT, TempRoot, is_full, wait_until};
 const HOSTS: usize = 4;
 /// Longer than the lease of any.
 const STOPPED_FOR: Duration = Duration::from_secs(8);
-/// Of the faults of the ledger one is an outage, the first among them; the others end a session.
+/// Of this many faults of the ledger the first is an outage, the others end a session.
 const OUTAGE_EVERY: usize = 30;
 /// A bound for one turn.
 const LONG: Duration = Duration::from_secs(240);

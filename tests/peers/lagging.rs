@@ -332,7 +332,7 @@ fn a_copy_in_a_mailbox_whose_lock_is_held_is_not_written_again() {
          UPDATE onedrop_ledger SET remembers_since = now()",
     );
 
-    // Else an append would end as it does not get the lock either, which may come free before it.
+    // An append does not get the lock either, and defers as well; but that may come free before it.
     let end = deliver(&config, &TO, stored.as_bytes());
     let said = String::from_utf8_lossy(&end.stdout);
     assert_eq!(end.status.code(), Some(75), "{said}");

@@ -242,7 +242,7 @@ impl Look<'_> {
 /// A server's answer, by the time that it took.
 pub struct AnswerTime {
     began: Instant,
-    /// Stands still no longer than the machine does.
+    /// Goes on while this machine is suspended, as the server does.
     since_boot: Option<Duration>,
 }
 
@@ -271,7 +271,8 @@ impl AnswerTime {
     }
 }
 
-/// Opens `mailbox` as it is now, and not as [`AnswerTime::in_vain`] may show it.
+/// Opens `mailbox` by EXAMINE or SELECT (`how`) as it is now: an opening that may be one of those
+/// of [`AnswerTime::in_vain`] is made again.
 ///
 /// # Errors
 /// Each opening may have been such a one; and those of [`open_at`].
@@ -288,11 +289,14 @@ pub fn open_afresh(
         if opened.is_none() || !waited.in_vain(session, has_warned, until)? {
             return Ok(opened);
         }
-        tracing::warn!(mailbox, "its opening took long, and may show it as it was");
+        tracing::warn!(
+            mailbox,
+            "its opening took long or came with a warning, and may show it as it was"
+        );
     }
     Err(ImapError::refused(
-        "each opening of the mailbox took a second or more: another may hold its lock, and what \
-         the server shows may be old",
+        "each opening of the mailbox took a second or more, or came with a warning: another may \
+         hold its lock, and what the server shows may be old",
     ))
 }
 
