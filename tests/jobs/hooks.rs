@@ -3,9 +3,12 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use nix::sys::signal::Signal;
 use onedrop::ledger::JobOutcome;
 
-use crate::site::{JobSite, job};
+use crate::place::SOON;
+use crate::site::{JobSite, exists, job};
+use crate::support::wait_until;
 
 /// A hook that notes what it was called for.
 fn noting(key: &str) -> String {
@@ -57,14 +60,31 @@ fn one_that_fails_or_hangs_keeps_no_job_from_running() {
     ];
     let site = JobSite::new(&jobs.concat());
     let mut tick = site.started(&["tick"]);
-    assert!(crate::site::exists(&site.path("hangs")));
+    assert!(exists(&site.path("hangs")));
     let has_run = |name: &str| site.outcomes(name) == [Some(JobOutcome::Ok)];
     let all = || ["a", "b", "c", "d"].into_iter().all(has_run);
-    assert!(crate::support::wait_until(crate::place::SOON, all));
-    assert!(crate::site::exists(&site.path("fails")));
-    // A stop ends what hangs.
-    tick.signal(nix::sys::signal::Signal::SIGTERM);
+    assert!(wait_until(SOON, all));
+    assert!(exists(&site.path("fails")));
+    // What hangs is killed after 30 s.
+    assert!(wait_until(2 * SOON, || tick.child.try_wait().expect("our child").is_some()));
     assert_eq!(tick.code(), Some(0));
+}
+
+#[test]
+fn one_that_runs_when_the_tick_is_told_to_stop_goes_on_to_its_end() {
+    let script = "touch begun; while [ ! -e go ]; do sleep 0.1; done; touch called";
+    let hook = format!("on_success = [\"sh\", \"-c\", \"{script}\"]");
+    let jobs = [job("a", "true", &hook), job("long", "touch began; sleep 600", "")];
+    let site = JobSite::new(&jobs.concat());
+    let mut tick = site.started(&["tick"]);
+    assert!(exists(&site.path("begun")) && exists(&site.path("began")));
+    tick.signal(Signal::SIGTERM);
+    // The tick has heard of it.
+    assert!(wait_until(SOON, || !site.is_running("long")));
+    assert!(!site.path("called").exists());
+    site.touch("go");
+    assert_eq!(tick.code(), Some(1), "a job was ended");
+    assert!(site.path("called").exists());
 }
 
 /// The URL may hold a secret: it is on no command line.

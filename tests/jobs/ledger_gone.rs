@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use onedrop::jobs::KeptEnds;
 use onedrop::ledger::{JobOutcome, JobRow, JobRun};
 
 use crate::place::{SOON, ended};
@@ -20,7 +21,7 @@ const WAITS: &str = "touch began; while [ ! -e go ]; do sleep 0.1; done; touch e
 
 #[test]
 fn without_it_nothing_starts() {
-    let mut site = JobSite::with_postgres(&job("j", "touch ran", ""));
+    let mut site = JobSite::with_own_postgres(&job("j", "touch ran", ""));
     site.postgres().stop_immediate();
     let end = site.run(&["j"]);
     assert_eq!((end.code, &*end.out), (Some(125), ""), "{end:?}");
@@ -36,7 +37,7 @@ fn without_it_nothing_starts() {
 
 #[test]
 fn an_outage_while_the_command_runs_costs_nothing() {
-    let mut site = JobSite::with_postgres(&job("j", WAITS, ""));
+    let mut site = JobSite::with_own_postgres(&job("j", WAITS, ""));
     let mut run = site.started(&["run", "j"]);
     assert!(exists(&site.path("began")));
     site.postgres().stop_immediate();
@@ -53,7 +54,7 @@ fn an_outage_while_the_command_runs_costs_nothing() {
 #[test]
 fn an_end_that_the_ledger_cannot_take_is_told_again() {
     for hangs in [false, true] {
-        let mut site = JobSite::with_postgres(&job("j", WAITS, ""));
+        let mut site = JobSite::with_own_postgres(&job("j", WAITS, ""));
         let mut run = site.started(&["run", "j"]);
         assert!(exists(&site.path("began")));
         match hangs {
@@ -87,7 +88,9 @@ fn a_check_ends_in_time_where_a_table_is_locked() {
             postgres.psql("BEGIN; LOCK TABLE onedrop_job; SELECT pg_sleep(15); COMMIT");
         });
         let locks = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock'
-                     AND relation = 'onedrop_job'::regclass";
+                     AND relation = 'onedrop_job'::regclass
+                     AND database IN
+                         (SELECT oid FROM pg_database WHERE datname = current_database())";
         assert!(wait_until(SOON, || postgres.psql(locks).trim() == "1"));
         let end = ended(&mut check);
         assert_eq!((end.code, &*end.err), (Some(3), ""), "{end:?}");
@@ -102,7 +105,7 @@ fn an_end_that_the_ledger_was_away_for_is_told_by_the_next_tick() {
     let well = "touch well; while [ ! -e go ]; do sleep 0.1; done; echo done";
     let keys = "ttl = \"20s\"\ngrace = \"1s\"";
     let mut site =
-        JobSite::with_postgres(&format!("{}{}", job("j", WAITS, keys), job("k", well, keys)));
+        JobSite::with_own_postgres(&format!("{}{}", job("j", WAITS, keys), job("k", well, keys)));
     let [j, k] = ["j", "k"].map(|name| site.jobs(&["run", name]).spawn().expect("binary"));
     assert!(exists(&site.path("began")) && exists(&site.path("well")));
     site.postgres().stop_immediate();
@@ -205,4 +208,70 @@ fn root_follows_no_link_in_a_folder_of_ends_and_leaves_them_to_its_owner() {
     fs::rename(&folder, site.path("elsewhere")).expect("moved");
     symlink(site.path("elsewhere"), &folder).expect("a link");
     site.ends().keep(&run).expect_err("the folder is a link");
+}
+
+/// Its owner may have put anything there, and a link in its place.
+#[test]
+fn root_removes_ends_alone_and_none_through_a_link() {
+    let site = JobSite::new(&job("j", "true", ""));
+    assert_eq!(site.tick().code, Some(0));
+    let (run, folder, elsewhere) = (site.only_run("j"), site.path("state"), site.path("elsewhere"));
+    site.ends().keep(&run).expect("a file");
+    for name in ["half.new", "shadow"] {
+        fs::write(folder.join(name), "").expect("a file");
+    }
+    fs::create_dir(folder.join("folder.end")).expect("a folder");
+    symlink("shadow", folder.join("link.end")).expect("a link");
+    let names = |folder: &Path| {
+        let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("one"));
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    let all = names(&folder);
+    fs::rename(&folder, &elsewhere).expect("moved");
+    symlink(&elsewhere, &folder).expect("a link");
+    for ends in [site.ends(), KeptEnds::new(&folder.join(""))] {
+        ends.forget(&run);
+        ends.forget_old(Duration::ZERO);
+        assert_eq!(names(&elsewhere), all, "{ends:?}");
+    }
+    // Its end is on record: without the link it would be removed.
+    assert_eq!(site.tick().code, Some(0));
+    assert_eq!(names(&elsewhere), all);
+    fs::remove_file(&folder).expect("the link");
+    fs::rename(&elsewhere, &folder).expect("moved back");
+    site.ends().forget_old(Duration::ZERO);
+    assert_eq!(names(&folder), ["folder.end", "link.end", "shadow"]);
+}
+
+/// How it ended may be kept there.
+#[test]
+fn a_host_that_cannot_read_its_ends_waits_before_it_calls_a_run_crashed() {
+    let site = JobSite::new(&job("j", "touch began; sleep 600", ""));
+    let mut gone = site.started(&["run", "j"]);
+    assert!(exists(&site.path("began")));
+    gone.signal(Signal::SIGKILL);
+    let _ = gone.code();
+    site.expire_locks();
+    let folder = site.path("state");
+    let waits = |why: &str| {
+        for args in [&["tick"][..], &["run", "j"]] {
+            let end = ended(&mut site.jobs(args));
+            assert_eq!(end.code, Some(0), "{why}: {end:?}");
+            assert_eq!(site.outcomes("j"), [None], "{why}: after {args:?}");
+            assert!(site.row("j").unheld_at.is_some(), "{why}: after {args:?}");
+        }
+    };
+    fs::write(&folder, "").expect("a file");
+    waits("no folder");
+    fs::remove_file(&folder).expect("a file");
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(folder.join("j.end"), "{").expect("a file");
+    waits("not whole");
+    let settled = Duration::from_secs(91);
+    site.change("j", |row| row.unheld_at = row.unheld_at.map(|found| found - settled));
+    assert_eq!(site.tick().code, Some(0));
+    assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed)]);
 }

@@ -10,9 +10,9 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use onedrop::ledger::{JobOutcome, JobTrigger};
 
-use crate::place::ended;
+use crate::place::{SOON, ended};
 use crate::site::{JobSite, exists, job};
-use crate::support::onedrop_path;
+use crate::support::{onedrop_path, wait_until};
 
 #[test]
 fn each_ending_is_the_runs_status_and_on_record() {
@@ -199,8 +199,16 @@ fn the_command_runs_where_and_as_its_keys_say() {
     let cwd = format!("{keys}cwd = \"{}\"", folder.display());
     let missing = "every = \"1h\"\ncwd = \"/no/such/folder\"\ncommand = [\"true\"]";
     let unknown = "every = \"1h\"\nuser = \"no-such-user\"\ncommand = [\"true\"]";
+    // Root may enter it, and the user may not.
+    let of_root = site.path("closed");
+    fs::create_dir(&of_root).expect("a folder");
+    fs::set_permissions(&of_root, fs::Permissions::from_mode(0o700)).expect("a mode");
+    let closed = format!(
+        "every = \"1h\"\nuser = \"nobody\"\ncwd = \"{}\"\ncommand = [\"true\"]",
+        of_root.display()
+    );
     site.set_jobs(&format!(
-        "{}[jobs.missing]\n{missing}\n[jobs.unknown]\n{unknown}\n",
+        "{}[jobs.missing]\n{missing}\n[jobs.unknown]\n{unknown}\n[jobs.closed]\n{closed}\n",
         job("other", script, &cwd)
     ));
     let mut run = site.started(&["run", "other"]);
@@ -228,11 +236,32 @@ fn the_command_runs_where_and_as_its_keys_say() {
     assert!(nix::sys::signal::kill(command, None).is_err(), "it is gone");
     for (name, code, says) in [
         ("missing", 126, "/no/such/folder: no such folder"),
+        ("closed", 126, "closed: Permission denied"),
         ("unknown", 125, "user no-such-user: there is none on this host"),
     ] {
         let end = site.run(&[name]);
         assert_eq!(end.code, Some(code), "{end:?}");
         assert!(end.err.contains(says), "{end:?}");
+    }
+}
+
+#[test]
+fn the_user_that_ticks_has_its_variables_as_well_where_the_job_names_it() {
+    let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).expect("users").expect("us");
+    let site = JobSite::new(&job("j", "env >env", &format!("user = \"{}\"", me.name)));
+    let mut run = site.jobs(&["run", "j"]);
+    run.env("HOME", "/nowhere").env("SHELL", "/nowhere").env_remove("USER").env_remove("LOGNAME");
+    let end = ended(&mut run);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let env = site.place.text("env");
+    let (name, home, shell) = (&me.name, me.dir.display(), me.shell.display());
+    for line in [
+        format!("USER={name}"),
+        format!("LOGNAME={name}"),
+        format!("HOME={home}"),
+        format!("SHELL={shell}"),
+    ] {
+        assert!(env.lines().any(|one| one == line), "{line}: {env}");
     }
 }
 
@@ -315,4 +344,17 @@ fn a_run_that_is_stopped_says_so_and_is_not_tried_again() {
     // The mark is for that run alone.
     site.set_jobs(&job("j", "true", keys));
     assert_eq!(site.run(&["j", "--force"]).code, Some(0));
+}
+
+/// However long its lock lasts: its host may be gone.
+#[test]
+fn a_stop_that_the_run_does_not_hear_of_gives_up_within_a_minute() {
+    let site = JobSite::new(&job("j", "touch began; sleep 600", "ttl = \"1h\"\ngrace = \"0s\""));
+    let run = site.started(&["run", "j"]);
+    assert!(exists(&site.path("began")));
+    run.signal(Signal::SIGSTOP);
+    let mut stop = site.started(&["stop", "j"]);
+    assert!(wait_until(2 * SOON, || stop.child.try_wait().expect("our child").is_some()));
+    assert_eq!(stop.code(), Some(75));
+    assert!(site.is_running("j"));
 }

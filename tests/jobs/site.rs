@@ -28,7 +28,15 @@ impl JobSite {
     }
 
     pub fn with_postgres(jobs: &str) -> JobSite {
-        let postgres = Postgres::start();
+        JobSite::on(Postgres::shared_and_empty(), jobs)
+    }
+
+    /// With a server of its own, which may be stopped.
+    pub fn with_own_postgres(jobs: &str) -> JobSite {
+        JobSite::on(Postgres::start(), jobs)
+    }
+
+    fn on(postgres: Postgres, jobs: &str) -> JobSite {
         let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
         JobSite { place: Place::with(&format!("{ledger}{jobs}")), postgres: Some(postgres) }
     }

@@ -291,6 +291,51 @@ fn what_cannot_be_ended_keeps_its_lock_and_is_named() {
     kill(process, Signal::SIGKILL).expect("a process of the test's");
 }
 
+/// A list of children shows there what else is seen by root alone (hidepid in proc(5)).
+#[test]
+fn what_proc_hides_is_ended_or_keeps_its_lock() {
+    let place = Place::new();
+    let (program, nobody) = (place.give_to_nobody(), unix_user("nobody"));
+    for (name, original) in [("as-root", "/usr/bin/setpriv"), ("sets-uid-sleep", "/usr/bin/sleep")]
+    {
+        fs::copy(original, place.path(name)).expect(original);
+        set_mode(&place.path(name), 0o4755);
+    }
+    let hides = "mount -t proc -o hidepid=2 proc /proc && exec setpriv \"$@\"";
+    // What it starts is signalled when its shell has ended.
+    let ended_with_its_shell = |starts: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "sh", "-c", hides, "sh", "--clear-groups"]);
+        command.arg(format!("--reuid={}", nobody.uid)).arg(format!("--regid={}", nobody.gid));
+        command.arg(&program).arg("--config").arg(&place.config);
+        command.args(["with-lock", "n", "--grace", "0", "--", "sh", "-c"]);
+        command.arg(format!("{starts} 600 >/dev/null 2>&1 & echo $! >pid; wait"));
+        command.current_dir(&*place.site.root).env_remove("MAIL_CONFIG");
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut held = Held { child: command.spawn().expect("unshare") };
+        let pid = appears(&place.path("pid")).trim().to_owned();
+        let name = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        assert!(wait_until(SOON, || name().ends_with("sleep\n")), "{}", name());
+        held.signal(Signal::SIGTERM);
+        let (code, mut says) = (held.code(), String::new());
+        let mut err = held.child.stderr.take().expect("stderr");
+        err.read_to_string(&mut says).expect("text");
+        fs::remove_file(place.path("pid")).expect("a file");
+        (code, says, Pid::from_raw(pid.parse().expect("a pid")))
+    };
+    // Its real user is still the caller.
+    let (code, says, process) = ended_with_its_shell("./sets-uid-sleep");
+    assert_eq!((code, is_alive(process)), (Some(143), false), "{says}");
+    assert_eq!(place.lock(&["holder", "n"]).code, Some(1), "it was given back");
+    let as_root = "./as-root --reuid=0 --regid=0 --clear-groups sleep";
+    let (code, says, process) = ended_with_its_shell(as_root);
+    assert_eq!((code, is_alive(process)), (Some(201), true), "{says}");
+    let text = format!("onedrop: n: the processes {process} could not be ended and may go on;");
+    assert!(says.starts_with(&text), "{says}");
+    assert_eq!(place.lock(&["holder", "n"]).code, Some(0), "its lease lasts");
+    kill(process, Signal::SIGKILL).expect("a process of the test's");
+}
+
 #[test]
 fn a_command_that_is_killed_leaves_the_lock_free() {
     let place = Place::new();

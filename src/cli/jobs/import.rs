@@ -73,6 +73,7 @@ impl Import {
                 "MAILTO" | "MAILFROM" => "a job sends no mail: its on_failure can",
                 "CRON_TZ" => "jobs have timezone, which is this host's below",
                 "LOGNAME" | "USER" => "a job has user, for which root has to tick",
+                "SHELL" if value.is_empty() => "there is no such shell: jobs below have /bin/sh",
                 _ => return self.settings.push((name, value)),
             };
             return self.comment(number, line, why);

@@ -1,6 +1,6 @@
 //! `onedrop jobs stop`: ends the run of a job, on whatever host it is. The wish is a mark in the
-//! job's row; the run reads it when it renews its lock, every third of `ttl`, and puts on record
-//! that it was stopped.
+//! job's row; the run reads it every ten seconds, or third of `ttl` if that is less, and puts on
+//! record that it was stopped.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use onedrop_site::config::JobSettings;
 
 /// Between two looks whether the run has ended.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often a run reads the mark, however long its lock lasts. Its keeper has the same time.
+const READ_EVERY: Duration = Duration::from_secs(10);
 /// For calls of the ledger, beside the time that the run has to read the mark and to end.
 const SLACK: Duration = Duration::from_secs(15);
 
@@ -46,7 +48,7 @@ pub(super) fn run(
     if !marked.err.is_empty() {
         return Ok(marked);
     }
-    let end = Instant::now() + job.ttl / 3 + job.grace + SLACK;
+    let end = Instant::now() + (job.ttl / 3).min(READ_EVERY) + job.grace + SLACK;
     while Instant::now() < end {
         let runs = ledger.job_runs(name, 10, end).map_err(told)?;
         let run = runs.iter().find(|run| run.epoch == epoch);

@@ -209,7 +209,7 @@ fn what_many_change_at_once_is_all_there() {
 
 #[test]
 fn with_postgres_it_is_the_same() {
-    let postgres = Postgres::start();
+    let postgres = Postgres::shared_and_empty();
     let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
     let office = Office::with(&format!("{ledger}{JOBS}"));
     refused(&office, &["list"], 75, "has no schema yet");

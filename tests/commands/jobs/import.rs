@@ -130,3 +130,20 @@ fn a_crontab_that_is_not_there_is_an_error() {
     assert_eq!(missing.status, Some(75));
     assert!(missing.err.contains("/nonexistent/crontab: No such file"), "{missing:?}");
 }
+
+/// A configuration refuses a command without a program.
+#[test]
+fn an_empty_shell_is_a_comment() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("crontab");
+    let lines = "SHELL=/bin/bash\n@hourly a\nSHELL=\n@hourly b\nSHELL = \"\"\n@hourly c\n";
+    fs::write(&file, lines).expect("a file");
+    let imported = import(&file, &[]);
+    assert_eq!((imported.status, imported.err.as_str()), (Some(0), ""), "{imported:?}");
+    let jobs = read(&imported.out);
+    let shells: Vec<_> = jobs.iter().map(|job| job.command[0].as_str()).collect();
+    assert_eq!(shells, ["/bin/bash", "/bin/sh", "/bin/sh"]);
+    for said in ["# Line 3: SHELL=\n# there is no such shell", "# Line 5: SHELL = \"\"\n# there"] {
+        assert!(imported.out.contains(said), "{imported:?}");
+    }
+}

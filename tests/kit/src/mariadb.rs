@@ -79,7 +79,7 @@ impl Mariadb {
     }
 
     /// A database in the run's server, without tables.
-    fn shared_and_empty() -> Self {
+    pub fn shared_and_empty() -> Self {
         let Shared { folder, port } = shared::server("mariadb", Self::start_shared);
         let (root, database) = (TempRoot::new(), shared::unique_name());
         super::set_mode(&root.write("password", PASSWORD), 0o600);

@@ -47,18 +47,24 @@ impl Postgres {
     /// ([`Postgres::remember_for_ever`]). Other tests' sessions are in the server's views, and
     /// roles are theirs as well.
     pub fn shared() -> Self {
+        Self::shared_like("onedrop")
+    }
+
+    /// A database in the run's server, without tables.
+    pub fn shared_and_empty() -> Self {
+        Self::shared_like("template0")
+    }
+
+    fn shared_like(template: &str) -> Self {
         let shared = shared::server("postgres", Self::start_shared);
         let database = shared::unique_name();
         let Shared { folder, port } = shared;
         let postgres = Self { server: None, _root: None, folder, port, database };
         // The other strategy writes all of it into the log.
-        postgres.psql_in(
-            "postgres",
-            &format!(
-                "CREATE DATABASE {} OWNER onedrop TEMPLATE onedrop STRATEGY file_copy",
-                postgres.database
-            ),
-        );
+        let name = &postgres.database;
+        let strategy = "STRATEGY file_copy";
+        let sql = format!("CREATE DATABASE {name} OWNER onedrop TEMPLATE {template} {strategy}");
+        postgres.psql_in("postgres", &sql);
         postgres
     }
 

@@ -3,11 +3,15 @@
 //!
 //! Promise: an end that was kept survives the process and the machine (fsync), and goes to its own
 //! run alone: by due time, try, epoch, host and process. Root, which may run a job too, follows no
-//! link that the folder's owner has put there. Reliance: one folder for a host; it may serve
-//! several ledgers, so what a ledger does not know stays.
+//! link that the folder's owner has put there or in the folder's place, and removes nothing but
+//! such files. Reliance: one folder for a host; it may serve several ledgers, so what a ledger does
+//! not know stays.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -19,7 +23,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
-use super::plan::{self, RunEnd};
+use super::plan::{self, EndsRead, RunEnd};
 use super::rfc_3339;
 use crate::jobs::JobSettings;
 use onedrop_core::ledger::{
@@ -68,7 +72,8 @@ struct EndFile {
 
 impl KeptEnds {
     pub fn new(folder: &Path) -> KeptEnds {
-        KeptEnds(folder.to_owned())
+        // Without a slash at its end, by which a link would be followed.
+        KeptEnds(folder.components().collect())
     }
 
     pub fn folder(&self) -> &Path {
@@ -103,7 +108,7 @@ impl KeptEnds {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(error),
         };
-        let folder = open(&self.0, libc::O_DIRECTORY)?;
+        let folder = open_folder(&self.0)?;
         if let Some(parent) = self.0.parent().filter(|_| is_new) {
             give(&folder, &fs::metadata(parent)?)?;
         }
@@ -112,8 +117,9 @@ impl KeptEnds {
 
     /// The ledger has it.
     pub fn forget(&self, run: &JobRun) {
+        let Ok(folder) = open_folder(&self.0) else { return };
         // Another may have been quicker, or it was not kept at all.
-        let _ = fs::remove_file(self.path(run));
+        let _ = unlinkat(&folder, &*file_name(run, SUFFIX), UnlinkatFlags::NoRemoveDir);
     }
 
     /// Puts on record all ends that are left, of `only` this job if one is named. Those of runs
@@ -127,54 +133,97 @@ impl KeptEnds {
         jobs: &[JobSettings],
         only: Option<&str>,
         until: Instant,
-    ) -> Result<(), LedgerError> {
-        let Ok(entries) = fs::read_dir(&self.0) else { return Ok(()) };
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        paths.sort();
-        for path in paths {
-            let is_end = path.to_string_lossy().ends_with(SUFFIX);
-            let Some(run) = Some(&path).filter(|_| is_end).and_then(|path| read(path)) else {
-                continue;
+    ) -> Result<EndsRead, LedgerError> {
+        let opened = match open_folder(&self.0) {
+            // No run of this host has kept its end yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(EndsRead::All),
+            opened => opened.and_then(|folder| Ok((files_in(&folder, &[SUFFIX])?, folder))),
+        };
+        let (files, folder) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                warn_of_unread(&self.0, &error);
+                return Ok(EndsRead::NotAll);
+            }
+        };
+        let mut which = EndsRead::All;
+        for (name, _) in &files {
+            let run = match read(&folder, name) {
+                Ok(Some(run)) => run,
+                Ok(None) => continue,
+                Err(error) => {
+                    warn_of_unread(&self.0.join(name), &error);
+                    which = EndsRead::NotAll;
+                    continue;
+                }
             };
             let is_wanted = only.is_none_or(|only| only == run.job);
             let Some(job) = jobs.iter().find(|job| is_wanted && job.name == run.job) else {
                 continue;
             };
             let told = tell(ledger, job, &run, until)?;
-            let (name, due) = (&run.job, rfc_3339(run.due));
+            let (job, due) = (&run.job, rfc_3339(run.due));
             match told {
                 // Perhaps by its run, which is about to end.
-                Told::OnRecord => tracing::debug!("job {name}: its end for {due} is on record"),
+                Told::OnRecord => tracing::debug!("job {job}: its end for {due} is on record"),
                 Told::Late => tracing::warn!(
-                    "job {name}: how it ended for {due} is on record, after it was taken"
+                    "job {job}: how it ended for {due} is on record, after it was taken"
                 ),
                 Told::Unknown => continue,
             }
-            let _ = fs::remove_file(&path);
+            let _ = unlinkat(&folder, name.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
-        Ok(())
+        Ok(which)
     }
 
     /// Of what no ledger has wanted to know for that long.
     pub fn forget_old(&self, age: Duration) {
-        let Ok(entries) = fs::read_dir(&self.0) else { return };
-        let is_old = |path: &PathBuf| {
-            let changed = fs::metadata(path).and_then(|file| file.modified());
-            changed.is_ok_and(|at| at.elapsed().is_ok_and(|passed| passed > age))
+        let Ok(folder) = open_folder(&self.0) else { return };
+        let is_old = |file: &Metadata| {
+            file.modified().is_ok_and(|at| at.elapsed().is_ok_and(|passed| passed > age))
         };
-        for path in entries.flatten().map(|entry| entry.path()).filter(is_old) {
+        // Of one that cannot be read, `tell` warns.
+        let files = files_in(&folder, &[SUFFIX, NEW]).unwrap_or_default();
+        for (name, _) in files.iter().filter(|(_, file)| is_old(file)) {
+            let path = self.0.join(name);
             tracing::warn!("{}: no ledger has this run: it is forgotten", path.display());
-            let _ = fs::remove_file(&path);
+            let _ = unlinkat(&folder, name.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
-    }
-
-    fn path(&self, run: &JobRun) -> PathBuf {
-        self.0.join(file_name(run, SUFFIX))
     }
 }
 
-fn open(path: &Path, flags: i32) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(flags | libc::O_NOFOLLOW).open(path)
+/// No link is followed to it.
+fn open_folder(path: &Path) -> io::Result<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// The regular files of the folder whose names end so, by name.
+fn files_in(folder: &File, suffixes: &[&str]) -> io::Result<Vec<(OsString, Metadata)>> {
+    let mut files = Vec::new();
+    // Of the folder that is open, whatever its owner puts in its place meanwhile.
+    for entry in fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !suffixes.iter().any(|suffix| name.as_bytes().ends_with(suffix.as_bytes())) {
+            continue;
+        }
+        // Of a link itself.
+        match entry.metadata() {
+            Ok(file) if file.is_file() => files.push((name, file)),
+            Ok(_) => {}
+            // Another has put it on record meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    files.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(files)
+}
+
+fn warn_of_unread(path: &Path, error: &io::Error) {
+    let path = path.display();
+    tracing::warn!("{path} cannot be read ({error}): a run's end may be in it, and is waited for");
 }
 
 fn file_name(run: &JobRun, suffix: &str) -> String {
@@ -190,23 +239,16 @@ fn give(file: &File, to: &Metadata) -> io::Result<()> {
     }
 }
 
-/// `None`, and a word in the log: it cannot be read.
-fn read(path: &Path) -> Option<JobRun> {
-    let read = open(path, libc::O_NONBLOCK)
-        .and_then(|file| Ok(serde_json::from_reader::<_, EndFile>(BufReader::new(file))?));
-    match read.map(|file| file.run()) {
-        Ok(Some(run)) => Some(run),
-        Ok(None) => {
-            tracing::warn!("{}: unknown outcome", path.display());
-            None
-        }
-        // Another has put it on record meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => {
-            tracing::warn!("{}: {error}", path.display());
-            None
-        }
-    }
+/// `None`: another has put it on record meanwhile.
+fn read(folder: &File, name: &OsStr) -> io::Result<Option<JobRun>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = match openat(folder, name, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let end: EndFile = serde_json::from_reader(BufReader::new(file))?;
+    end.run().map(Some).ok_or_else(|| io::Error::other("unknown outcome"))
 }
 
 impl EndFile {

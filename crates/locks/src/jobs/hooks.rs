@@ -2,7 +2,8 @@
 //! changes the state in the job's row and calls; where several hosts see the change, the row lets
 //! one of them do so. A process that is killed in between has called nothing.
 //!
-//! Promise: a hook that fails or hangs keeps no job from running, and ends after [`TIME`].
+//! Promise: a hook that fails or hangs keeps no job from running, and ends after [`TIME`]; until
+//! then it runs, also where the tick is to stop.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -114,9 +115,8 @@ impl HookProcess {
         self.ends_at
     }
 
-    /// Whether it has ended; a failure is logged. One whose time is over, or that is to end `now`,
-    /// is killed.
-    pub fn has_ended(&mut self, now: bool) -> bool {
+    /// Whether it has ended; a failure is logged. One whose time is over is killed.
+    pub fn has_ended(&mut self) -> bool {
         let HookProcess { job, key, process, ends_at } = self;
         match process.try_wait() {
             Ok(Some(status)) if status.success() => true,
@@ -124,7 +124,7 @@ impl HookProcess {
                 tracing::warn!("job {job}: {key}: {status}");
                 true
             }
-            Ok(None) if !now && Instant::now() < *ends_at => false,
+            Ok(None) if Instant::now() < *ends_at => false,
             Ok(None) | Err(_) => {
                 // It is not reaped yet, so the number is its own.
                 if let Ok(pid) = i32::try_from(process.id()) {

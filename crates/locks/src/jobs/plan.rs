@@ -43,6 +43,14 @@ pub enum LockSight {
     NotOurs,
 }
 
+/// Which of the ends of runs that this host keeps have been read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndsRead {
+    All,
+    /// What kept it from reading the others is in the log.
+    NotAll,
+}
+
 /// What is to be done about a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPlan {
@@ -207,10 +215,17 @@ pub fn end_of_a_crashed(
 }
 
 /// When a run that is on record as open, and whose lock is free, may be called crashed. On its own
-/// host at once: that keeps each end until the ledger has it, and none is left. On others
-/// `settle` after one of them first found it so: the ledger may have been away until then.
-pub fn crashed_at(row: &JobRow, host: &str, settle: Duration, now: SystemTime) -> SystemTime {
-    match row.open_host == host {
+/// host at once: that keeps each end until the ledger has it, and none is left, if all that it
+/// keeps are `read`. On others, or if not, `settle` after it was first found so: the ledger may
+/// have been away until then.
+pub fn crashed_at(
+    row: &JobRow,
+    host: &str,
+    read: EndsRead,
+    settle: Duration,
+    now: SystemTime,
+) -> SystemTime {
+    match row.open_host == host && read == EndsRead::All {
         true => now,
         false => row.unheld_at.unwrap_or(now) + settle,
     }

@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{User, geteuid, getgrouplist};
 
 use super::ends::{self, KeptEnds, Told};
-use super::plan::{self, JobStep, LockSight, RunEnd};
+use super::plan::{self, EndsRead, JobStep, LockSight, RunEnd};
 use super::{lock_name, refused, rfc_3339};
 use crate::jobs::JobSettings;
 use crate::lock::{
@@ -99,25 +99,18 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
     let label = request.has_label.then(|| request.job.name.clone());
     let wrapping = Wrapping { wish, spec, timeout, is_for_mail, label, say: exit::tell };
     let locks: Arc<dyn Locks> = Arc::clone(&ledger) as Arc<dyn Locks>;
-    let record = JobRecord { request, ledger, pending: None, begun: None };
+    let read = EndsRead::NotAll;
+    let record = JobRecord { request, ledger, read, pending: None, begun: None };
     Ok(lock::run(&wrapping, locks, Box::new(record)))
 }
 
-/// The user that the job runs as, where that is another one than this process has, and what that
-/// one's environment says.
+/// The user that the job runs as, where that is another one than this process has, and what the
+/// environment of the one that the job names says.
 fn user_of(job: &JobSettings) -> Result<(Option<CommandUser>, Variables), String> {
     let Some(name) = &job.user else { return Ok((None, Variables::new())) };
     let failed = |why: &dyn Display| format!("{}: user {name}: {why}", job.name);
     let user = User::from_name(name).map_err(|error| failed(&error))?;
     let user = user.ok_or_else(|| failed(&"there is none on this host"))?;
-    if user.uid == geteuid() {
-        return Ok((None, Variables::new()));
-    }
-    if !geteuid().is_root() {
-        return Err(failed(&"only root can run a job as another user"));
-    }
-    let c_name = CString::new(name.as_str()).map_err(|error| failed(&error))?;
-    let groups = getgrouplist(&c_name, user.gid).map_err(|error| failed(&error))?;
     let variables = [
         ("HOME", user.dir.into_os_string()),
         ("SHELL", user.shell.into_os_string()),
@@ -125,6 +118,14 @@ fn user_of(job: &JobSettings) -> Result<(Option<CommandUser>, Variables), String
         ("LOGNAME", name.into()),
     ];
     let variables = variables.map(|(name, value)| (name.into(), value)).to_vec();
+    if user.uid == geteuid() {
+        return Ok((None, variables));
+    }
+    if !geteuid().is_root() {
+        return Err(failed(&"only root can run a job as another user"));
+    }
+    let c_name = CString::new(name.as_str()).map_err(|error| failed(&error))?;
+    let groups = getgrouplist(&c_name, user.gid).map_err(|error| failed(&error))?;
     Ok((Some(CommandUser { uid: user.uid, gid: user.gid, groups }), variables))
 }
 
@@ -191,6 +192,8 @@ enum Decision {
 struct JobRecord {
     request: JobRequest,
     ledger: Arc<dyn JobLedger>,
+    /// Of the ends that this host keeps, when the record was last read.
+    read: EndsRead,
     /// It is made again unchanged, until the ledger has answered whether it was made.
     pending: Option<Box<PendingChange>>,
     begun: Option<BegunRun>,
@@ -199,7 +202,7 @@ struct JobRecord {
 impl RunRecord for JobRecord {
     fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError> {
         let JobRequest { ends, all, job, .. } = &self.request;
-        ends.tell(&*self.ledger, all, Some(&job.name), until)?;
+        self.read = ends.tell(&*self.ledger, all, Some(&job.name), until)?;
         // The revision that the ledger has not let us change.
         let mut refused_at = None;
         for _ in 0..READS {
@@ -384,10 +387,11 @@ impl JobRecord {
         })
     }
 
-    /// Of a run that began on another host, and whose lock is ours now: its end may still come.
+    /// Of a run whose lock is ours now, and that began on another host, or whose end may be kept
+    /// where this one cannot read it: it may still come.
     fn wait_for_the_end(&self, row: &JobRow, now: SystemTime) -> Option<Decision> {
         let JobRequest { host, settle, .. } = &self.request;
-        let crashed_at = plan::crashed_at(row, host, *settle, now);
+        let crashed_at = plan::crashed_at(row, host, self.read, *settle, now);
         if crashed_at <= now {
             return None;
         }

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,6 +34,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 /// What one pass may take of the ledger's time.
 const CALLS: Duration = Duration::from_secs(20);
+/// One call that is made again if it has no answer, at most.
+const CALL: Duration = Duration::from_secs(5);
+/// Before that.
+const AGAIN: Duration = Duration::from_millis(200);
 /// By how much a host's clock may differ from the ledger's.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -106,7 +111,7 @@ pub fn tick(
             tick.prune();
             next = Instant::now() + wait;
         }
-        tick.hooks.retain_mut(|hook| !hook.has_ended(stops));
+        tick.hooks.retain_mut(|hook| !hook.has_ended());
         if tick.runs.is_empty() && tick.hooks.is_empty() {
             break;
         }
@@ -196,7 +201,7 @@ impl Tick<'_> {
             return Ok(MINUTE);
         }
         // Before anything is taken for crashed.
-        self.ends.tell(self.ledger, &self.settings.jobs, None, until)?;
+        let read = self.ends.tell(self.ledger, &self.settings.jobs, None, until)?;
         let JobsOnRecord { now, jobs: mut rows } = self.ledger.jobs(until)?;
         self.compare_clocks(now);
         let locked = self.locked(&rows, until)?;
@@ -218,7 +223,7 @@ impl Tick<'_> {
                 // Its process is gone; whoever has the lock settles that.
                 JobStep::Open => {
                     let settle = Duration::from_secs(self.settings.settle_secs);
-                    let crashed_at = plan::crashed_at(&plan.row, &self.host, settle, now);
+                    let crashed_at = plan::crashed_at(&plan.row, &self.host, read, settle, now);
                     match crashed_at.duration_since(now) {
                         Ok(left) if !left.is_zero() => {
                             wait = wait.min(left);
@@ -298,7 +303,8 @@ impl Tick<'_> {
         Ok(())
     }
 
-    /// For a change of the job's state, if no other tick has been quicker.
+    /// For a change of the job's state, if no other tick has been quicker. Where the answer of the
+    /// ledger is lost, the change is made again: if it holds, no other tick will call.
     fn call_hooks(
         &mut self,
         job: &JobSettings,
@@ -310,7 +316,17 @@ impl Tick<'_> {
         let new = JobRow { hooks_state: changed.state.to_owned(), ..row.clone() };
         let (seen, value) = (Some(row.revision), RandomValue::default());
         let change = JobChange { seen, value, row: &new, added: &[], ended: None };
-        if self.ledger.change_job(&change, until)? {
+        let is_made = loop {
+            let call_ends = until.min(Instant::now() + CALL);
+            match self.ledger.change_job(&change, call_ends) {
+                Err(error) if may_pass(&error) && Instant::now() + AGAIN < until => {
+                    tracing::warn!(%error, "job {}: its hooks are not called yet", job.name);
+                    thread::sleep(AGAIN);
+                }
+                made => break made?,
+            }
+        };
+        if is_made {
             *row = JobRow { revision: row.revision + 1, ..new };
             let start = |(key, words)| HookProcess::start(&job.name, key, words, row);
             self.hooks.extend(changed.hooks.into_iter().filter_map(start));
@@ -428,6 +444,17 @@ impl Tick<'_> {
     }
 }
 
+/// Trying again soon may help.
+fn may_pass(error: &LedgerError) -> bool {
+    matches!(
+        error,
+        LedgerError::Contended
+            | LedgerError::Unavailable(_)
+            | LedgerError::Busy(_)
+            | LedgerError::TookTooLong(_)
+    )
+}
+
 /// Whether there was a reason to.
 fn warn_of_a_long_run(job: &JobSettings, row: &JobRow, now: SystemTime) -> bool {
     let Some(start) = row.last_start else { return false };
@@ -441,3 +468,6 @@ fn warn_of_a_long_run(job: &JobSettings, row: &JobRow, now: SystemTime) -> bool 
     }
     true
 }
+
+#[cfg(test)]
+mod tests;

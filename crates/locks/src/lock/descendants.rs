@@ -2,6 +2,8 @@
 //! The process that asks is a subreaper (PR_SET_CHILD_SUBREAPER), so that one whose parent has
 //! ended is still below it. A process that is made meanwhile is met at the next round. A number may
 //! be given anew while the processes are read, so each is looked at once more before its signal.
+//! What /proc hides (its mount's hidepid) is found in its parent's list of children, unless that
+//! one is hidden, too.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -9,22 +11,30 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
-/// Sends `signal` to every process below this one. One that ends in this moment, or is
-/// another user's, is passed over.
-pub(super) fn signal_all(signal: Signal) {
+/// Sends `signal` to every process below this one. One that ends in this moment, or is another
+/// user's, is passed over. `child` is one that this process has not waited for: its number is no
+/// other's, whatever /proc shows.
+pub(super) fn signal_all(signal: Signal, child: Option<Pid>) {
     let own = getpid();
     let found = below(own);
     // A parent may have ended by this very signal: then the child is this process's.
-    let known: HashSet<Pid> = found.iter().copied().chain([own]).collect();
-    for pid in found {
-        if parent_of(pid).is_some_and(|parent| known.contains(&parent)) {
+    let known: HashSet<Pid> = found.iter().map(|(pid, _)| *pid).chain([own]).collect();
+    if let Some(child) = child.filter(|child| !known.contains(child)) {
+        let _ = kill(child, signal);
+    }
+    for (pid, parent) in found {
+        let is_still_below = match parent_of(pid) {
+            Some(parent) => known.contains(&parent),
+            None => [parent, own].into_iter().any(|of| listed(of).contains(&pid)),
+        };
+        if is_still_below || child == Some(pid) {
             let _ = kill(pid, signal);
         }
     }
 }
 
-/// The processes below `root`, children before their own.
-pub(super) fn below(root: Pid) -> Vec<Pid> {
+/// The processes below `root`, each with its parent and after it.
+pub(super) fn below(root: Pid) -> Vec<(Pid, Pid)> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -33,13 +43,18 @@ pub(super) fn below(root: Pid) -> Vec<Pid> {
             children.entry(parent).or_default().push(pid);
         }
     }
-    let (mut found, mut at) = (children.remove(&root).unwrap_or_default(), 0);
-    while let Some(pid) = found.get(at) {
-        let own = children.remove(pid).unwrap_or_default();
-        found.extend(own);
+    let (mut found, mut known) = (vec![(root, root)], HashSet::from([root]));
+    let mut at = 0;
+    while let Some(&(parent, _)) = found.get(at) {
+        let shown = children.remove(&parent).unwrap_or_default();
+        for pid in shown.into_iter().chain(listed(parent)) {
+            if known.insert(pid) {
+                found.push((pid, parent));
+            }
+        }
         at += 1;
     }
-    found
+    found.split_off(1)
 }
 
 /// Whether there are processes below `root`, and each of them runs: none has ended and waits for
@@ -47,7 +62,16 @@ pub(super) fn below(root: Pid) -> Vec<Pid> {
 pub(super) fn all_run_below(root: Pid) -> bool {
     let found = below(root);
     !found.is_empty()
-        && found.into_iter().all(|pid| stat(pid).is_some_and(|(state, _)| state != 'Z'))
+        && found.into_iter().all(|(pid, _)| stat(pid).is_some_and(|(state, _)| state != 'Z'))
+}
+
+/// The children of all threads of `of` (proc_pid_task(5)), hidden or not. A kernel may be built
+/// without such lists, and one that is read while a child ends may lack others.
+fn listed(of: Pid) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let all: String = lists.collect();
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
@@ -80,11 +104,12 @@ mod tests {
         let out = shell.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
         let pid = Pid::from_raw(i32::try_from(shell.id()).unwrap());
-        let [sleep] = below(pid)[..] else { panic!("{:?}", below(pid)) };
+        let [(sleep, parent)] = below(pid)[..] else { panic!("{:?}", below(pid)) };
+        assert_eq!((parent, listed(pid)), (pid, vec![sleep]));
         let mine = below(getpid());
-        assert!(mine.contains(&pid) && mine.contains(&sleep), "{mine:?}");
+        assert!(mine.contains(&(pid, getpid())) && mine.contains(&(sleep, pid)), "{mine:?}");
         kill(sleep, Signal::SIGKILL).unwrap();
         shell.wait().unwrap();
-        assert_eq!(below(pid), []);
+        assert!(below(pid).is_empty(), "{:?}", below(pid));
     }
 }

@@ -41,7 +41,7 @@ pub(super) enum Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
     Started,
-    /// The error's number (errno(3)).
+    /// The error's number (errno(3)); negative: the command's folder could not be entered.
     NotStarted(i32),
     /// The command has ended. `survivors`: not all that it started could be ended.
     Ended {
@@ -220,7 +220,7 @@ mod tests {
         let ends = statuses.map(|status| {
             [true, false].map(|by_trust| Notice::Ended { status, by_trust, survivors: !by_trust })
         });
-        let notices = [[Notice::Started, Notice::NotStarted(2)]].into_iter().chain(ends).flatten();
+        let notices = [[Notice::Started, Notice::NotStarted(-2)]].into_iter().chain(ends).flatten();
         for order in orders {
             order.send(&a).unwrap();
             assert_eq!(Order::receive(&b).unwrap(), Some(order));

@@ -9,10 +9,11 @@
 //! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper, or, where
 //! that one was killed as well, the lock to its lease's end.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{
-    Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setgid, setgroups,
+    Gid, Pid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setgid, setgroups,
     setpgid, setsid, setuid,
 };
 
@@ -68,6 +69,7 @@ pub struct CommandSpec {
 /// Where and as whom the command runs, if not as the wrapper does.
 #[derive(Debug, Clone, Default)]
 pub struct CommandPlace {
+    /// Entered as that user.
     pub cwd: Option<PathBuf>,
     pub user: Option<CommandUser>,
     /// By how much it is nicer (nice(2)).
@@ -169,9 +171,6 @@ fn run(
     }
     let mut command = Command::new(&spec.program);
     command.envs(variables);
-    if let Some(cwd) = &spec.place.cwd {
-        command.current_dir(cwd);
-    }
     if spec.company == Company::Alone {
         command.stdin(Stdio::null());
     }
@@ -214,7 +213,8 @@ fn is_dead(wrapper: Pid) -> bool {
 /// A claim that the wrapper could not use: what it asked for last may reach the ledger only now.
 fn give_back_what_it_took(wrapper: &WrapperSide<'_>, spec: &CommandSpec) {
     let (ledger, line, end) = (wrapper.ledger, wrapper.line, Instant::now() + LEAVE);
-    while !give_back_all_of(ledger, line, &spec.name, spec.owner, RELEASE) && Instant::now() < end {
+    let own = (&spec.name, spec.owner);
+    while !give_back_all_of(ledger, line, own, None, RELEASE) && Instant::now() < end {
         thread::sleep(AGAIN);
     }
 }
@@ -254,7 +254,8 @@ fn start(
     };
     let is_alone = spec.company == Company::Alone;
     let (guardian, file_mask, signal_mask) = (getpid(), spec.umask, caller.mask);
-    let CommandPlace { user, nice, .. } = spec.place.clone();
+    let CommandPlace { cwd, user, nice } = spec.place.clone();
+    let cwd = cwd.map(|cwd| CString::new(cwd.into_os_string().into_vec())).transpose()?;
     let prepare = move || {
         // SAFETY: it takes a number. A higher one is never refused.
         unsafe { nix::libc::nice(nice.into()) };
@@ -269,6 +270,10 @@ fn start(
         if getppid() != guardian {
             return Err(Errno::ESRCH.into());
         }
+        // As the user: the folder may be closed to it, or to root (NFS).
+        if let Some(cwd) = &cwd {
+            chdir(cwd.as_c_str()).map_err(no_folder)?;
+        }
         umask(file_mask);
         if is_alone {
             setsid()?;
@@ -278,12 +283,18 @@ fn start(
         Ok(signal_mask.thread_set_mask()?)
     };
     // SAFETY: `prepare` runs in the child between fork and exec. It calls nice(2), setgroups(2),
-    // setgid(2), setuid(2), prctl(2), getppid(2), umask(2), setsid(2), sigaction(2) and
+    // setgid(2), setuid(2), prctl(2), getppid(2), chdir(2), umask(2), setsid(2), sigaction(2) and
     // pthread_sigmask(3) and allocates nothing (an Errno becomes an io::Error without allocation),
     // so it needs no lock that another thread could have held at the fork; and the guardian has
     // this one thread.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
+}
+
+/// Why the command's folder could not be entered. The number alone reaches the guardian, and by its
+/// sign it is not why the program did not start.
+fn no_folder(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(-(errno as i32))
 }
 
 /// The command alone holds them now: who reads what it writes sees its end.
@@ -421,7 +432,8 @@ impl<'a> Guardian<'a> {
             Stage::Running => ends_at,
             Stage::Ending { kill_at } => (*kill_at).min(killed_at),
             Stage::Killing { pause, gives_up_at } => {
-                signal_all(Signal::SIGKILL);
+                let command = self.status.is_none().then_some(self.pid);
+                signal_all(Signal::SIGKILL, command);
                 let next = (now + *pause).min(*gives_up_at);
                 *pause = (*pause * 2).min(KILL_PAUSE.1);
                 next
@@ -433,9 +445,10 @@ impl<'a> Guardian<'a> {
     fn end(&mut self, now: Duration) {
         if self.stage == Stage::Running {
             self.stage = Stage::Ending { kill_at: now + self.spec.terms.grace };
-            signal_all(Signal::SIGTERM);
+            let command = self.status.is_none().then_some(self.pid);
+            signal_all(Signal::SIGTERM, command);
             // One that is stopped hears it only when it goes on.
-            signal_all(Signal::SIGCONT);
+            signal_all(Signal::SIGCONT, command);
         }
     }
 

@@ -415,17 +415,17 @@ impl Work {
 
 /// Gives back what a claim of `owner` has taken that had no answer, or whose answer was not used:
 /// else the lock would be held without a holder until its lease ends. Returns whether it had taken
-/// the lock.
+/// the lock. `kept` is the slot of a later claim, which had an answer.
 pub(super) fn give_back_all_of(
     ledger: &dyn Locks,
     line: Option<&Line>,
-    name: &LockName,
-    owner: RandomValue,
+    (name, owner): (&LockName, RandomValue),
+    kept: Option<u32>,
     time: Duration,
 ) -> bool {
     let end = Instant::now() + time;
-    let rows = ledger.lock_rows(Some(name), end).unwrap_or_default();
-    let own: Vec<LockRow> = rows.into_iter().filter(|row| row.owner == owner).collect();
+    let mut own = ledger.lock_rows(Some(name), end).unwrap_or_default();
+    own.retain(|row| row.owner == owner && Some(row.slot) != kept);
     for LockRow { name, slot, epoch, owner, .. } in &own {
         let claim = LockClaim { name: name.clone(), slot: *slot, epoch: *epoch, owner: *owner };
         let left = end.saturating_duration_since(Instant::now());

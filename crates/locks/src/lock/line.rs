@@ -180,10 +180,9 @@ impl PlaceInLine {
         taker(&self.file).is_some()
     }
 
-    /// Waits until the one before it has left. Another may be first still.
-    pub fn wait_for_the_one_before(&self) -> io::Result<()> {
-        let before = self.number - 1;
-        byte_lock::lock_range(&self.file, Sharing::Shared, before..=before)
+    /// The one before it, to wait for: also after this place was left.
+    pub fn one_before(&self) -> io::Result<OneBefore> {
+        Ok(OneBefore { file: self.file.try_clone()?, number: self.number - 1 })
     }
 
     /// How many are before this one, and how many are not.
@@ -212,6 +211,20 @@ impl PlaceInLine {
     }
 }
 
+/// The one before a place in the line.
+#[derive(Debug)]
+pub(super) struct OneBefore {
+    file: File,
+    number: i64,
+}
+
+impl OneBefore {
+    /// Waits until it has left. Another may be first still.
+    pub fn wait(&self) -> io::Result<()> {
+        byte_lock::lock_range(&self.file, Sharing::Shared, self.number..=self.number)
+    }
+}
+
 impl Drop for PlaceInLine {
     /// The last one to leave removes the files.
     fn drop(&mut self) {
@@ -223,6 +236,10 @@ impl Drop for PlaceInLine {
         if is_alone().unwrap_or(false) {
             let _ = fs::remove_file(self.line.bell_path());
             let _ = fs::remove_file(&self.line.path);
+        }
+        // A `OneBefore` may keep the file open, and with it what is locked.
+        for byte in [self.number, DOOR] {
+            let _ = byte_lock::unlock(&self.file, byte);
         }
     }
 }
@@ -277,7 +294,7 @@ mod tests {
         // One in the middle leaves before its turn.
         drop(b);
         assert_eq!((a.is_first().unwrap(), c.is_first().unwrap()), (true, false));
-        c.wait_for_the_one_before().unwrap();
+        c.one_before().unwrap().wait().unwrap();
         let d = line.join().unwrap();
         assert_eq!(first([&a, &c, &d]), [true, false, false]);
         drop(a);
@@ -329,6 +346,26 @@ mod tests {
         // It goes on, and its turn is before the others'.
         a.beat();
         assert!(!c.is_first().unwrap());
+    }
+
+    #[test]
+    fn one_that_passed_a_stopped_one_over_leaves_while_it_waits_for_it() {
+        let line = line();
+        let [a, b, c] = [(), (), ()].map(|()| line.join().unwrap());
+        says_nothing_since(&a, SILENCE.as_secs() + 5);
+        assert!(b.is_first().unwrap());
+        let before = b.one_before().unwrap();
+        let waits = thread::spawn(move || before.wait());
+        b.beat();
+        drop(b);
+        assert_eq!((c.is_first().unwrap(), a.others()), (true, (0, 1)));
+        let d = line.join().expect("the door is open");
+        c.beat();
+        drop((c, d));
+        assert!(!waits.is_finished());
+        drop(a);
+        waits.join().unwrap().unwrap();
+        assert!(!line.path.exists(), "the last one removes the file");
     }
 
     #[test]

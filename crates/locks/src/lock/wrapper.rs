@@ -418,10 +418,14 @@ impl<'a> Wrapper<'a> {
 
     fn not_started(&self, number: i32) -> LockEnding {
         let program = self.wrapping.spec.program.to_string_lossy();
-        let errno = Errno::from_raw(number);
-        if let Some(cwd) = self.wrapping.spec.place.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-            return LockEnding::NotExecutable(format!("{}: no such folder", cwd.display()));
+        if let Some(cwd) = self.wrapping.spec.place.cwd.as_ref().filter(|_| number < 0) {
+            let why = match Errno::from_raw(-number) {
+                Errno::ENOENT | Errno::ENOTDIR => "no such folder",
+                errno => errno.desc(),
+            };
+            return LockEnding::NotExecutable(format!("{}: {why}", cwd.display()));
         }
+        let errno = Errno::from_raw(number);
         match errno {
             Errno::ENOENT => LockEnding::NotFound(format!("{program}: {}", errno.desc())),
             Errno::EAGAIN | Errno::ENOMEM | Errno::ENFILE | Errno::EMFILE => {

@@ -299,7 +299,8 @@ BEGIN
     DECLARE v_waited, v_left DOUBLE DEFAULT 0;
     DECLARE v_place, v_epoch BIGINT;
     DECLARE v_slot, v_free, v_seen, v_before, v_most, v_taken INT;
-    DECLARE v_is_busy BOOLEAN;
+    DECLARE v_is_busy, v_clashed BOOLEAN;
+    DECLARE v_clashes INT DEFAULT 0;
     -- Another was in the way: asked again.
     DECLARE CONTINUE HANDLER FOR 1205, 1213, 1020, 1062 SET v_is_busy = TRUE;
     IF @@in_transaction THEN
@@ -319,7 +320,7 @@ BEGIN
     END IF;
     COMMIT;
     asking: LOOP
-        SET v_left = COALESCE(p_wait_secs, 0) - v_waited, v_slot = 0, v_seen = 0, v_taken = NULL;
+        SET v_left = COALESCE(p_wait_secs, 0) - v_waited, v_slot = 0, v_seen = 0, v_taken = NULL, v_clashed = FALSE;
         SELECT p_slots - COUNT(*) INTO v_free FROM onedrop_lock_lease
         WHERE name_hash = v_hash AND slot <= p_slots AND lease_until > UTC_TIMESTAMP(6);
         SET v_place = (SELECT id FROM onedrop_lock_waiter
@@ -369,7 +370,7 @@ BEGIN
             END IF;
             IF v_is_busy OR v_taken IS NULL THEN
                 ROLLBACK;
-                SET v_taken = NULL;
+                SET v_taken = NULL, v_clashed = TRUE;
             ELSE
                 COMMIT;
                 LEAVE asking;
@@ -378,6 +379,12 @@ BEGIN
         COMMIT;
         SET v_is_busy = FALSE;
         IF v_left <= 0 THEN
+            -- Who was in the way may have taken nothing.
+            IF v_clashed AND v_clashes < 10 THEN
+                SET v_clashes = v_clashes + 1;
+                DO SLEEP(0.005 + RAND() / 100);
+                ITERATE asking;
+            END IF;
             DELETE FROM onedrop_lock_waiter WHERE name_hash = v_hash AND owner = v_owner;
             COMMIT;
             LEAVE asking;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,11 +29,14 @@ const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_milli
 /// How long the first in the line relies on the bell of the one that holds the lock, which may be
 /// dead; after that it asks again and again.
 pub const FOLLOWS: Duration = Duration::from_secs(1);
+/// How often one that does not wait asks again where others were in its way, and how soon.
+const CLASHES: u32 = 10;
+const AFTER_CLASH: Duration = Duration::from_millis(5);
 
 /// What is known while the ledger is asked.
 #[derive(Default)]
 struct LastAnswer {
-    /// The last claim had no answer, and may have taken the lock.
+    /// A claim had no answer: it may have taken a slot, or do so after a later one has read.
     is_unclear: bool,
     /// This claim has a place in the ledger's line.
     waits: bool,
@@ -53,10 +56,11 @@ impl Work {
         let _ = Order::Asks.send(&guardian);
         drop(guardian);
         let mut asked = LastAnswer::default();
-        let taken = self.ask(place.as_deref(), began, &mut asked);
+        let taken = self.ask(place.as_ref(), began, &mut asked);
         let LockWish { name, owner, line, .. } = &self.wish;
-        if taken.is_none() && asked.is_unclear {
-            give_back_all_of(&*self.ledger, line.as_ref(), name, *owner, LEAVE);
+        if asked.is_unclear {
+            let kept = taken.as_ref().map(|taken| taken.claim.slot);
+            give_back_all_of(&*self.ledger, line.as_ref(), (name, *owner), kept, LEAVE);
         }
         if taken.is_none() && asked.waits {
             // Else its place runs out.
@@ -65,21 +69,14 @@ impl Work {
         taken
     }
 
-    fn join_line(&self) -> Option<Arc<PlaceInLine>> {
+    fn join_line(&self) -> Option<PlaceInLine> {
         let line = self.wish.line.as_ref().filter(|_| !self.wish.wait.is_zero())?;
         let joined = line.join();
-        joined
-            .inspect_err(|error| tracing::info!(%error, "this host has no line"))
-            .ok()
-            .map(Arc::new)
+        joined.inspect_err(|error| tracing::info!(%error, "this host has no line")).ok()
     }
 
     /// `None`: the time to wait is over, which is said, or the other thread wants the end.
-    fn wait_to_be_first(
-        &self,
-        place: Arc<PlaceInLine>,
-        began: Instant,
-    ) -> Option<Arc<PlaceInLine>> {
+    fn wait_to_be_first(&self, place: PlaceInLine, began: Instant) -> Option<PlaceInLine> {
         let is_first = |place: &PlaceInLine| place.is_first().unwrap_or(true);
         if is_first(&place) {
             return Some(place);
@@ -114,7 +111,7 @@ impl Work {
         known: &mut LastAnswer,
     ) -> Option<TakenLock> {
         let LockWish { name, slots, terms, wait, owner, holder, .. } = &self.wish;
-        let (mut trouble, mut is_last) = (None, false);
+        let (mut trouble, mut is_last, mut clashes) = (None, false, 0);
         let (patience, first_asked) = (terms.ttl / 3, Instant::now());
         let bell = place.and_then(|place| place.bell().ok());
         let left = wait.saturating_sub(began.elapsed());
@@ -147,13 +144,27 @@ impl Work {
                 false => self.ledger.take_lock(&request, until),
             };
             is_known |= answer.is_ok();
-            known.is_unclear = match &answer {
+            known.is_unclear |= match &answer {
                 Ok(LockTry::Busy(_)) => false,
                 Ok(LockTry::Taken { .. }) => asked_since_boot.is_err(),
-                Err(error) => known.is_unclear || may_have_done_it(error),
+                Err(error) => may_have_done_it(error),
             };
             known.waits |= request.waiting.is_some();
             let (last, pause) = match (answer, asked_since_boot) {
+                // Not all of them are held: others were in the way, and may have taken nothing.
+                (Ok(LockTry::Busy(busy)), _)
+                    if wait.is_zero()
+                        && busy.before == 0
+                        && busy.held.len() < order.len()
+                        && clashes < CLASHES =>
+                {
+                    clashes += 1;
+                    let pause = AFTER_CLASH + Duration::from_millis(u64::from(process::id() % 8));
+                    match self.sleep_until(since_boot().ok().map(|now| now + pause)) {
+                        Some(_) => return None,
+                        None => continue,
+                    }
+                }
                 (Ok(LockTry::Taken { claim, others }), Ok(asked_since_boot)) => {
                     if let Some(place) = place {
                         place.has_taken(*owner);
@@ -251,11 +262,11 @@ pub fn pause_after(waited: Duration, hears: bool, is_next: bool, held: &[LockRow
 }
 
 /// Closed when the one before has left the line.
-fn bell_of_the_one_before(place: &Arc<PlaceInLine>) -> Option<UnixStream> {
+fn bell_of_the_one_before(place: &PlaceInLine) -> Option<UnixStream> {
     let (ours, theirs) = UnixStream::pair().ok()?;
-    let place = Arc::clone(place);
+    let before = place.one_before().ok()?;
     let waits = move || {
-        let _ = place.wait_for_the_one_before();
+        let _ = before.wait();
         drop(theirs);
     };
     // Where it waits in vain it ends with the process.

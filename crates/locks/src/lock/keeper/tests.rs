@@ -139,6 +139,55 @@ fn a_claim_that_never_had_an_answer_is_given_back() {
     assert_eq!(held(&ledger), 0, "nobody would hold it");
 }
 
+/// Gives it back: whatever it took is seen only later.
+fn answer_lost_before_it_took_effect(ledger: &MemoryLedger) -> Result<(), LedgerError> {
+    for LockRow { name, slot, epoch, owner, .. } in ledger.lock_rows(None, Instant::now())? {
+        ledger.release_lock(&LockClaim { name, slot, epoch, owner }, Instant::now())?;
+    }
+    answer_lost(ledger)
+}
+
+#[test]
+fn a_claim_that_takes_effect_after_a_later_one_has_read_is_given_back() {
+    for is_busy in [false, true] {
+        let (ledger, late, wish) = (MemoryLedger::default(), MemoryLedger::default(), wish());
+        let takes = |ledger: &MemoryLedger, slot: u32, owner: RandomValue| {
+            let LockWish { name, terms, holder, .. } = &wish;
+            let (slots, lease) = ([slot], terms.ttl);
+            let request = LockRequest { name, slots: &slots, owner, lease, holder, waiting: None };
+            let taken = ledger.take_lock(&request, Instant::now()).unwrap();
+            assert!(matches!(taken, LockTry::Taken { .. }), "{taken:?}");
+        };
+        // The first claim's slot, which the second claim does not see.
+        takes(&late, 2, wish.owner);
+        let mut happens: fn(&MemoryLedger) -> _ = answer_lost_before_it_took_effect;
+        if is_busy {
+            takes(&ledger, 1, RandomValue::default());
+            happens = answer_lost;
+        }
+        let left = Mutex::new(vec![("take_lock", happens)]);
+        let hook = Troubles { ledger: ledger.clone(), left };
+        let ((listens, _), (_, word)) = (channel(), channel());
+        let troubled = Announcing {
+            ledger: ledger.with_hook(Arc::new(hook)),
+            late: late.clone(),
+            listens,
+            word: Mutex::new(word),
+        };
+        let (guardian, _) = UnixStream::pair().unwrap();
+        let mut keeper =
+            Keeper::start(Arc::new(troubled), wish.clone(), Box::new(NoRecord), guardian).unwrap();
+        match next(&mut keeper) {
+            LockNews::Taken { claim, .. } if !is_busy => assert_eq!(claim.slot, 1),
+            LockNews::Busy(_) if is_busy => {}
+            news => panic!("{news:?}"),
+        }
+        let closing = keeper.stop(stop(true), Duration::ZERO).unwrap();
+        assert_eq!(closing.was_ours, Some(true).filter(|_| !is_busy));
+        assert_eq!((held(&ledger), held(&late)), (usize::from(is_busy), 0));
+    }
+}
+
 #[test]
 fn a_second_release_that_finds_another_holder_proves_nothing() {
     let lost = ("release_lock", another_claims_and_the_answer_is_lost as fn(&_) -> _);
@@ -244,9 +293,11 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
     second.stop(stop(true), Duration::ZERO).unwrap();
 }
 
-/// A ledger that says that a lock was given back when a test says so, and never of itself.
+/// A ledger that says that a lock was given back when a test says so, and never of itself. Claims
+/// in `late` are not seen by other claims.
 struct Announcing {
     ledger: MemoryLedger,
+    late: MemoryLedger,
     listens: Sender<()>,
     word: Mutex<Receiver<()>>,
 }
@@ -271,7 +322,7 @@ impl Locks for Announcing {
     }
 
     fn release_lock(&self, claim: &LockClaim, until: Instant) -> Result<bool, LedgerError> {
-        self.ledger.release_lock(claim, until)
+        Ok(self.ledger.release_lock(claim, until)? || self.late.release_lock(claim, until)?)
     }
 
     fn stop_waiting(
@@ -296,7 +347,9 @@ impl Locks for Announcing {
         name: Option<&LockName>,
         until: Instant,
     ) -> Result<Vec<LockRow>, LedgerError> {
-        self.ledger.lock_rows(name, until)
+        let mut rows = self.ledger.lock_rows(name, until)?;
+        rows.extend(self.late.lock_rows(name, until)?);
+        Ok(rows)
     }
 
     fn steal_lock(
@@ -312,7 +365,8 @@ impl Locks for Announcing {
 fn a_waiter_asks_again_on_the_ledgers_word() {
     let ledger = MemoryLedger::default();
     let ((listens, listened), (says, word)) = (channel(), channel());
-    let announcing = Announcing { ledger: ledger.clone(), listens, word: Mutex::new(word) };
+    let (late, word) = (MemoryLedger::default(), Mutex::new(word));
+    let announcing = Announcing { ledger: ledger.clone(), late, listens, word };
     let wish = wish();
     let LockWish { name, holder, .. } = &wish;
     let (owner, lease) = (RandomValue::default(), Duration::from_secs(60));

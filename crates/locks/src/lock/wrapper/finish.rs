@@ -30,13 +30,14 @@ impl Wrapper<'_> {
         // this process be killed before that.
         let guarded = Some(guardian).filter(|_| state.is_over || !state.is_ordered);
         let survivors = match guarded {
-            Some(_) => Vec::new(),
+            Some(_) => None,
             None => end_all(guardian_pid, state.ended.is_some()),
         };
+        let nothing_is_left = survivors.is_none();
         let trust_left = trust.zip(since_boot().ok()).map(|(trust, now)| trust.saturating_sub(now));
-        let ending = match survivors.is_empty() {
-            true => ending,
-            false => not_ended(name, &survivors, trust_left.unwrap_or_default()),
+        let ending = match survivors {
+            None => ending,
+            Some(pids) => not_ended(name, &pids, trust_left.unwrap_or_default()),
         };
         let (mut tail, mut passing_on, mut held_back) = (None, None, None);
         match output {
@@ -48,7 +49,7 @@ impl Wrapper<'_> {
         let patience = trust_left.filter(|_| tail.is_some()).unwrap_or_default();
         let is_waiter = !state.is_ordered && matches!(ending, LockEnding::Killed(_));
         let command = CommandEnd { ending: ending.clone(), output: tail.unwrap_or_default() };
-        let stop = Stop { command, gives_back: survivors.is_empty() };
+        let stop = Stop { command, gives_back: nothing_is_left };
         let closing = match is_waiter {
             true => keeper.leave(stop),
             false => keeper.stop(stop, patience),
@@ -66,7 +67,7 @@ impl Wrapper<'_> {
         if let Some(left_out) = passing_on.map(PassingOn::finish).filter(|bytes| *bytes > 0) {
             tracing::warn!("{left_out} bytes of the command's output were read by nobody");
         }
-        let is_by_command = state.ended.is_some() && !state.is_lost && survivors.is_empty();
+        let is_by_command = state.ended.is_some() && !state.is_lost && nothing_is_left;
         let why = match recorded {
             Ok(EndRecord::NoRecord) if is_by_command && was_ours == Some(false) => {
                 tracing::warn!(lock = %name, "the lock was lost before it was given back");
@@ -96,9 +97,9 @@ impl Wrapper<'_> {
     }
 }
 
-/// Ends the guardian, whose socket is closed, and all that is below it; which processes could not
-/// be ended. `has_ended`: the command has.
-fn end_all(guardian: Pid, has_ended: bool) -> Vec<Pid> {
+/// Ends the guardian, whose socket is closed, and all that is below it. `None`: nothing is left;
+/// else those that could not be ended, as far as /proc shows them. `has_ended`: the command has.
+fn end_all(guardian: Pid, has_ended: bool) -> Option<Vec<Pid>> {
     match has_ended {
         true => end(guardian),
         // It ends the command now.
@@ -108,7 +109,9 @@ fn end_all(guardian: Pid, has_ended: bool) -> Vec<Pid> {
     if has_children() {
         kill_all_until(since_boot().unwrap_or_default() + MARGIN);
     }
-    if has_children() { below(getpid()) } else { Vec::new() }
+    let found = if has_children() { below(getpid()) } else { Vec::new() };
+    // The last may have ended since, and /proc may hide one that lives.
+    has_children().then(|| found.into_iter().map(|(pid, _)| pid).collect())
 }
 
 /// Ends the guardian, unless it was waited for: then its number may be another's.
@@ -123,7 +126,7 @@ fn end(guardian: Pid) {
 pub fn kill_all_until(end: Duration) {
     let mut pause = Duration::from_millis(5);
     loop {
-        signal_all(Signal::SIGKILL);
+        signal_all(Signal::SIGKILL, None);
         if !has_children() || since_boot().is_ok_and(|now| now > end) {
             return;
         }
@@ -147,10 +150,13 @@ fn has_children() -> bool {
 /// once the lease has run out.
 fn not_ended(name: &LockName, pids: &[Pid], left: Duration) -> LockEnding {
     let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    let which = match pids.is_empty() {
+        true => "processes that /proc hides".to_owned(),
+        false => format!("the processes {}", pids.join(", ")),
+    };
     let text = format!(
-        "{name}: the processes {} could not be ended and may go on; the lock is not given back and \
-         runs out in {} s",
-        pids.join(", "),
+        "{name}: {which} could not be ended and may go on; the lock is not given back and runs out \
+         in {} s",
         left.as_secs()
     );
     tracing::error!("{text}");
