@@ -1,6 +1,7 @@
 //! argv to a command to an exit status; the only place that chooses adapters.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use onedrop::cli;
 use onedrop::config::{LedgerUrl, LmtpUrl, Loaded, StoreUrl};
@@ -126,6 +127,7 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
                 password,
                 create_mailboxes,
                 trust_search: settings.trust_search,
+                lock_timeout: Duration::from_secs(settings.lock_timeout_secs),
                 dedup_by: loaded.config.dedup.by,
             };
             let imap = ImapStore::new(settings, limits);

@@ -221,6 +221,7 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
         password: dovecot.password().to_owned().into(),
         create_mailboxes: true,
         trust_search: onedrop::store::TrustSearch::Auto,
+        lock_timeout: Duration::from_secs(5),
         dedup_by: DedupBy::Content,
     };
     ImapStore::new(settings, ONE)

@@ -77,6 +77,7 @@ fn store(dovecot: &Dovecot, trust_search: TrustSearch) -> ImapStore {
         password: dovecot.password().into(),
         create_mailboxes: true,
         trust_search,
+        lock_timeout: Duration::from_secs(5),
         dedup_by: DedupBy::Content,
     };
     let idle = Duration::from_secs(60);

@@ -38,7 +38,8 @@ impl MailHost {
         // locks, and Dovecot believes them until their holders are reaped.
         let dovecot = Dovecot::start_that_waits_for_locks(2);
         let site = Site::of(Postgres::start(), dovecot, TempRoot::new());
-        let lmtp = sockets(site.launch(&format!("{LETTERS}{SHORT}"))).start();
+        let store = "store.lock_timeout_secs = 2\n";
+        let lmtp = sockets(site.launch(&format!("{store}{LETTERS}{SHORT}"))).start();
         let delivery = Delivery::Lmtp(format!("unix:{}", lmtp.socket().display()));
         let postfix = Postfix::start(&PostfixSpec {
             delivery,

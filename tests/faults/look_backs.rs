@@ -28,7 +28,8 @@ struct Attacked {
 impl Attacked {
     /// A ledger 30 days old, and a mailbox of the size that the attack had, or of a tenth.
     fn new(main_cf: &str) -> Attacked {
-        let site = Site::with(Dovecot::start_high_performance());
+        // Appends into a mailbox of that size wait for each other for longer than is shipped.
+        let site = Site::with(Dovecot::start_that_waits_for_locks(15));
         let since = "UPDATE onedrop_ledger SET remembers_since = now() - interval '30 days'";
         site.postgres.psql(since);
         let (stands, many) = if is_full() { (50_000, 40) } else { (1500, 15) };
@@ -42,7 +43,7 @@ impl Attacked {
             fs::write(folder.join(name), &letter[..420]).expect("a message");
         }
         chown_recursive(&site.dovecot.mail_root(), MAIL_USER);
-        let own = "[dedup]\nreceived_by = [\"mx.axial.net\"]\n";
+        let own = "[dedup]\nreceived_by = [\"mx.axial.net\"]\n[store]\nlock_timeout_secs = 15\n";
         let lmtp = site.server(&format!("{LETTERS}{own}"));
         let delivery = Delivery::Lmtp(format!("unix:{}", lmtp.socket().display()));
         let postfix = Postfix::start(&PostfixSpec {

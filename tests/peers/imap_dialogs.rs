@@ -25,6 +25,7 @@ struct Dialog {
     tls: Tls,
     create_mailboxes: bool,
     trust_search: TrustSearch,
+    lock_timeout: Option<Duration>,
     newer_than: Option<Receipt>,
     looks_back: bool,
     /// What is said, in order.
@@ -61,6 +62,7 @@ fn parse(text: &str) -> Vec<Dialog> {
                 tls: Tls::None,
                 create_mailboxes: true,
                 trust_search: TrustSearch::Always,
+                lock_timeout: None,
                 newer_than: None,
                 looks_back: false,
                 script: Vec::new(),
@@ -74,6 +76,10 @@ fn parse(text: &str) -> Vec<Dialog> {
                     ("tls", "starttls") => dialog.tls = Tls::StartTls,
                     ("trust", "auto") => dialog.trust_search = TrustSearch::Auto,
                     ("trust", "never") => dialog.trust_search = TrustSearch::Never,
+                    ("lock_timeout", secs) => {
+                        let secs = secs.parse().expect("seconds");
+                        dialog.lock_timeout = Some(Duration::from_secs(secs));
+                    }
                     ("looks", "back") => dialog.looks_back = true,
                     ("newer_than", uid) => {
                         let uid = uid.parse().expect("a UID");
@@ -136,6 +142,7 @@ fn serve(listener: &TcpListener, dialog: &Dialog, go: &Sender<()>) {
                     server.reply("OK done");
                 }
             }
+            "T" => thread::sleep(Duration::from_millis(rest.parse().expect("a number"))),
             "W" => server.expect_silence(),
             "X" => server.hang_up(),
             "Z" => server.expect_end(),
@@ -202,6 +209,14 @@ fn ask(
     }
 }
 
+/// One whose mailbox may take long to open has time for that.
+fn look_until(dialog: &Dialog) -> Instant {
+    match dialog.lock_timeout {
+        Some(_) => Instant::now() + Duration::from_secs(15),
+        None => soon(),
+    }
+}
+
 /// Reserves a slot (`early`, `write` or `look`, with a deadline that passes `late`) and does in it
 /// what the other words say.
 fn slot(
@@ -236,7 +251,7 @@ fn slot(
                 }
                 named(&appended?)
             }
-            "look" => slot.look(soon())?.as_ref().map_or("nothing".to_owned(), named),
+            "look" => slot.look(look_until(dialog))?.as_ref().map_or("nothing".to_owned(), named),
             "go" => {
                 go.recv().expect("the script says when");
                 continue;
@@ -271,6 +286,7 @@ fn play(dialog: &Dialog) {
         settings.tls = dialog.tls;
         settings.create_mailboxes = dialog.create_mailboxes;
         settings.trust_search = dialog.trust_search;
+        settings.lock_timeout = dialog.lock_timeout.unwrap_or(settings.lock_timeout);
     });
     let (go, gone) = channel();
     thread::scope(|scope| {

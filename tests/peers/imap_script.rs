@@ -149,6 +149,7 @@ pub fn settings(port: u16) -> ImapSettings {
         password: "secret".into(),
         create_mailboxes: true,
         trust_search: TrustSearch::Always,
+        lock_timeout: Duration::from_secs(5),
         dedup_by: DedupBy::Content,
     }
 }

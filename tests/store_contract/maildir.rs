@@ -56,6 +56,28 @@ fn the_copy_that_is_to_stay_goes_by_its_name() {
     }
 }
 
+/// A file's name has up to 255 bytes, the dot in front among them.
+#[test]
+fn a_folders_name_is_as_long_as_a_files_may_be() {
+    let rig = MaildirRig::new();
+    let named = |bytes| Destination::sent("doug", &"x".repeat(bytes));
+    append(rig.store().as_ref(), &named(254), &mail("one"));
+    assert_eq!(subjects(&rig, &named(254)), ["one"]);
+    let refused = try_append(rig.store().as_ref(), &named(255), &mail("one"));
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+    rig.assert_nothing_outside();
+}
+
+/// Messages that differ in their NULs alone are two copies there.
+#[test]
+fn nul_is_kept() {
+    let rig = MaildirRig::new();
+    assert!(rig.store().keeps_nul());
+    let nul = message(b"Subject: nul\n\na\0b\n");
+    append(rig.store().as_ref(), &inbox(), &nul);
+    assert!(rig.messages("doug", "INBOX")[0].0.ends_with(b"a\0b\n"));
+}
+
 #[test]
 fn a_double_stays_where_its_keeper_does_not() {
     let rig = MaildirRig::new();

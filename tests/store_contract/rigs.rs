@@ -187,6 +187,7 @@ impl ImapRig {
             create_mailboxes,
             // So that both ways are tried.
             trust_search: TrustSearch::Never,
+            lock_timeout: Duration::from_secs(5),
             dedup_by: DedupBy::Content,
         };
         let idle = Duration::from_secs(60);

@@ -152,6 +152,9 @@ pub struct StoreSettings {
     pub create_mailboxes: bool,
     /// Whether a look believes the server's SEARCH.
     pub trust_search: TrustSearch,
+    /// How long the server waits for a mailbox's lock at the least (`mail_max_lock_timeout` of
+    /// Dovecot), in seconds.
+    pub lock_timeout_secs: u64,
     /// What to do with mail for an account over its quota.
     pub over_quota: OverQuota,
 }

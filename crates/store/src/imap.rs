@@ -79,6 +79,9 @@ pub struct ImapSettings {
     pub create_mailboxes: bool,
     /// Whether a look believes SEARCH where it shows nothing.
     pub trust_search: TrustSearch,
+    /// How long the server waits for a mailbox's lock at the least, in whole seconds
+    /// (`mail_max_lock_timeout` of Dovecot).
+    pub lock_timeout: Duration,
     /// What makes a stored message the copy that is looked for.
     pub dedup_by: DedupBy,
 }

@@ -323,11 +323,12 @@ fn what_is_no_configuration_is_passed_over() {
 #[test]
 fn times_have_units() {
     let (too_long, not_understood, unset) = (" longer than for its", "not understood", "not set");
-    let too_short = " so soon that a look cannot see";
+    let too_short = " sooner than store.lock_timeout_secs = 5 says";
     for (time, expected) in [
         ("6 secs", None),
         ("6s", None),
-        ("2 secs", None),
+        ("5 secs", None),
+        ("4 secs", Some(too_short)),
         ("1 second", Some(too_short)),
         ("6000 msecs", None),
         ("200 ms", Some(too_short)),

@@ -152,6 +152,7 @@ fn with<T>(
         password: "hunter2".into(),
         create_mailboxes: true,
         trust_search: TrustSearch::Always,
+        lock_timeout: Duration::from_secs(5),
         dedup_by: DedupBy::Content,
     };
     thread::scope(|scope| {

@@ -176,13 +176,15 @@ fn place(conf: &Conf, config: &Config, remarks: &mut Remarks) {
 /// it was must take longer to open than one that is up to date.
 fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
     const NAME: &str = "mail_max_lock_timeout";
-    let answer = ours.config.limits.answer_secs;
+    const KEY: &str = "store.lock_timeout_secs";
+    let (answer, least) = (ours.config.limits.answer_secs, ours.config.store.lock_timeout_secs);
     let fits = answer.saturating_sub(1) / LOCKS;
-    let mend = match fits {
-        0 | 1 => {
-            format!("set limits.answer_secs = 7 or more, and {NAME} = 2 secs in protocol imap")
-        }
-        fits => format!("set {NAME} = {} secs in protocol imap", fits.min(5)),
+    let mend = match fits < least {
+        true => format!(
+            "set limits.answer_secs = {} or more, and {NAME} = {least} secs in protocol imap",
+            LOCKS * least + 1
+        ),
+        false => format!("set {NAME} = {} secs in protocol imap", fits.min(least.max(5))),
     };
     let longer = "an append may take effect after another try has looked and found nothing, and \
                   the mailbox has two copies until onedrop verify --repair";
@@ -196,9 +198,10 @@ fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) 
             "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its answer \
              (limits.answer_secs = {answer}); {longer}; {mend}"
         )),
-        Some(secs) if secs < 2 => remarks.warning(format!(
+        Some(secs) if secs < least => remarks.warning(format!(
             "{NAME} = {value}: Dovecot shows a mailbox whose lock it does not get as it last knew \
-             it, so soon that a look cannot see the difference, and {longer}; {mend}"
+             it, and sooner than {KEY} = {least} says, so that a look cannot see the difference, \
+             and {longer}; {mend}, or {KEY} to no more"
         )),
         Some(_) => {}
         None => remarks.warning(format!("{NAME} = {value} is not understood; {mend}")),

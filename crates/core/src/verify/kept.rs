@@ -57,8 +57,9 @@ impl Verification<'_, '_> {
             match copy.kept {
                 Some(_) => self.busy(copy, "placed meanwhile"),
                 None => {
-                    let text = "its bytes are not kept any more: to give it up, delete its row \
-                                from onedrop_copy";
+                    let text = "its bytes are not kept any more: to give it up, set looks_back of \
+                                its message in onedrop_message, and delete its row from \
+                                onedrop_copy";
                     self.found(copy, Level::Error, topic, None, text);
                 }
             }

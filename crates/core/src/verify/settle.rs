@@ -170,8 +170,10 @@ impl Verification<'_, '_> {
         if is_settled {
             return Ok(self.look_again(copy, next_look(Duration::ZERO))?);
         }
-        // From here on: the look may have taken its time.
-        let (state, deadline) = (CopyState::Claimed(claim), self.deadline());
+        // The look may have taken longer than the lease. One that has run out comes back in doubt,
+        // and one that lives lasts longer than the time that the copy has from here on.
+        let deadline = self.deadline();
+        let state = self.claim_kept(copy, &by, terms)?;
         let end = self.place_kept(copy, &message, &by, state, &deadline);
         let said = (Level::Info, Topic::Due);
         if let Some(placed) = self.placed_or_told(copy, said, end, &deadline)? {

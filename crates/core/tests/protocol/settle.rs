@@ -630,6 +630,24 @@ fn two_runs_at_once_leave_one_copy() {
     }
 }
 
+/// Another run takes the copy while the first one looks for longer than its lease. The first one
+/// would die before it could take its own out again.
+#[test]
+fn a_run_whose_look_outlasts_its_lease_writes_no_second_copy() {
+    for world in World::both() {
+        world.deliver_due(&mail("m"), &[inbox(), sent()]);
+        world.ledger.advance(AFTER);
+        let other = world.clone();
+        let outlasted = move || {
+            other.expire_leases();
+            drop(other.settle());
+        };
+        let late = world.delivery().before("find", outlasted);
+        late.failing_store(1, StoreFault::CrashAfter).settle();
+        assert_eq!(world.in_sent(), [mail("m").shared_copy().to_vec()]);
+    }
+}
+
 #[test]
 fn a_due_copy_that_cannot_be_put_on_record_defers() {
     for fault in LedgerFault::ALL {

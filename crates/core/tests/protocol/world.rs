@@ -166,12 +166,13 @@ impl World {
         let script = Arc::<Script>::default();
         let ledger = Arc::new(self.ledger.with_hook(Arc::clone(&script) as _));
         let _ = script.ledger.set(Arc::clone(&ledger));
+        let clock = Arc::<Impatient>::default();
         Delivery {
             store: self.store.with_hook(Arc::clone(&script) as _),
             script,
             ledger,
             wait: Duration::ZERO,
-            deadline: Deadline::new(Duration::from_secs(60), Duration::from_secs(20)),
+            deadline: Deadline::by(clock, Duration::from_secs(60), Duration::from_secs(20)),
             over_quota: OverQuota::Defer,
             unknown_account: UnknownAccount::Defer,
             strangers: Vec::new(),
@@ -297,15 +298,7 @@ impl World {
 impl Delivery {
     pub fn failing_ledger(self, at: usize, fault: LedgerFault) -> Delivery {
         self.script.state().ledger_fault = Some((at, fault));
-        // One without a ledger asks for it until its time is over.
-        let clock = Arc::<Impatient>::default();
-        match fault {
-            LedgerFault::LostForGood => Delivery {
-                deadline: Deadline::by(clock, Duration::from_secs(60), Duration::from_secs(20)),
-                ..self
-            },
-            _ => self,
-        }
+        self
     }
 
     /// At a call that reads or writes a mailbox.

@@ -74,6 +74,7 @@ pub(super) const KEYS: &[Key] = &[
     key("store.ca_file", "", OptionalText(anything)),
     key("store.create_mailboxes", "true", Flag),
     key("store.trust_search", "auto", Choice(&["auto", "always", "never"])),
+    key("store.lock_timeout_secs", "5", Count(2..=120)),
     key("store.over_quota", "defer", Choice(&["defer", "bounce"])),
     key("directory.domains", "", List(domain)),
     key("directory.account", "{local}", Text(parses::<AccountTemplate>)),

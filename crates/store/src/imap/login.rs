@@ -279,7 +279,9 @@ impl Connector {
         match guarded(call).map_err(ImapError::not_stored)? {
             Ok(session) => {
                 let capabilities = capabilities_at_login(wire);
-                let session = ImapSession::new(session, wire.clone(), capabilities, until);
+                let lock_timeout = self.settings.lock_timeout;
+                let session =
+                    ImapSession::new(session, wire.clone(), capabilities, lock_timeout, until);
                 session.map_err(certainly_ended)
             }
             Err(imap::Error::Io(error)) => Err(ImapError::not_stored(error.to_string())),

@@ -25,9 +25,10 @@ use onedrop_core::store::{
     CopySearch, FoundCopy, LookedBack, Naming, Proof, Receipt, StoreError, Unindexed,
 };
 
-/// An opening that takes this long may have waited for the mailbox's lock in vain. Dovecot counts
-/// in whole seconds: with a `mail_max_lock_timeout` of two it waits for more than one.
-const MAY_BE_OLD: Duration = Duration::from_millis(900);
+/// An opening that takes as long as the server waits for a mailbox's lock, less this, may have
+/// waited for it in vain. Dovecot counts in whole seconds: with a `mail_max_lock_timeout` of two it
+/// waits for more than one.
+const LESS: Duration = Duration::from_millis(1100);
 /// How often a mailbox is opened that may be shown as it was.
 const OPENINGS: usize = 3;
 
@@ -239,6 +240,11 @@ impl Look<'_> {
     }
 }
 
+/// How long an opening takes that may have waited for the mailbox's lock in vain.
+fn may_be_old(session: &ImapSession) -> Duration {
+    session.lock_timeout.saturating_sub(LESS)
+}
+
 /// A server's answer, by the time that it took.
 pub struct AnswerTime {
     began: Instant,
@@ -266,7 +272,7 @@ impl AnswerTime {
     ) -> Result<bool, ImapError> {
         let by_boot = SystemClock.since_boot().zip(self.since_boot);
         let by_boot = by_boot.map(|(now, then)| now.saturating_sub(then)).unwrap_or_default();
-        let is_long = self.began.elapsed().max(by_boot) >= MAY_BE_OLD;
+        let is_long = self.began.elapsed().max(by_boot) >= may_be_old(session);
         Ok((is_long || has_warned) && unindexed::may_be_dovecot(session, until)?)
     }
 }
@@ -294,10 +300,11 @@ pub fn open_afresh(
             "its opening took long or came with a warning, and may show it as it was"
         );
     }
-    Err(ImapError::refused(
-        "each opening of the mailbox took a second or more, or came with a warning: another may \
-         hold its lock, and what the server shows may be old",
-    ))
+    Err(ImapError::refused(format!(
+        "each opening of the mailbox took {:.1} s or more (store.lock_timeout_secs less 1.1), or \
+         came with a warning: another may hold its lock, and what the server shows may be old",
+        may_be_old(session).as_secs_f64()
+    )))
 }
 
 /// Opens `mailbox` and returns its UIDVALIDITY; `None` when there is no such mailbox.

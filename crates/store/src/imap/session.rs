@@ -99,6 +99,8 @@ pub struct ImapSession {
     pub namespace: Option<Namespace>,
     /// Once it was asked for: see `unindexed`.
     pub server_name: Option<String>,
+    /// The server's, from the configuration.
+    pub lock_timeout: Duration,
 }
 
 impl ImapSession {
@@ -107,6 +109,7 @@ impl ImapSession {
         imap: imap::Session<Wire>,
         wire: Wire,
         capabilities: Capabilities,
+        lock_timeout: Duration,
         until: Instant,
     ) -> Result<ImapSession, ImapError> {
         wire.collect_output();
@@ -121,6 +124,7 @@ impl ImapSession {
             since: Instant::now(),
             namespace: None,
             server_name: None,
+            lock_timeout,
         };
         if session.capabilities.is_empty() {
             let answer = session.run("CAPABILITY", until)?;

@@ -22,6 +22,8 @@ use onedrop_core::store::{CopySearch, Mark, Unindexed};
 
 /// Names of servers that search the mailbox itself, in lower case; more words may follow.
 const SEARCH_THEMSELVES: [&str; 2] = ["dovecot", "cyrus"];
+/// What is in the name of a server that is no Dovecot, in lower case.
+const OTHERS: [&str; 3] = ["cyrus", "james", "stalwart"];
 /// Messages in the first list, and without their Message-IDs at most in one: mostly few are new.
 const FIRST: u32 = 100;
 const MOST: u32 = 10_000;
@@ -66,7 +68,7 @@ pub fn is_search_trusted(
     Ok(SEARCH_THEMSELVES.iter().any(|known| name.split(' ').next() == Some(known)))
 }
 
-/// Whether it may be Dovecot, which says who it is unless its `imap_id_send` is empty.
+/// Whether it may be Dovecot, which says what its `imap_id_send` says: any name, or none.
 ///
 /// # Errors
 /// The server did not answer.
@@ -75,7 +77,7 @@ pub fn may_be_dovecot(session: &mut ImapSession, until: Instant) -> Result<bool,
         return Ok(false);
     }
     let name = server_name(session, until)?.to_ascii_lowercase();
-    Ok(name.is_empty() || name.starts_with(SEARCH_THEMSELVES[0]))
+    Ok(!OTHERS.iter().any(|other| name.contains(other)))
 }
 
 /// What the server calls itself; empty where it does not say.
