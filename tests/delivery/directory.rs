@@ -46,7 +46,7 @@ fn with_tables() -> Mariadb {
 
 #[test]
 fn users_in_another_server_get_mail() {
-    let (mariadb, postgres) = (with_tables(), Postgres::start());
+    let (mariadb, postgres) = (with_tables(), Postgres::shared_and_empty());
     postgres.psql(
         "CREATE TABLE mailbox (username varchar(255) PRIMARY KEY, active boolean NOT NULL);
          INSERT INTO mailbox VALUES ('doug@a.example', true), ('gone@a.example', false);

@@ -239,7 +239,7 @@ fn a_ledger_on_postgres_that_is_older_than_the_mailboxes_costs_no_second_copy() 
 
 #[test]
 fn mailboxes_on_dovecot_that_are_older_than_the_ledger_get_back_what_it_kept() {
-    let mut site = Site::with_own_postgres();
+    let mut site = Site::with_own_dovecot();
     let config = site.config("etc", "[ledger]\nkeep_raw = true\n");
     delivered(&config, &TO, from_ann("kept").as_bytes());
     let (maildir, backup) = (site.dovecot.maildir("scuba"), site.root.join("backup"));

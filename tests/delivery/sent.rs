@@ -158,7 +158,7 @@ fn a_sent_without_the_right_to_write_keeps_no_mail_from_anybody() {
 
 #[test]
 fn a_sent_that_is_not_there_and_not_to_be_made_keeps_no_mail_from_anybody() {
-    let host = MailHost::new(Dovecot::start_high_performance(), "create_mailboxes = false");
+    let host = MailHost::new(Dovecot::shared(), "create_mailboxes = false");
     for door in [Door::Pipe, Door::Lmtp] {
         let id = format!("no-mailbox-{door:?}").to_lowercase();
         let lmtp = host.lmtp(door);

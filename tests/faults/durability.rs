@@ -401,7 +401,7 @@ fn server_keeps_the_order(site: &Fresh) -> Traced {
 /// folder.
 #[test]
 fn the_lmtp_server_believes_no_sync_that_failed() {
-    let (postgres, site) = (Postgres::start(), Site::embedded());
+    let (postgres, site) = (Postgres::shared_and_empty(), Site::embedded());
     let config = with_postgres(&postgres, &site, HERE);
     // Makes the folders.
     delivered(&config, &DELIVER[1..], FROM_ELSEWHERE);
@@ -473,7 +473,7 @@ fn with_postgres(postgres: &Postgres, site: &Site<Files>, more: &str) -> PathBuf
 /// is sent after the sync.
 #[test]
 fn with_postgres_files_are_on_disk_before_the_receipt_is_sent() {
-    let (postgres, site) = (Postgres::start(), Site::embedded());
+    let (postgres, site) = (Postgres::shared_and_empty(), Site::embedded());
     let root = &site.root;
     let config = with_postgres(&postgres, &site, HERE);
     for (message, copies) in [(FROM_ELSEWHERE, 1), (MESSAGE, 2)] {

@@ -8,7 +8,7 @@ use crate::start_line::StartLine;
 use crate::support::maildir_copies;
 use crate::support::mariadb::Mariadb;
 use crate::support::pgbouncer::PgBouncer;
-use crate::support::site::{Files, Site, delivered, run};
+use crate::support::site::{Files, Site, delivered};
 
 const PROCESSES: usize = 40;
 /// Longer than all of them need one after the other on a busy machine.
@@ -170,18 +170,14 @@ fn forty_at_once_on_postgres_and_imap_leave_one_copy_each() {
 #[test]
 fn forty_at_once_through_pgbouncer_leave_one_copy_each() {
     let site = Site::with_servers();
-    let pooler = Some(PgBouncer::start(&site.postgres));
+    let pooler = Some(PgBouncer::shared(&site.postgres));
     races(&Served { site, pooler, mariadb: None });
 }
 
 #[test]
 fn forty_at_once_on_mariadb_and_imap_leave_one_copy_each() {
     let served =
-        Served { site: Site::with_servers(), pooler: None, mariadb: Some(Mariadb::start()) };
-    for config in served.configs("migrate", "") {
-        let migrated = run(&config, &["migrate"]);
-        assert!(migrated.status.success(), "{migrated:?}");
-    }
+        Served { site: Site::with_servers(), pooler: None, mariadb: Some(Mariadb::shared()) };
     races(&served);
 }
 

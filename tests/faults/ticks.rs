@@ -267,7 +267,7 @@ fn eight_hosts_that_tick_over_a_mariadb_begin_no_run_twice_or_beside_another() {
     let seed = seed();
     let is_full = is_full();
     let lasts = Duration::from_secs(if is_full { 300 } else { 5 });
-    let (site, mariadb) = (Site::embedded(), Mariadb::start());
+    let (site, mariadb) = (Site::embedded(), Mariadb::shared());
     let journal = site.root.write("journal", "");
     let jobs: String = (0..JOBS)
         .map(|n| {
@@ -280,7 +280,6 @@ fn eight_hosts_that_tick_over_a_mariadb_begin_no_run_twice_or_beside_another() {
         })
         .collect();
     let config = site.config("etc", &format!("{}{jobs}", mariadb.toml()));
-    crate::support::run(onedrop().arg("--config").arg(&config).arg("migrate"));
     let clock = WallClock::start(&site.root, "clock");
     let world = World {
         site,

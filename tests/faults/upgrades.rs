@@ -178,12 +178,12 @@ pub fn letter(n: usize) -> Vec<u8> {
 
 #[test]
 fn four_hosts_are_upgraded_and_one_goes_back_while_mail_goes_on() {
-    upgraded_while_mail_goes_on(Server::Postgres(Postgres::start()), 8);
+    upgraded_while_mail_goes_on(Server::Postgres(Postgres::shared_and_empty()), 8);
 }
 
 #[test]
 fn four_hosts_with_mariadb_are_upgraded_and_one_goes_back_while_mail_goes_on() {
-    upgraded_while_mail_goes_on(Server::Mariadb(Mariadb::start()), 8);
+    upgraded_while_mail_goes_on(Server::Mariadb(Mariadb::shared_and_empty()), 8);
 }
 
 #[test]
@@ -283,9 +283,11 @@ const COMMANDS: [&[&str]; 12] = [
 
 #[test]
 fn a_program_two_versions_away_refuses_and_says_what_to_do() {
-    for server in
-        [Server::Postgres(Postgres::start()), Server::Mariadb(Mariadb::start()), Server::None]
-    {
+    for server in [
+        Server::Postgres(Postgres::shared_and_empty()),
+        Server::Mariadb(Mariadb::shared_and_empty()),
+        Server::None,
+    ] {
         let site = UpgradedSite::with(server);
         let config = site.config("etc", "");
         let (code, said) = site.deliver(AfterNext, &config, 1);
@@ -318,7 +320,7 @@ fn a_program_two_versions_away_refuses_and_says_what_to_do() {
 
 #[test]
 fn a_host_with_another_configuration_delivers_nothing_until_they_agree() {
-    let site = UpgradedSite::with(Server::Postgres(Postgres::start()));
+    let site = UpgradedSite::with(Server::Postgres(Postgres::shared_and_empty()));
     let other = "[dedup]\nby = \"message-id\"\n";
     let (here, there) = (site.config("etc", ""), site.config("other", other));
     // A server, which read its configuration long ago.

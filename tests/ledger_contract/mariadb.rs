@@ -170,7 +170,7 @@ fn a_server_whose_certificate_nobody_vouches_for_gets_no_password() {
     let clear = of(&url, None).expect("a ledger").0.schema_version(soon());
     assert!(clear.is_err(), "{clear:?}");
     // One that has no TLS, where TLS was asked for.
-    let bare = Mariadb::start();
+    let bare = Mariadb::shared_and_empty();
     let bare = verified.replace(&mariadb.port().to_string(), &bare.port().to_string());
     let refused = of(&bare, Some(certificate)).expect("a ledger").0.schema_version(soon());
     assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "{refused:?}");
@@ -241,7 +241,7 @@ fn a_query_asks_the_tables_of_other_programs_on_the_same_server() {
 /// What is noted, and after how many half minutes it is to be looked at.
 #[test]
 fn copies_that_need_another_look_are_noted() {
-    let rig = MariadbRig::own();
+    let rig = MariadbRig::shared();
     let host = Host::of(&rig);
     let noted = |copy: i64| {
         rig.mariadb.sql(&format!(
@@ -296,7 +296,7 @@ fn copies_that_need_another_look_are_noted() {
 /// A record in one round trip decides what the two steps decide, each time anew.
 #[test]
 fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
-    let rig = MariadbRig::own();
+    let rig = MariadbRig::shared();
     let host = Host(rig.ledger_with(Limits { used: 1, ..limits(1) }).expect("a ledger"));
     host.record(&mail("warms"), &[inbox()]);
     let begun = || {
@@ -334,7 +334,7 @@ fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
 /// Whatever the server refuses after the message's row leaves nothing of it.
 #[test]
 fn a_record_that_is_refused_half_way_is_made_anew() {
-    let rig = MariadbRig::own();
+    let rig = MariadbRig::shared();
     let host = Host(rig.ledger_with(Limits { used: 1, ..limits(1) }).expect("a ledger"));
     host.record(&mail("warms"), &[inbox()]);
     rig.mariadb.sql(
@@ -362,7 +362,8 @@ fn record_now(host: &Host, name: &str) -> Result<Recorded, LedgerError> {
 /// In one round trip as in two: what was written is found, what was not is written.
 #[test]
 fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
-    let failing = Failing::new();
+    // What the server counts is asked.
+    let failing = Failing::on(MariadbRig::own());
     let server = &failing.rig.mariadb;
     let warm = |name: &str| {
         let host = failing.rig.through(&failing.proxy);
@@ -421,7 +422,7 @@ fn a_session_that_has_recorded_before_sees_another_configuration() {
 
 #[test]
 fn the_message_that_is_answered_stands_in_the_view() {
-    let rig = MariadbRig::own();
+    let rig = MariadbRig::shared();
     let host = Host::of(&rig);
     let of = |name: &str, answered: Option<&str>, references: Option<&str>| {
         let [in_reply_to, references] = [answered, references].map(|id| id.map(str::to_owned));
@@ -450,7 +451,7 @@ fn tables_have_the_row_format_that_long_keys_need_whatever_the_servers_default()
 
 #[test]
 fn a_transaction_of_a_commands_own_can_assert_its_lock() {
-    let rig = MariadbRig::own();
+    let rig = MariadbRig::shared();
     let host = Host::of(&rig);
     let name: onedrop::lock_name::LockName = "nightly".parse().expect("a name");
     let request = onedrop::ledger::LockRequest {
@@ -554,7 +555,10 @@ struct Failing {
 
 impl Failing {
     fn new() -> Failing {
-        let rig = MariadbRig::own();
+        Failing::on(MariadbRig::shared())
+    }
+
+    fn on(rig: MariadbRig) -> Failing {
         let proxy = rig.proxy();
         let prepared = Prepared::by(&Host::of(&rig), "failing");
         Failing::used(&rig, &proxy);

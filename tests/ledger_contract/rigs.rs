@@ -214,6 +214,12 @@ impl PostgresRig {
         PostgresRig { bouncer: None, postgres: Postgres::shared(), prepare: Prepare::Always }
     }
 
+    /// The same with what is prepared by default: below statements that are prepared no schema
+    /// changes.
+    pub fn shared_by_default() -> PostgresRig {
+        PostgresRig { prepare: Prepare::Auto, ..PostgresRig::shared() }
+    }
+
     /// In a server of its own, whose roles, settings and views are this test's alone.
     pub fn own() -> PostgresRig {
         PostgresRig::with("")

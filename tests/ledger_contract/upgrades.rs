@@ -66,7 +66,7 @@ impl MariadbRig {
 
 #[test]
 fn old_and_new_programs_work_side_by_side_before_and_after_the_migration() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared_by_default();
     let (old, new) = (Host::of(&rig), rig.of_program(next::POSTGRES));
     let both = |name: &str| {
         let first = old.record(&mail(name), &[inbox()]);
@@ -96,7 +96,7 @@ fn old_and_new_programs_work_side_by_side_before_and_after_the_migration() {
 
 #[test]
 fn a_program_two_versions_away_is_told_what_to_do() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared_by_default();
     let (old, newest) = (Host::of(&rig), rig.of_program(next::POSTGRES_AFTER));
     let refusal = |host: &Host| {
         let refused = host.try_record(&mail("away"), &[inbox()], LEASE);
@@ -232,7 +232,7 @@ fn limits_that_the_role_has_cut_no_index_off() {
 
 #[test]
 fn several_hosts_that_migrate_at_once_do_it_once_also_by_way_of_pgbouncer() {
-    for rig in [PostgresRig::own(), PostgresRig::pooled()] {
+    for rig in [PostgresRig::shared_by_default(), PostgresRig::pooled()] {
         rig.fill(100);
         let old = Host::of(&rig);
         let applied = at_once(4, |_| rig.of_program(next::POSTGRES).migrate().expect("migrate"));
@@ -276,7 +276,7 @@ const NOTED: &[Migration] = &[Migration {
 
 #[test]
 fn a_transaction_that_may_hold_a_table_ends_soon_also_if_its_host_has_vanished() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared_by_default();
     rig.of_program(NOTED).migrate().expect("migrate");
     assert!(rig.is("(SELECT count(*) = 3 FROM noted WHERE ms BETWEEN 1 AND 10000)"));
 }
@@ -288,7 +288,7 @@ const COUNTED: &[Migration] = &[Migration {
 
 #[test]
 fn of_two_programs_that_lost_their_lock_one_does_a_step() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared_by_default();
     let new = rig.of_program(COUNTED);
     let hash = lock_key::hex(&COUNTED[0].sha256());
     rig.sql(&format!(
@@ -297,21 +297,20 @@ fn of_two_programs_that_lost_their_lock_one_does_a_step() {
          INSERT INTO onedrop_schema (version, name, sha256, steps)
          VALUES (12, 'x', decode('{hash}', 'hex'), 0)"
     ));
-    let mut blocks = rig.in_transaction("LOCK TABLE counted IN SHARE MODE");
-    let until_one_waits = |client: &mut Client| {
-        let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)";
-        assert!(crate::support::wait_until(Duration::from_secs(60), || {
-            client.query_one(waits, &[]).expect("locks").get(0)
-        }));
+    let blocks = rig.in_transaction("LOCK TABLE counted IN SHARE MODE");
+    let until_one_waits = || {
+        let waits = "EXISTS (SELECT FROM pg_stat_activity
+                             WHERE wait_event_type = 'Lock' AND datname = current_database())";
+        assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(waits)));
     };
     thread::scope(|scope| {
         let migrating = scope.spawn(|| new.migrate());
-        until_one_waits(&mut blocks);
+        until_one_waits();
         let mut other =
             rig.in_transaction("UPDATE onedrop_schema SET steps = 1 WHERE version = 12");
         drop(blocks);
         other.batch_execute("INSERT INTO counted VALUES (1)").expect("SQL");
-        until_one_waits(&mut other);
+        until_one_waits();
         other.batch_execute("COMMIT").expect("SQL");
         let late = migrating.join().expect("no panic");
         assert!(matches!(late, Err(LedgerError::Busy(_))), "{late:?}");
@@ -548,13 +547,13 @@ fn a_migration_that_waits_for_another_one_says_so_once() {
         });
         assert_eq!(WAITING.load(Ordering::SeqCst), before + 1);
     };
-    let postgres = PostgresRig::own();
+    let postgres = PostgresRig::shared_by_default();
     let program = Program { waits, ..next::program(None, next::POSTGRES) };
     let hosts =
         [(); 2].map(|()| Host(postgres.ledger_for(postgres.url(), program.clone(), limits(20))));
     let held = postgres.in_transaction("LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE");
     told_while(&hosts[0], &hosts[1], Box::new(held));
-    let mariadb = MariadbRig::own();
+    let mariadb = MariadbRig::shared();
     mariadb.fill(1);
     let program = Program { waits, ..next::program(None, next::MARIADB) };
     let hosts = [(); 2].map(|()| Host(mariadb.of_program(program.clone())));
@@ -620,7 +619,7 @@ fn a_migration_of_mariadb_that_is_cut_off_at_any_step_goes_on_there() {
 
 #[test]
 fn mariadb_is_migrated_beside_the_old_program() {
-    let rig = MariadbRig::own();
+    let rig = MariadbRig::shared();
     let old = Host::of(&rig);
     let new = Host(rig.of_program(next::program(None, next::MARIADB)));
     assert!(old.record(&mail("before"), &[inbox()]).is_new);

@@ -334,7 +334,7 @@ const UNHURRIED: &str =
 #[test]
 fn a_dovecot_that_is_stopped_at_any_stage_defers_and_then_has_one_copy() {
     use Stage::{Answer, Append, Greeting, LastBytes, Login, MidLiteral};
-    let mut site = Site::with_own_postgres();
+    let mut site = Site::with_own_dovecot();
     let stages = [Greeting, Login, Append, MidLiteral, LastBytes, Answer];
     let frozen = freeze_at_each(
         &stages,
@@ -404,7 +404,8 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
     let site = Site::with(Dovecot::start_that_waits_for_locks(1));
     let limits =
         "[lock]\nwait_secs = 0\nlease_secs = 6\n[limits]\ndeadline_secs = 5\nanswer_secs = 3\n";
-    let config = site.config("locked", &format!("{LETTERS}{limits}"));
+    let store = "store.lock_timeout_secs = 2\n";
+    let config = site.config("locked", &format!("{store}{LETTERS}{limits}"));
     let letters: Vec<Letter> =
         (0..8).map(|number| Letter::new(&format!("locked-{number}"))).collect();
     for letter in &letters {
@@ -560,8 +561,9 @@ fn a_server_whose_certificate_nobody_vouches_for_gets_no_mail() {
     let site = Site::with_servers();
     let trusted = format!("\nca_file = \"{}\"", site.dovecot.ca_file().display());
     // Another authority, with the very same name.
-    let other = Dovecot::start();
-    let wrong = format!("\nca_file = \"{}\"", other.ca_file().display());
+    let other = TempRoot::new();
+    certificate(&other);
+    let wrong = format!("\nca_file = \"{}\"", other.join("cert.pem").display());
     let implicit = format!("url = \"imaps://localhost:{}\"", site.dovecot.imaps_port());
     let started =
         format!("url = \"imap://localhost:{}\"\nstarttls = true", site.dovecot.imap_port());
@@ -588,7 +590,7 @@ fn a_ledger_whose_certificate_nobody_vouches_for_gets_no_password() {
     let at = keys.display();
     let with_tls =
         format!("ssl = on\nssl_cert_file = '{at}/cert.pem'\nssl_key_file = '{at}/key.pem'\n");
-    let site = Site::of(Postgres::start_with(&with_tls), Dovecot::start(), TempRoot::new());
+    let site = Site::of(Postgres::start_with(&with_tls), Dovecot::shared(), TempRoot::new());
     let letter = Letter::new("tls");
     let url = site.postgres.url_tcp().replace("127.0.0.1", "localhost");
     let url = with_password(&format!("{url}?sslmode=require"));
@@ -599,7 +601,7 @@ fn a_ledger_whose_certificate_nobody_vouches_for_gets_no_password() {
     letter.deliver_in_the_end(&trusted).is(0, "stored");
     letter.stands_once(&site);
     // And one that has no TLS, where TLS was asked for.
-    let bare = Postgres::start();
+    let bare = Postgres::shared();
     let url = url.replace(&site.postgres.port().to_string(), &bare.port().to_string());
     let config = site.config("bare", &format!("{url}{}", terms()));
     letter.deliver(&config).is(75, "4.3.0 ledger: ").says("TLS").within(DEADLINE_SECS);

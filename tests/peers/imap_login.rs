@@ -42,7 +42,7 @@ fn soon() -> Instant {
 
 #[test]
 fn certificates_that_could_not_be_read_are_read_at_the_next_login() {
-    let (dovecot, folder) = (Dovecot::start(), TempRoot::new());
+    let (dovecot, folder) = (Dovecot::shared(), TempRoot::new());
     let ca_file = folder.join("ca.pem");
     let implicit = ImapSettings {
         host: "localhost".to_owned(),
@@ -94,7 +94,7 @@ fn a_mailbox_without_the_right_to_write_refuses_by_itself() {
 
 #[test]
 fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
-    let dovecot = Dovecot::start();
+    let dovecot = Dovecot::shared();
     let store = store_with(ImapSettings { create_mailboxes: false, ..settings(&dovecot) });
     let refused = append(&store, &Destination::sent("lisa", "Sent"));
     assert!(

@@ -68,7 +68,7 @@ fn a_mariadb_that_cannot_prove_its_name_gets_no_password_and_no_mail() {
         format!("mysql://onedrop@{host}:{port}/onedrop?sslmode=verify-full")
     };
     let ca_file = |keys: &TempRoot| format!("ca_file = \"{}\"\n", keys.join("cert.pem").display());
-    let bare = Mariadb::start();
+    let bare = Mariadb::shared_and_empty();
     let letter = Letter::new("tls");
     for (name, url, ca_file, why) in [
         ("other-name", url("127.0.0.2", port), ca_file(&keys), "certificate not valid for name"),

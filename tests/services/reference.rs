@@ -408,11 +408,7 @@ fn columns_shown(page: &Page) -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn the_schema_page_has_every_table_and_column() {
-    let postgres = Postgres::start();
-    let site = Site::embedded();
-    let ledger = format!("ledger.url = \"{}\"\n", postgres.url_socket());
-    let migrated = run(&site.config("etc", &ledger), &["migrate"]);
-    assert!(migrated.status.success(), "{migrated:?}");
+    let postgres = Postgres::shared();
     let told = postgres.psql(
         "SELECT table_name || '.' || column_name FROM information_schema.columns
          WHERE table_schema = 'public' AND table_name LIKE 'onedrop%'",

@@ -79,7 +79,7 @@ fn a_ledger_of_the_version_before_is_shown_on_sqlite() {
 
 #[test]
 fn a_ledger_of_the_version_before_is_shown_on_postgres() {
-    let (site, postgres) = (Site::embedded(), Postgres::start());
+    let (site, postgres) = (Site::embedded(), Postgres::shared_and_empty());
     let url = postgres.url_socket();
     let mut psql = Command::new(bin("psql"));
     run(psql.args(["-Xq", "-v", "ON_ERROR_STOP=1", "-d", &url, "-f"]).arg(dump("postgres")));
@@ -88,6 +88,7 @@ fn a_ledger_of_the_version_before_is_shown_on_postgres() {
 
 #[test]
 fn a_ledger_of_the_version_before_is_shown_on_mariadb() {
+    // The dump's views run as the user of a server of its own.
     let (site, mariadb) = (Site::embedded(), Mariadb::start());
     mariadb.load("onedrop", &dump("mariadb"));
     all_is_shown(&site, &mariadb.toml(), |sql| drop(mariadb.sql(sql)));
@@ -95,7 +96,7 @@ fn a_ledger_of_the_version_before_is_shown_on_mariadb() {
 
 #[test]
 fn a_database_without_a_schema_is_to_be_migrated() {
-    let (site, postgres) = (Site::embedded(), Postgres::start());
+    let (site, postgres) = (Site::embedded(), Postgres::shared_and_empty());
     let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
     let served = Served::start(&site.config("web", &ledger), &[]);
     let says = "has no schema yet, this program needs version 11: run `onedrop migrate`";

@@ -80,15 +80,13 @@ fn password_file(site: &Site<Files>, name: &str, password: &str) -> String {
 
 #[test]
 fn on_postgres_a_wrong_password_and_a_missing_grant_are_told_with_the_key() {
-    let postgres = Postgres::start();
+    let postgres = Postgres::shared();
     let site = Site::embedded();
     let [right, wrong] = [("right", postgres.password()), ("wrong", "no")]
         .map(|(name, password)| password_file(&site, name, password));
     let ledger = |file: &str| {
         format!("[ledger]\nurl = \"{}\"\npassword_file = \"{file}\"\n", postgres.url_tcp())
     };
-    let migrated = crate::support::site::run(&site.config("owner", &ledger(&right)), &["migrate"]);
-    assert!(migrated.status.success(), "{migrated:?}");
     let refused = "refuses our login: ";
     is_told(&site, &ledger(&wrong), refused, OWN_ROLE);
     let web = format!(
@@ -98,8 +96,9 @@ fn on_postgres_a_wrong_password_and_a_missing_grant_are_told_with_the_key() {
     );
     is_told(&site, &web, refused, THEIR_ROLE);
     // One that may log in, and read nothing.
-    postgres.psql("CREATE ROLE nobody LOGIN");
-    let url = postgres.url_socket().replace("onedrop@", "nobody@");
+    let nobody = format!("nobody_{}", postgres.database());
+    postgres.psql(&format!("CREATE ROLE {nobody} LOGIN"));
+    let url = postgres.url_socket().replace("onedrop@", &format!("{nobody}@"));
     let web = format!("{}[web]\nledger_url = \"{url}\"\n", ledger(&right));
     is_told(&site, &web, "lacks a grant for our role: ", THEIR_ROLE);
     let alone = format!("[ledger]\nurl = \"{url}\"\n");

@@ -182,7 +182,7 @@ impl Site {
 
     /// A Postgres of its own, for a test that stops it, makes roles or looks at all sessions.
     pub fn with_own_postgres() -> Site {
-        Site::of(Postgres::start(), Dovecot::start_high_performance(), TempRoot::new())
+        Site::of(Postgres::start(), Dovecot::shared(), TempRoot::new())
     }
 
     /// A ledger in the run's Postgres beside this store.
