@@ -154,7 +154,7 @@ LOCKS = [
     ),
     (
         "a lock's guardian only asks the command to end",
-        GUARDIAN, "signal_all(Signal::SIGKILL);", "signal_all(Signal::SIGTERM);",
+        GUARDIAN, "signal_all(Signal::SIGKILL, command);", "signal_all(Signal::SIGTERM, command);",
     ),
     (
         "a lock's end counts by the wall clock",
@@ -196,6 +196,7 @@ LMTP_STORE = ["--test", "peers", "-E", "test(/^lmtp_store::/)"]
 EVERYWHERE = ["--test", "peers", "-E", "test(/^imap_everywhere::/)"]
 UNINDEXED = ["--test", "peers", "-E", "test(unindexed)"]
 FILED = ["--test", "protocol", "-E", "test(/^filed::/)"]
+SETTLED = ["--test", "protocol", "-E", "test(/^settle::/)"]
 REPLIES, ANYWHERE = "crates/store/src/lmtp/replies.rs", "crates/store/src/imap/all_mailboxes.rs"
 LMTP, SEARCH = "crates/store/src/lmtp.rs", "crates/store/src/imap/unindexed.rs"
 TRANSACTION, STAND_IN = "crates/store/src/lmtp/transaction.rs", "crates/core/src/deliver/stand_in.rs"
@@ -314,6 +315,13 @@ FALLBACKS = [
         "job.destinations.iter().position(|_| false)",
     ),
 ]
+SETTLES = [
+    (
+        "settle writes under the lease from before its look",
+        "crates/core/src/verify/settle.rs",
+        "let state = self.claim_kept(copy, &by, terms)?;", "let state = CopyState::Claimed(claim);",
+    ),
+]
 
 # Name, file, text that stands there once, text in its place, what nextest is to run.
 MUTATIONS = [
@@ -328,6 +336,7 @@ MUTATIONS = [
     *((*mutation, EVERYWHERE) for mutation in LOOKS_EVERYWHERE),
     *((*mutation, UNINDEXED) for mutation in LOOKS_UNINDEXED),
     *((*mutation, FILED) for mutation in FALLBACKS),
+    *((*mutation, SETTLED) for mutation in SETTLES),
 ]
 
 

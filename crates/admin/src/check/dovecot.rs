@@ -122,7 +122,7 @@ pub fn of_output(output: &str) -> Vec<Finding> {
 fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
     let mut remarks = Remarks::default();
     if let Some(client) = ours.client {
-        lock_timeout(conf, ours, &mut remarks);
+        lock_timeout(conf, ours, "imap", &mut remarks);
         login_penalty(conf, client, &mut remarks);
         sessions(conf, ours, &mut remarks);
         if conf.value("imap", "mail_fsync") == Some("never") {
@@ -138,6 +138,7 @@ fn judged(conf: &Conf, ours: &ExpectedDovecot<'_>) -> Vec<Finding> {
     place(conf, ours.config, &mut remarks);
     match ours.config.store.lmtp {
         Some(_) => {
+            lock_timeout(conf, ours, "lmtp", &mut remarks);
             guard::judge(conf, &mut remarks);
             handed::judge(conf, ours.config, &mut remarks);
         }
@@ -172,30 +173,36 @@ fn place(conf: &Conf, config: &Config, remarks: &mut Remarks) {
     }
 }
 
-/// An append without an answer in time must not take effect later; and a mailbox that is shown as
-/// it was must take longer to open than one that is up to date.
-fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, remarks: &mut Remarks) {
+/// What has no answer in time, an append or what is handed over, must not take effect later; and a
+/// mailbox that a look sees as it was must take longer to open than one that is up to date.
+fn lock_timeout(conf: &Conf, ours: &ExpectedDovecot<'_>, protocol: &str, remarks: &mut Remarks) {
     const NAME: &str = "mail_max_lock_timeout";
     const KEY: &str = "store.lock_timeout_secs";
-    let (answer, least) = (ours.config.limits.answer_secs, ours.config.store.lock_timeout_secs);
+    let answer = ours.config.limits.answer_secs;
+    let (what, least) = match protocol {
+        "imap" => ("an append", ours.config.store.lock_timeout_secs),
+        _ => ("what is handed over", 1),
+    };
     let fits = answer.saturating_sub(1) / LOCKS;
     let mend = match fits < least {
         true => format!(
-            "set limits.answer_secs = {} or more, and {NAME} = {least} secs in protocol imap",
+            "set limits.answer_secs = {} or more, and {NAME} = {least} secs in protocol {protocol}",
             LOCKS * least + 1
         ),
-        false => format!("set {NAME} = {} secs in protocol imap", fits.min(least.max(5))),
+        false => format!("set {NAME} = {} secs in protocol {protocol}", fits.min(least.max(5))),
     };
-    let longer = "an append may take effect after another try has looked and found nothing, and \
-                  the mailbox has two copies until onedrop verify --repair";
-    let value = conf.value("imap", NAME).unwrap_or("0");
+    let longer = format!(
+        "{what} may take effect after another try has looked and found nothing, and the mailbox \
+         has two copies until onedrop verify --repair"
+    );
+    let value = conf.value(protocol, NAME).unwrap_or("0");
     match conf::seconds(value) {
         Some(0) => remarks.warning(format!(
             "{NAME} is not set: Dovecot waits for a mailbox's lock for two minutes and more; \
              {longer}; {mend}"
         )),
         Some(secs) if secs * LOCKS >= answer => remarks.warning(format!(
-            "{NAME} = {value}: an append waits for up to {LOCKS} locks, longer than for its answer \
+            "{NAME} = {value}: {what} waits for up to {LOCKS} locks, longer than for its answer \
              (limits.answer_secs = {answer}); {longer}; {mend}"
         )),
         Some(secs) if secs < least => remarks.warning(format!(
