@@ -296,7 +296,7 @@ fn copies_that_need_another_look_are_noted() {
 /// A record in one round trip decides what the two steps decide, each time anew.
 #[test]
 fn a_session_that_has_recorded_before_sees_what_has_changed_since() {
-    let rig = MariadbRig::shared();
+    let rig = MariadbRig::own();
     let host = Host(rig.ledger_with(Limits { used: 1, ..limits(1) }).expect("a ledger"));
     host.record(&mail("warms"), &[inbox()]);
     let begun = || {
@@ -403,7 +403,7 @@ fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
 /// The same session's next record is of the configuration that counts by then.
 #[test]
 fn a_session_that_has_recorded_before_sees_another_configuration() {
-    let rig = MariadbRig::own();
+    let rig = MariadbRig::shared();
     let config = |by: &str| SharedConfig::new([("dedup.by", by.to_owned())]);
     let of = |by: &str| Host(rig.ledger_of(Some(config(by))));
     let (old, new) = (of("content"), of("message-id"));

@@ -65,6 +65,12 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+/// It waits by its own clock.
+fn patient(mut delivery: Delivery, wait: Duration) -> Delivery {
+    delivery.wait = wait;
+    delivery
+}
+
 /// A delivery by `clock`, whose calls take the times in `taking`: the how many-th of a name.
 fn timed(
     world: &World,
@@ -140,14 +146,14 @@ fn waiting_for_the_messages_lock_counts_as_locking() {
 
     // In vain: all patience is slept away, a little more each time.
     let clock = StepClock::new(0);
-    let delivery = timed(&world, &clock, &[]).waiting(ms(6));
+    let delivery = patient(timed(&world, &clock, &[]), ms(6));
     let ended = delivery.run(&mail("m"), &[inbox()]).expect_temp_fail();
     assert_eq!(clock.sleeps(), [ms(2), ms(3), ms(1)]);
     assert_eq!(ended.watched[0], Watched::NotRecorded(3));
 
     // And not in vain.
     let clock = StepClock::new(0);
-    let delivery = timed(&world, &clock, &[("record", 1, ms(8))]).waiting(ms(60));
+    let delivery = patient(timed(&world, &clock, &[("record", 1, ms(8))]), ms(60));
     let its = Arc::clone(&holder);
     let delivery = delivery.before_nth("record", 2, move || its.lose_session());
     let ended = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
@@ -161,7 +167,7 @@ fn waiting_for_another_delivery_counts_as_locking() {
     let world = World::like_imap();
     world.record(&mail("m"), &[inbox()], LEASE);
     let clock = StepClock::new(0);
-    let delivery = timed(&world, &clock, &[("claim", 1, ms(8))]).waiting(ms(5));
+    let delivery = patient(timed(&world, &clock, &[("claim", 1, ms(8))]), ms(5));
     let ended = delivery.run(&mail("m"), &[inbox()]).expect_temp_fail();
     let phases = Phases { lock: ms(5), waits: 2, ..Phases::default() };
     assert_eq!(ended.watched[1], Watched::Copy(phases), "{:?}", ended.ledger_calls);
@@ -174,7 +180,7 @@ fn a_shared_copy_whose_bytes_are_kept_is_not_waited_for() {
     let first = world.delivery().failing_store(1, StoreFault::LostInDoubt);
     first.run(&mail("m"), &both).expect_delivered();
     let clock = StepClock::new(0);
-    let next = timed(&world, &clock, &[]).waiting(Duration::from_secs(30));
+    let next = patient(timed(&world, &clock, &[]), Duration::from_secs(30));
     next.run(&mail("m"), &both).expect_delivered();
     assert!(clock.sleeps().is_empty(), "{:?}", clock.sleeps());
 }
@@ -201,7 +207,7 @@ fn waits_grow_and_are_spread() {
         let world = World::like_imap();
         world.record(&mail("m"), &[inbox()], LEASE);
         let clock = StepClock::new(random);
-        let delivery = timed(&world, &clock, &[]).waiting(Duration::from_secs(1));
+        let delivery = patient(timed(&world, &clock, &[]), Duration::from_secs(1));
         delivery.run(&mail("m"), &[inbox()]).expect_temp_fail();
         clock.sleeps()
     };

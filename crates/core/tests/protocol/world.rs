@@ -59,6 +59,11 @@ impl Clock for Impatient {
     }
 }
 
+/// Of a delivery whose pauses take no time.
+fn jumping() -> Deadline {
+    Deadline::by(Arc::<Impatient>::default(), Duration::from_secs(60), Duration::from_secs(20))
+}
+
 /// One ledger and one store.
 #[derive(Clone)]
 pub struct World {
@@ -166,13 +171,12 @@ impl World {
         let script = Arc::<Script>::default();
         let ledger = Arc::new(self.ledger.with_hook(Arc::clone(&script) as _));
         let _ = script.ledger.set(Arc::clone(&ledger));
-        let clock = Arc::<Impatient>::default();
         Delivery {
             store: self.store.with_hook(Arc::clone(&script) as _),
             script,
             ledger,
             wait: Duration::ZERO,
-            deadline: Deadline::by(clock, Duration::from_secs(60), Duration::from_secs(20)),
+            deadline: jumping(),
             over_quota: OverQuota::Defer,
             unknown_account: UnknownAccount::Defer,
             strangers: Vec::new(),
@@ -298,7 +302,11 @@ impl World {
 impl Delivery {
     pub fn failing_ledger(self, at: usize, fault: LedgerFault) -> Delivery {
         self.script.state().ledger_fault = Some((at, fault));
-        self
+        match fault {
+            // One without a ledger asks for it until its time is over, also where it waits.
+            LedgerFault::LostForGood => Delivery { deadline: jumping(), ..self },
+            _ => self,
+        }
     }
 
     /// At a call that reads or writes a mailbox.
@@ -319,7 +327,9 @@ impl Delivery {
     }
 
     pub fn waiting(self, wait: Duration) -> Delivery {
-        Delivery { wait, ..self }
+        // Whoever it waits for goes by this clock.
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
+        Delivery { wait, deadline, ..self }
     }
 
     /// Each recipient has an ending of its own.
