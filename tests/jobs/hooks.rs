@@ -74,7 +74,9 @@ fn one_that_fails_or_hangs_keeps_no_job_from_running() {
 fn one_that_runs_when_the_tick_is_told_to_stop_goes_on_to_its_end() {
     let script = "touch begun; while [ ! -e go ]; do sleep 0.1; done; touch called";
     let hook = format!("on_success = [\"sh\", \"-c\", \"{script}\"]");
-    let jobs = [job("a", "true", &hook), job("long", "touch began; sleep 600", "")];
+    // The hook's time begins when the long one runs.
+    let a = "while [ ! -e began ]; do sleep 0.1; done";
+    let jobs = [job("a", a, &hook), job("long", "touch began; sleep 600", "")];
     let site = JobSite::new(&jobs.concat());
     let mut tick = site.started(&["tick"]);
     assert!(exists(&site.path("begun")) && exists(&site.path("began")));

@@ -299,8 +299,8 @@ fn of_two_programs_that_lost_their_lock_one_does_a_step() {
     ));
     let blocks = rig.in_transaction("LOCK TABLE counted IN SHARE MODE");
     let until_one_waits = || {
-        let waits = "EXISTS (SELECT FROM pg_stat_activity
-                             WHERE wait_event_type = 'Lock' AND datname = current_database())";
+        let waits = "EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+                             WHERE NOT l.granted AND a.datname = current_database())";
         assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(waits)));
     };
     thread::scope(|scope| {

@@ -25,7 +25,7 @@ mod record;
 mod wrapper;
 
 pub use guardian::{CommandPlace, CommandSpec, CommandUser, Company};
-pub use keeper::{LockWish, described};
+pub use keeper::{ASKED_FOR_THE_END, LockWish, described, may_pass};
 pub use line::Line;
 pub use record::{Begun, CommandEnd, EndRecord, NoRecord, RunRecord, Variables};
 pub use wrapper::{Wrapping, run};

@@ -11,12 +11,11 @@ use onedrop_core::ledger::{JobLedger, JobOutcome};
 use onedrop_core::text;
 use onedrop_locks::jobs::job_status::{JobsSeen, is_running};
 use onedrop_locks::jobs::plan;
+use onedrop_locks::lock::ASKED_FOR_THE_END;
 use onedrop_site::config::JobSettings;
 
 /// Between two looks whether the run has ended.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How often a run reads the mark, however long its lock lasts. Its keeper has the same time.
-const READ_EVERY: Duration = Duration::from_secs(10);
 /// For calls of the ledger, beside the time that the run has to read the mark and to end.
 const SLACK: Duration = Duration::from_secs(15);
 
@@ -48,7 +47,7 @@ pub(super) fn run(
     if !marked.err.is_empty() {
         return Ok(marked);
     }
-    let end = Instant::now() + (job.ttl / 3).min(READ_EVERY) + job.grace + SLACK;
+    let end = Instant::now() + (job.ttl / 3).min(ASKED_FOR_THE_END) + job.grace + SLACK;
     while Instant::now() < end {
         let runs = ledger.job_runs(name, 10, end).map_err(told)?;
         let run = runs.iter().find(|run| run.epoch == epoch);

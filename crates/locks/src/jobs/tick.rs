@@ -24,6 +24,7 @@ use super::own_program::OwnProgram;
 use super::plan::{self, JobPlan, JobStep, LockSight};
 use super::{KeptEnds, held_job, refused};
 use crate::jobs::{JobSettings, JobsSettings};
+use crate::lock::may_pass;
 use onedrop_core::exit::RunStatus;
 use onedrop_core::ledger::{JobChange, JobLedger, JobRow, JobsOnRecord, LedgerError, RandomValue};
 use onedrop_core::os::host_name;
@@ -316,11 +317,14 @@ impl Tick<'_> {
         let new = JobRow { hooks_state: changed.state.to_owned(), ..row.clone() };
         let (seen, value) = (Some(row.revision), RandomValue::default());
         let change = JobChange { seen, value, row: &new, added: &[], ended: None };
+        let mut is_told = false;
         let is_made = loop {
             let call_ends = until.min(Instant::now() + CALL);
             match self.ledger.change_job(&change, call_ends) {
                 Err(error) if may_pass(&error) && Instant::now() + AGAIN < until => {
-                    tracing::warn!(%error, "job {}: its hooks are not called yet", job.name);
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(%error, "job {}: its hooks are not called yet", job.name);
+                    }
                     thread::sleep(AGAIN);
                 }
                 made => break made?,
@@ -442,17 +446,6 @@ impl Tick<'_> {
             );
         }
     }
-}
-
-/// Trying again soon may help.
-fn may_pass(error: &LedgerError) -> bool {
-    matches!(
-        error,
-        LedgerError::Contended
-            | LedgerError::Unavailable(_)
-            | LedgerError::Busy(_)
-            | LedgerError::TookTooLong(_)
-    )
 }
 
 /// Whether there was a reason to.

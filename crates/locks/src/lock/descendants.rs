@@ -19,6 +19,8 @@ pub(super) fn signal_all(signal: Signal, child: Option<Pid>) {
     let found = below(own);
     // A parent may have ended by this very signal: then the child is this process's.
     let known: HashSet<Pid> = found.iter().map(|(pid, _)| *pid).chain([own]).collect();
+    // It may have been waited for in this moment: then /proc has another's by its number, or none.
+    let child = child.filter(|child| parent_of(*child).is_none_or(|parent| parent == own));
     if let Some(child) = child.filter(|child| !known.contains(child)) {
         let _ = kill(child, signal);
     }

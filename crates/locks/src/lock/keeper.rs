@@ -39,7 +39,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// Longest pause where the ledger cannot be asked.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(5);
 /// How often it is asked whether an administrator wants the command to end, however long a lease.
-const ASKED_FOR_THE_END: Duration = Duration::from_secs(10);
+pub const ASKED_FOR_THE_END: Duration = Duration::from_secs(10);
 /// One call of the ledger, at most.
 const CALL: Duration = Duration::from_secs(10);
 /// What giving back may take; the lease ends by itself as well.
@@ -55,7 +55,7 @@ pub struct LockWish {
     /// How many may hold it at a time.
     pub slots: u32,
     pub terms: LockTerms,
-    /// How long to wait for it; zero: ask once.
+    /// How long to wait for it; zero: not at all.
     pub wait: Duration,
     pub owner: RandomValue,
     pub holder: LockHolder,
@@ -472,7 +472,7 @@ fn may_have_done_it(error: &LedgerError) -> bool {
 }
 
 /// Trying again soon may help.
-fn may_pass(error: &LedgerError) -> bool {
+pub fn may_pass(error: &LedgerError) -> bool {
     match error {
         LedgerError::Contended
         | LedgerError::Unavailable(_)

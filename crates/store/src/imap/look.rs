@@ -273,7 +273,9 @@ impl AnswerTime {
         let by_boot = SystemClock.since_boot().zip(self.since_boot);
         let by_boot = by_boot.map(|(now, then)| now.saturating_sub(then)).unwrap_or_default();
         let is_long = self.began.elapsed().max(by_boot) >= may_be_old(session);
-        Ok((is_long || has_warned) && unindexed::may_be_dovecot(session, until)?)
+        // Others warn of a quota, or of what they like, at each opening.
+        Ok(is_long && unindexed::may_be_dovecot(session, until)?
+            || has_warned && unindexed::is_like_dovecot(session, until)?)
     }
 }
 

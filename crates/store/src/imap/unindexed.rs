@@ -80,6 +80,18 @@ pub fn may_be_dovecot(session: &mut ImapSession, until: Instant) -> Result<bool,
     Ok(!OTHERS.iter().any(|other| name.contains(other)))
 }
 
+/// Whether it says that it is Dovecot, or nothing.
+///
+/// # Errors
+/// The server did not answer.
+pub fn is_like_dovecot(session: &mut ImapSession, until: Instant) -> Result<bool, ImapError> {
+    if !session.capabilities().has("ID") {
+        return Ok(false);
+    }
+    let name = server_name(session, until)?.to_ascii_lowercase();
+    Ok(name.is_empty() || name.starts_with(SEARCH_THEMSELVES[0]))
+}
+
 /// What the server calls itself; empty where it does not say.
 fn server_name(session: &mut ImapSession, until: Instant) -> Result<String, ImapError> {
     if let Some(name) = &session.server_name {

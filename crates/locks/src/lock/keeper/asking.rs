@@ -60,7 +60,9 @@ impl Work {
         let LockWish { name, owner, line, .. } = &self.wish;
         if asked.is_unclear {
             let kept = taken.as_ref().map(|taken| taken.claim.slot);
-            give_back_all_of(&*self.ledger, line.as_ref(), (name, *owner), kept, LEAVE);
+            // The command waits for it, or a stop, which has no more than that.
+            let time = if kept.is_some() { LEAVE / 4 } else { LEAVE };
+            give_back_all_of(&*self.ledger, line.as_ref(), (name, *owner), kept, time);
         }
         if taken.is_none() && asked.waits {
             // Else its place runs out.
@@ -155,12 +157,14 @@ impl Work {
                 (Ok(LockTry::Busy(busy)), _)
                     if wait.is_zero()
                         && busy.before == 0
-                        && busy.held.len() < order.len()
-                        && clashes < CLASHES =>
+                        && busy.held.iter().filter(|row| order.contains(&row.slot)).count()
+                            < order.len()
+                        && clashes < CLASHES
+                        && first_asked.elapsed() < CALL =>
                 {
                     clashes += 1;
                     let pause = AFTER_CLASH + Duration::from_millis(u64::from(process::id() % 8));
-                    match self.sleep_until(since_boot().ok().map(|now| now + pause)) {
+                    match self.sleep_until(Some(since_boot().unwrap_or_default() + pause)) {
                         Some(_) => return None,
                         None => continue,
                     }

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::asking::{FOLLOWS, pause_after, shuffled};
@@ -9,7 +10,7 @@ use super::*;
 use crate::lock::NoRecord;
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
-use onedrop_core::ledger::{LockRequest, LockTheft, LockTry, LockWaiter};
+use onedrop_core::ledger::{BusyLock, LockRequest, LockTheft, LockTry, LockWaiter};
 
 #[test]
 fn every_slot_is_tried_in_any_order() {
@@ -173,6 +174,7 @@ fn a_claim_that_takes_effect_after_a_later_one_has_read_is_given_back() {
             late: late.clone(),
             listens,
             word: Mutex::new(word),
+            in_the_way: AtomicU32::new(0),
         };
         let (guardian, _) = UnixStream::pair().unwrap();
         let mut keeper =
@@ -185,6 +187,27 @@ fn a_claim_that_takes_effect_after_a_later_one_has_read_is_given_back() {
         let closing = keeper.stop(stop(true), Duration::ZERO).unwrap();
         assert_eq!(closing.was_ours, Some(true).filter(|_| !is_busy));
         assert_eq!((held(&ledger), held(&late)), (usize::from(is_busy), 0));
+    }
+}
+
+#[test]
+fn one_that_does_not_wait_asks_again_where_others_were_in_its_way() {
+    for (times, is_taken) in [(3, true), (100, false)] {
+        let ((listens, _), (_, word)) = (channel(), channel());
+        let crowded = Announcing {
+            ledger: MemoryLedger::default(),
+            late: MemoryLedger::default(),
+            listens,
+            word: Mutex::new(word),
+            in_the_way: AtomicU32::new(times),
+        };
+        let (guardian, _) = UnixStream::pair().unwrap();
+        let mut keeper =
+            Keeper::start(Arc::new(crowded), wish(), Box::new(NoRecord), guardian).unwrap();
+        let news = next(&mut keeper);
+        assert_eq!(matches!(news, LockNews::Taken { .. }), is_taken, "{news:?}");
+        let closing = keeper.stop(stop(true), Duration::ZERO).unwrap();
+        assert_eq!(closing.was_ours, Some(true).filter(|_| is_taken));
     }
 }
 
@@ -300,6 +323,8 @@ struct Announcing {
     late: MemoryLedger,
     listens: Sender<()>,
     word: Mutex<Receiver<()>>,
+    /// How often another is in the way of a claim, and takes nothing.
+    in_the_way: AtomicU32,
 }
 
 impl Locks for Announcing {
@@ -309,7 +334,11 @@ impl Locks for Announcing {
     }
 
     fn take_lock(&self, request: &LockRequest<'_>, until: Instant) -> Result<LockTry, LedgerError> {
-        self.ledger.take_lock(request, until)
+        let less = |left: u32| left.checked_sub(1);
+        match self.in_the_way.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) => Ok(LockTry::Busy(BusyLock { held: Vec::new(), before: 0 })),
+            Err(_) => self.ledger.take_lock(request, until),
+        }
     }
 
     fn renew_lock(
@@ -366,7 +395,8 @@ fn a_waiter_asks_again_on_the_ledgers_word() {
     let ledger = MemoryLedger::default();
     let ((listens, listened), (says, word)) = (channel(), channel());
     let (late, word) = (MemoryLedger::default(), Mutex::new(word));
-    let announcing = Announcing { ledger: ledger.clone(), late, listens, word };
+    let in_the_way = AtomicU32::new(0);
+    let announcing = Announcing { ledger: ledger.clone(), late, listens, word, in_the_way };
     let wish = wish();
     let LockWish { name, holder, .. } = &wish;
     let (owner, lease) = (RandomValue::default(), Duration::from_secs(60));
