@@ -245,7 +245,8 @@ impl Passage<'_> {
                 let (path, name) = (entry.path(), entry.file_name());
                 match path.is_dir() {
                     true => folders.push(path),
-                    false if name.to_string_lossy().ends_with(".lock") => {
+                    // Of an index' log that is made anew: .newlock.
+                    false if name.to_string_lossy().ends_with("lock") => {
                         let _ = fs::remove_file(path);
                     }
                     false => {}
