@@ -537,9 +537,13 @@ fn with_postgres_and_imap_each_step_has_its_answer_before_the_next() {
 #[test]
 fn commits_are_durable_whatever_the_server_has_for_a_default() {
     for isolation in ["read committed", "repeatable read"] {
-        let postgres = Postgres::start_with(&format!(
-            "synchronous_commit = off\ndefault_transaction_isolation = '{isolation}'"
-        ));
+        let postgres = Postgres::shared_and_empty();
+        for default in [
+            "synchronous_commit = off".to_owned(),
+            format!("default_transaction_isolation = '{isolation}'"),
+        ] {
+            postgres.psql(&format!("ALTER DATABASE {} SET {default}", postgres.database()));
+        }
         let site = Site::embedded();
         let config = with_postgres(&postgres, &site, HERE);
         postgres.remember_for_ever();

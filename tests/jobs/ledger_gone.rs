@@ -135,7 +135,7 @@ fn an_end_that_the_ledger_was_away_for_is_told_by_the_next_tick() {
 fn another_host_waits_for_the_end_of_a_run_before_it_calls_it_crashed() {
     let script = "echo $ONEDROP_JOB_TRY >>began; [ -e two ] || sleep 600; \
                   while [ ! -e go ]; do sleep 0.1; done; exit 3";
-    let site = JobSite::new(&job("j", script, "retry = \"1s\""));
+    let site = JobSite::new(&job("j", script, "retry = \"5m\""));
     let mut gone = site.started(&["run", "j"]);
     assert!(exists(&site.path("began")));
     gone.signal(Signal::SIGKILL);

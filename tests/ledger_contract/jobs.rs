@@ -565,20 +565,21 @@ fn a_change_whose_answer_is_lost_on_the_way_is_made_once() {
 /// The migration says so.
 #[test]
 fn a_role_that_may_read_and_write_the_tables_may_do_all() {
-    let rig = PostgresRig::own();
-    rig.sql(
-        "CREATE ROLE narrow LOGIN;
-         GRANT SELECT, INSERT, UPDATE, DELETE ON onedrop_job, onedrop_job_run TO narrow;
-         GRANT SELECT ON onedrop_ledger TO narrow",
-    );
-    let host = rig.of_role("narrow");
+    let rig = PostgresRig::shared();
+    let narrow = onedrop_kit::shared::unique_name();
+    rig.sql(&format!(
+        "CREATE ROLE {narrow} LOGIN;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON onedrop_job, onedrop_job_run TO {narrow};
+         GRANT SELECT ON onedrop_ledger TO {narrow}",
+    ));
+    let host = rig.of_role(&narrow);
     let (row, begun) = host.begun("verify");
     let done = ended(&begun, JobOutcome::Ok, 0);
     assert!(host.changes(&JobChange { ended: Some(&done), ..touch(&row) }));
     assert_eq!(host.0.prune_job_runs(Duration::ZERO, 10, soon()).expect("a number"), 0);
     assert_eq!(host.runs("verify"), [done]);
     assert!(host.0.remove_job("verify", row.revision + 1, soon()).expect("an answer"));
-    rig.sql("REVOKE UPDATE ON onedrop_job FROM narrow");
+    rig.sql(&format!("REVOKE UPDATE ON onedrop_job FROM {narrow}"));
     let refused = host.0.change_job(&touch(&job("new")), soon());
     assert!(matches!(&refused, Err(LedgerError::Denied(why)) if why.contains("onedrop_job")));
 }

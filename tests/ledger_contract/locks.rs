@@ -652,26 +652,27 @@ fn a_transaction_that_has_asserted_the_lock_keeps_others_out_on_postgres() {
 /// schema's owner means by the tables.
 #[test]
 fn a_role_asserts_a_lock_once_it_was_granted_that_and_is_not_deceived() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared();
     let (host, lock) = (Host::of(&rig), name("import"));
     let claim = host.lock(&lock, &[1]);
-    rig.sql("CREATE ROLE worker");
+    let worker = onedrop_kit::shared::unique_name();
+    rig.sql(&format!("CREATE ROLE {worker}"));
     let as_worker = |more: &str, epoch: i64| {
         let sql = format!(
-            "SET ROLE worker; {more} BEGIN; SELECT onedrop_assert_lock('import', 1, {epoch}); \
+            "SET ROLE {worker}; {more} BEGIN; SELECT onedrop_assert_lock('import', 1, {epoch}); \
              COMMIT"
         );
         answer(&mut session(&rig), &sql)
     };
     let why = as_worker("", claim.epoch).expect_err("an error");
     assert!(why.contains("permission denied for function onedrop_assert_lock"), "{why}");
-    rig.sql("GRANT EXECUTE ON FUNCTION onedrop_assert_lock TO worker");
+    rig.sql(&format!("GRANT EXECUTE ON FUNCTION onedrop_assert_lock TO {worker}"));
     assert_eq!(as_worker("", claim.epoch), Ok(()));
     let own_table = "CREATE TEMP TABLE onedrop_lock (name_hash bytea, slot int, epoch bigint);";
     let why = as_worker(own_table, claim.epoch + 1).expect_err("an error");
     assert!(why.contains("OD002"), "{why}");
     assert_eq!(as_worker(own_table, claim.epoch), Ok(()));
-    let why = answer(&mut session(&rig), "SET ROLE worker; SELECT * FROM onedrop_lock");
+    let why = answer(&mut session(&rig), &format!("SET ROLE {worker}; SELECT * FROM onedrop_lock"));
     let why = why.expect_err("an error");
     assert!(why.contains("permission denied"), "{why}");
 }

@@ -205,31 +205,33 @@ fn messages_that_are_truncated_take_everything_along() {
 /// no more rights by that.
 #[test]
 fn messages_are_taken_out_by_a_role_that_may_take_out_messages() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared();
     let host = Host::of(&rig);
     host.record(&mail("first"), &[inbox()]);
-    rig.sql(
-        "CREATE ROLE cleaner; GRANT SELECT, DELETE ON onedrop_message TO cleaner; SET ROLE cleaner;
-         DELETE FROM onedrop_message; RESET ROLE;",
-    );
+    let cleaner = onedrop_kit::shared::unique_name();
+    rig.sql(&format!(
+        "CREATE ROLE {cleaner}; GRANT SELECT, DELETE ON onedrop_message TO {cleaner};
+         SET ROLE {cleaner}; DELETE FROM onedrop_message; RESET ROLE;",
+    ));
     assert_eq!(rig.postgres.psql("SELECT count(*) FROM onedrop_address"), "0");
-    rig.sql(
-        "SET ROLE cleaner;
+    rig.sql(&format!(
+        "SET ROLE {cleaner};
          CREATE TEMP TABLE own (id bigint);
          DO $$ BEGIN
              CREATE TRIGGER own AFTER DELETE ON own REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
                  EXECUTE FUNCTION onedrop_message_gone();
              RAISE EXCEPTION 'a trigger with its owner''s rights';
          EXCEPTION WHEN insufficient_privilege THEN NULL; END $$;",
-    );
+    ));
 }
 
 /// A server whose own transactions see the past: a row re-read under a lock would be that of before
 /// the lock.
 #[test]
 fn a_server_whose_default_is_another_isolation_level_works_the_same() {
-    let rig = PostgresRig::own();
-    rig.sql("ALTER DATABASE onedrop SET default_transaction_isolation = 'repeatable read'");
+    let rig = PostgresRig::shared_by_default();
+    let isolation = "default_transaction_isolation = 'repeatable read'";
+    rig.sql(&format!("ALTER DATABASE {} SET {isolation}", rig.postgres.database()));
     let host = Host::of(&rig);
     let first = host.record(&mail("isolated"), &[inbox()]);
     assert!(first.is_new);

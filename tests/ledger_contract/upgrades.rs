@@ -118,7 +118,7 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
         // It leaves an index that is not valid.
         (2, "LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE"),
     ] {
-        let rig = PostgresRig::own();
+        let rig = PostgresRig::shared_by_default();
         let (old, new) = (Host::of(&rig), rig.of_program(next::POSTGRES));
         rig.fill(100);
         if steps > 0 {
@@ -143,7 +143,10 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
             let migrating = scope.spawn(|| new.migrate());
             let waits = match steps {
                 2 => "EXISTS (SELECT FROM pg_index WHERE NOT indisvalid)",
-                _ => "EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock')",
+                _ => {
+                    "EXISTS (SELECT FROM pg_stat_activity
+                             WHERE wait_event_type = 'Lock' AND datname = current_database())"
+                }
             };
             assert!(
                 crate::support::wait_until(Duration::from_secs(60), || rig.is(waits)),
@@ -151,7 +154,7 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
             );
             rig.sql(
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-                 WHERE application_name = 'onedrop'",
+                 WHERE application_name = 'onedrop' AND datname = current_database()",
             );
             let cut_off = migrating.join().expect("no panic");
             assert!(matches!(cut_off, Err(LedgerError::Unavailable(_))), "{steps}: {cut_off:?}");
@@ -167,7 +170,7 @@ fn a_migration_that_is_cut_off_at_any_step_goes_on_there() {
 
 #[test]
 fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_deliveries() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared_by_default();
     let (host, other) = (Host::of(&rig), Host::of(&rig));
     // Not begun, begun, and cut off between its steps.
     for done in [None, Some(0), Some(1)] {
@@ -190,6 +193,7 @@ fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_d
         thread::scope(|scope| {
             let migrating = scope.spawn(|| host.migrate());
             let waits = "EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                         AND datname = current_database()
                          AND query LIKE 'DROP INDEX CONCURRENTLY%')";
             assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(waits)));
             assert!(other.record(&mail(&format!("beside {done:?}")), &[inbox()]).is_new);
@@ -208,10 +212,10 @@ fn the_index_by_recipient_takes_the_place_of_the_one_before_beside_readers_and_d
 
 #[test]
 fn limits_that_the_role_has_cut_no_index_off() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared_by_default();
     rig.fill(100);
     for limit in ["statement_timeout = '1s'", "lock_timeout = '1s'"] {
-        rig.sql(&format!("ALTER ROLE onedrop SET {limit}"));
+        rig.sql(&format!("ALTER ROLE onedrop IN DATABASE {} SET {limit}", rig.postgres.database()));
     }
     let new = rig.of_program(next::POSTGRES);
     let blocks = rig.in_transaction(
@@ -221,6 +225,7 @@ fn limits_that_the_role_has_cut_no_index_off() {
         let migrating = scope.spawn(|| new.migrate());
         // Building waits for the other one's transaction, longer than the limits are.
         let builds = "EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX%'
+                      AND datname = current_database()
                       AND clock_timestamp() - query_start > interval '2 s')";
         let is_seen = || migrating.is_finished() || rig.is(builds);
         assert!(crate::support::wait_until(Duration::from_secs(60), is_seen));
@@ -244,11 +249,12 @@ fn several_hosts_that_migrate_at_once_do_it_once_also_by_way_of_pgbouncer() {
 
 #[test]
 fn a_ledger_in_a_schema_of_another_name_is_made_used_and_migrated() {
-    let rig = PostgresRig::own();
-    rig.sql(
+    let rig = PostgresRig::shared_by_default();
+    rig.sql(&format!(
         "CREATE SCHEMA \"Mail\" AUTHORIZATION onedrop;
-         ALTER ROLE onedrop SET search_path = \"Mail\"",
-    );
+         ALTER ROLE onedrop IN DATABASE {} SET search_path = \"Mail\"",
+        rig.postgres.database()
+    ));
     let (old, new) = (Host::of(&rig), rig.of_program(next::POSTGRES));
     assert_eq!(old.migrate().expect("migrate"), ["0010_base", "0011_by_recipient"]);
     let first = old.record(&mail("elsewhere"), &[inbox()]);
@@ -320,7 +326,7 @@ fn of_two_programs_that_lost_their_lock_one_does_a_step() {
 
 #[test]
 fn a_program_that_lost_its_lock_and_comes_late_sets_no_version_back() {
-    let rig = PostgresRig::own();
+    let rig = PostgresRig::shared_by_default();
     rig.fill(100);
     let new = rig.of_program(next::POSTGRES);
     // Up to the index.
