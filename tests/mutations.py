@@ -266,7 +266,7 @@ LOOKS_UNINDEXED = [
     ),
     (
         "an unindexed look believes a server with an index",
-        SEARCH, ' || can.has("SEARCH=FUZZY")', "",
+        SEARCH, 'session.capabilities().has("SEARCH=FUZZY")', "false",
     ),
     (
         "an unindexed look begins behind a receipt of other numbers",

@@ -642,8 +642,8 @@ fn a_run_whose_look_outlasts_its_lease_writes_no_second_copy() {
             other.expire_leases();
             drop(other.settle());
         };
-        let late = world.delivery().before("find", outlasted);
-        late.failing_store(1, StoreFault::CrashAfter).settle();
+        let late = world.delivery().after("find", outlasted);
+        late.after("append", || panic!("it dies")).settle();
         assert_eq!(world.in_sent(), [mail("m").shared_copy().to_vec()]);
     }
 }

@@ -69,21 +69,7 @@ pub fn tick(
     program: OwnProgram,
 ) -> Result<TickEnd, String> {
     let signals = Signals::catch().map_err(|error| format!("cannot start: {error}"))?;
-    let mut tick = Tick {
-        ends: KeptEnds::new(&settings.state_dir),
-        host: host_name(),
-        settings,
-        ledger,
-        program,
-        runs: Vec::new(),
-        hooks: Vec::new(),
-        tried: BTreeMap::new(),
-        has_failed: false,
-        has_added: false,
-        pruned: None,
-        said: None,
-        has_told_of_clocks: false,
-    };
+    let mut tick = Tick::new(settings, ledger, program);
     let mut next = Instant::now();
     let mut trouble = None;
     let mut is_first = true;
@@ -192,6 +178,26 @@ struct Tick<'a> {
     /// When it was last put on record that this host is there.
     said: Option<Instant>,
     has_told_of_clocks: bool,
+}
+
+impl<'a> Tick<'a> {
+    fn new(settings: JobsSettings, ledger: &'a dyn JobLedger, program: OwnProgram) -> Tick<'a> {
+        Tick {
+            ends: KeptEnds::new(&settings.state_dir),
+            host: host_name(),
+            settings,
+            ledger,
+            program,
+            runs: Vec::new(),
+            hooks: Vec::new(),
+            tried: BTreeMap::new(),
+            has_failed: false,
+            has_added: false,
+            pruned: None,
+            said: None,
+            has_told_of_clocks: false,
+        }
+    }
 }
 
 impl Tick<'_> {

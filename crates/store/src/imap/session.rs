@@ -97,7 +97,7 @@ pub struct ImapSession {
     since: Instant,
     /// Once it was asked for: see `names`.
     pub namespace: Option<Namespace>,
-    /// Once it was asked for: see `unindexed`.
+    /// In lower case, once it was asked for: see `unindexed`.
     pub server_name: Option<String>,
     /// The server's, from the configuration.
     pub lock_timeout: Duration,

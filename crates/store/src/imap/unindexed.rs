@@ -60,12 +60,11 @@ pub fn is_search_trusted(
         TrustSearch::Never => return Ok(false),
         TrustSearch::Auto => {}
     }
-    let can = session.capabilities();
-    if !can.has("ID") || can.has("SEARCH=FUZZY") {
+    if session.capabilities().has("SEARCH=FUZZY") {
         return Ok(false);
     }
-    let name = server_name(session, until)?.to_ascii_lowercase();
-    Ok(SEARCH_THEMSELVES.iter().any(|known| name.split(' ').next() == Some(known)))
+    let is_it = |name: &str| SEARCH_THEMSELVES.iter().any(|it| name.split(' ').next() == Some(it));
+    Ok(server_name(session, until)?.is_some_and(|name| is_it(&name)))
 }
 
 /// Whether it may be Dovecot, which says what its `imap_id_send` says: any name, or none.
@@ -73,11 +72,8 @@ pub fn is_search_trusted(
 /// # Errors
 /// The server did not answer.
 pub fn may_be_dovecot(session: &mut ImapSession, until: Instant) -> Result<bool, ImapError> {
-    if !session.capabilities().has("ID") {
-        return Ok(false);
-    }
-    let name = server_name(session, until)?.to_ascii_lowercase();
-    Ok(!OTHERS.iter().any(|other| name.contains(other)))
+    let is_another = |name: &str| OTHERS.iter().any(|other| name.contains(other));
+    Ok(server_name(session, until)?.is_some_and(|name| !is_another(&name)))
 }
 
 /// Whether it says that it is Dovecot, or nothing.
@@ -85,17 +81,14 @@ pub fn may_be_dovecot(session: &mut ImapSession, until: Instant) -> Result<bool,
 /// # Errors
 /// The server did not answer.
 pub fn is_like_dovecot(session: &mut ImapSession, until: Instant) -> Result<bool, ImapError> {
-    if !session.capabilities().has("ID") {
-        return Ok(false);
-    }
-    let name = server_name(session, until)?.to_ascii_lowercase();
-    Ok(name.is_empty() || name.starts_with(SEARCH_THEMSELVES[0]))
+    let is_it = |name: &str| name.is_empty() || name.starts_with(SEARCH_THEMSELVES[0]);
+    Ok(server_name(session, until)?.is_some_and(|name| is_it(&name)))
 }
 
-/// What the server calls itself; empty where it does not say.
-fn server_name(session: &mut ImapSession, until: Instant) -> Result<String, ImapError> {
-    if let Some(name) = &session.server_name {
-        return Ok(name.clone());
+/// What the server calls itself, in lower case: empty where it does not say, `None` if it cannot.
+fn server_name(session: &mut ImapSession, until: Instant) -> Result<Option<String>, ImapError> {
+    if session.server_name.is_some() || !session.capabilities().has("ID") {
+        return Ok(session.server_name.clone());
     }
     let name = match session.run("ID NIL", until) {
         Err(ImapError::Refused(_)) => None,
@@ -104,9 +97,8 @@ fn server_name(session: &mut ImapSession, until: Instant) -> Result<String, Imap
             .iter()
             .find_map(|response| name_in(&tokens(&response.after("ID")?, &response.literals)?)),
     };
-    let name = name.unwrap_or_default();
-    session.server_name = Some(name.clone());
-    Ok(name)
+    session.server_name = Some(name.unwrap_or_default().to_ascii_lowercase());
+    Ok(session.server_name.clone())
 }
 
 /// Of pairs of a field and its value, that of `name`.

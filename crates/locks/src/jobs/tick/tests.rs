@@ -68,21 +68,7 @@ fn tick_of(ledger: &dyn JobLedger) -> Tick<'_> {
         settle_secs: 1,
         jobs: Vec::new(),
     };
-    Tick {
-        ends: KeptEnds::new(&settings.state_dir),
-        host: "mx1".to_owned(),
-        settings,
-        ledger,
-        program: OwnProgram { config: None, umask: Mode::empty() },
-        runs: Vec::new(),
-        hooks: Vec::new(),
-        tried: BTreeMap::new(),
-        has_failed: false,
-        has_added: false,
-        pruned: None,
-        said: None,
-        has_told_of_clocks: false,
-    }
+    Tick::new(settings, ledger, OwnProgram { config: None, umask: Mode::empty() })
 }
 
 /// No other tick sees a change any more.

@@ -20,7 +20,7 @@ use crate::lock::frames::Order;
 use crate::lock::line::{PlaceInLine, drain};
 use crate::lock::since_boot;
 use onedrop_core::clock::{Clock, SystemClock};
-use onedrop_core::ledger::{LedgerError, LockRequest, LockRow, LockTry};
+use onedrop_core::ledger::{BusyLock, LedgerError, LockRequest, LockRow, LockTry};
 
 /// How often one in the line looks whether the one before it is stopped, and how often when that
 /// one has left, and others before it not.
@@ -153,12 +153,9 @@ impl Work {
             };
             known.waits |= request.waiting.is_some();
             let (last, pause) = match (answer, asked_since_boot) {
-                // Not all of them are held: others were in the way, and may have taken nothing.
                 (Ok(LockTry::Busy(busy)), _)
                     if wait.is_zero()
-                        && busy.before == 0
-                        && busy.held.iter().filter(|row| order.contains(&row.slot)).count()
-                            < order.len()
+                        && is_a_clash(&busy, &order)
                         && clashes < CLASHES
                         && first_asked.elapsed() < CALL =>
                 {
@@ -263,6 +260,13 @@ pub fn pause_after(waited: Duration, hears: bool, is_next: bool, held: &[LockRow
     let jitter = Duration::from_micros(SystemClock.random() % (pause.as_micros() as u64 / 4));
     let next_end = held.iter().filter_map(|row| row.left).min().unwrap_or(Duration::MAX);
     (pause - jitter).min(next_end.saturating_add(Duration::from_millis(1)))
+}
+
+/// Not all of `slots` are held, and none waits for them: others were in the way of the claim, and
+/// may have taken nothing.
+fn is_a_clash(busy: &BusyLock, slots: &[u32]) -> bool {
+    let held = busy.held.iter().filter(|row| slots.contains(&row.slot)).count();
+    busy.before == 0 && held < slots.len()
 }
 
 /// Closed when the one before has left the line.
