@@ -164,7 +164,7 @@ complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -l json -d 'Prin
 complete -c onedrop -n "__fish_onedrop_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l slots -d 'How many may hold the lock at a time' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l wait -d 'How long to wait for the lock: 0, 10s, 5m, forever' -r
-complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l ttl -d 'How long the lock outlives a host that is gone; it is renewed every third of that' -r
+complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l ttl -d 'How long the lock outlives a host that is gone; it is renewed in time, every 30 s at least' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l grace -d 'What the command gets to end after SIGTERM, before SIGKILL' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l timeout -d 'End the command after this time, with exit status 124; 0: never' -r
 complete -c onedrop -n "__fish_onedrop_using_subcommand with-lock" -l on-busy -d 'What to do when the lock is held: fail says so and exits 200, quiet says nothing and exits 0' -r -f -a "fail\t''

@@ -10,6 +10,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use onedrop_core::testing::chance::Chance;
+
 use crate::support::chown_recursive;
 use crate::support::dovecot::{Dovecot, MAIL_USER};
 use crate::support::pgbouncer::PgBouncer;
@@ -153,12 +155,9 @@ fn fill_maildir(folder: &Path, from: u32, to: u32) {
     }
 }
 
-/// The same for the same number, and without a pattern (splitmix).
+/// The same for the same number, and without a pattern.
 fn scattered(number: u64) -> u64 {
-    let mut mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
+    Chance::Seeded(number).number()
 }
 
 fn fill_postgres(postgres: &Postgres, from: u32, to: u32) {

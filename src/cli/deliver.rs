@@ -25,6 +25,7 @@ struct Request {
     envelope: Envelope,
     stated_size: Option<u64>,
     sender_known: bool,
+    sender_by_environment: bool,
     /// The recipient is not from the command line.
     by_environment: bool,
     /// The server that is to deliver, whatever the configuration says.
@@ -45,9 +46,11 @@ impl Request {
         if by_environment {
             recipients.extend(variable("RECIPIENT").filter(|recipient| !recipient.is_empty()));
         }
+        let given = args.sender.is_some();
         let sender = args.sender.or_else(|| variable("SENDER"));
         Request {
             sender_known: sender.is_some(),
+            sender_by_environment: !given && sender.is_some(),
             by_environment,
             via: args.via,
             envelope: Envelope {
@@ -75,8 +78,14 @@ impl Request {
         {
             envelope.recipients = vec![exact];
         }
+        let return_path = || message.prepended_address(&[b"return-path"]);
         if !self.sender_known {
-            envelope.sender = message.prepended_address(&[b"return-path"]).unwrap_or_default();
+            envelope.sender = return_path().unwrap_or_default();
+        } else if self.sender_by_environment
+            && let Some(exact) = return_path()
+            && as_local_exports(&exact) == envelope.sender
+        {
+            envelope.sender = exact;
         }
         Ok(message)
     }

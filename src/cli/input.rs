@@ -5,6 +5,8 @@
 
 use std::fs::File;
 use std::io::{IsTerminal as _, Read as _};
+use std::thread;
+use std::time::Duration;
 
 use nix::unistd::{Pid, getppid};
 
@@ -19,6 +21,9 @@ const PF_EXITING: u64 = 0x4;
 /// Shells through which local(8) may run a mailbox_command.
 const SHELLS: [&str; 5] = ["sh", "dash", "bash", "ksh", "busybox"];
 const MOST_SHELLS: usize = 4;
+
+/// Far longer than an exiting process takes between closing its files and giving up its children.
+const LAST_OF_EXIT: Duration = Duration::from_millis(20);
 
 /// The process that writes to standard input: the parent, and above a shell (mailbox_command) the
 /// shell's parent as well.
@@ -41,19 +46,29 @@ impl StdinWriter {
 
     /// Whether all processes found at the start are still alive and not exiting.
     fn lives(&self) -> bool {
+        // Another user's /proc may be hidden (hidepid): then only the parent's id counts. The
+        // kernel closes an exiting process's files before it gives its children another parent: at
+        // the end of the file that id proves nothing yet.
+        self.seen_alive().unwrap_or_else(|| {
+            thread::sleep(LAST_OF_EXIT);
+            self.seen_alive().unwrap_or(true)
+        })
+    }
+
+    /// `None`: all have the parents that they had, and the state of one is hidden.
+    fn seen_alive(&self) -> Option<bool> {
         let mut child_parent = getppid();
         for pid in &self.chain {
             if child_parent != *pid {
-                return false;
+                return Some(false);
             }
-            // Another user's /proc may be hidden: then only the parent's id counts.
-            let Some(stat) = Stat::of(*pid) else { return true };
+            let stat = Stat::of(*pid)?;
             if stat.exiting {
-                return false;
+                return Some(false);
             }
             child_parent = stat.parent;
         }
-        true
+        Some(true)
     }
 }
 

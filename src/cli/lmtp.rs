@@ -14,6 +14,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::lmtp::server::spool;
 use crate::lmtp::{self, Control, Entrance};
 use onedrop_locks::jobs::own_program::OwnProgram;
 use onedrop_locks::jobs::ticker::Ticker;
@@ -115,6 +116,10 @@ fn service_of(site: &Site) -> Result<Arc<Service>, String> {
     }
     for problem in &site.loaded.job_problems {
         tracing::error!("configuration: {problem}; until that is mended this host runs no job");
+    }
+    // Small messages need none, and are delivered.
+    if let Err(failure) = spool::open(&site.loaded.config.lmtp.spool_dir) {
+        tracing::error!("{failure}; until that is mended, mail above lmtp.spool_bytes waits");
     }
     let service = Service::new(site).map_err(|failure| failure.to_string())?;
     let service = Arc::new(service);

@@ -203,6 +203,22 @@ fn a_socket_for_users_without_a_limit_of_bytes_is_told() {
     }
 }
 
+/// Else large messages alone wait, until they are returned.
+#[test]
+fn a_folder_where_large_messages_find_no_place_is_an_error() {
+    let site = CheckSite::good();
+    let folder = ("LMTP__SPOOL_DIR", "$DIR/none");
+    let expected = "lmtp: lmtp.spool_dir: $DIR/none: No such file or directory: mail above \
+                    lmtp.spool_bytes (1048576) waits";
+    let (code, told) = site.check(&[folder]);
+    assert!(told.contains(&format!("error   {expected}")), "{told}");
+    assert_eq!(code, Some(75), "{told}");
+    // Where no server is set up, none of its messages waits.
+    let (code, told) = site.check(&[folder, ("LMTP__LISTEN", "")]);
+    assert!(told.contains(&format!("warning {expected}")), "{told}");
+    assert_eq!(code, Some(0), "{told}");
+}
+
 #[test]
 fn domains_that_share_accounts_are_an_error() {
     let site = CheckSite::good();

@@ -269,7 +269,11 @@ fn what_is_not_understood_on_the_command_line_is_75() {
             "a value is required for '-d <RECIPIENT>' but none was supplied; see onedrop --help\n",
         ),
         (&["deliver", "-d", SCUBA, "--size", "many"], ""),
-        (&["deliver", "-d", SCUBA, "extra"], ""),
+        // As pipe(8) writes -d ${recipient} for two.
+        (
+            &["deliver", "-d", SCUBA, "doug@mail.axial.net"],
+            "unexpected argument 'doug@mail.axial.net' found",
+        ),
         (&["deliver", "--config"], ""),
         (&["trace"], ""),
         (

@@ -6,6 +6,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use onedrop::config::Config;
+use onedrop::directory::Home;
+use onedrop::status::{StatusLevel, of_postqueue};
 use serde_json::Value;
 
 use crate::command_line::{Admin, Ended};
@@ -202,6 +205,34 @@ fn all_wrong(admin: &Admin) {
             old = now - 5 * 86_400,
         ))
         .expect("rows");
+}
+
+/// A query without domains would be asked for every address, also for those elsewhere.
+#[test]
+fn mail_that_may_be_for_others_is_counted_apart_and_wants_no_attention() {
+    let queued = |id: &str, to: &str| {
+        format!(
+            "{{\"queue_name\": \"deferred\", \"queue_id\": \"{id}\", \"arrival_time\": 1, \
+             \"recipients\": [{{\"address\": \"{to}\"}}]}}\n"
+        )
+    };
+    let (out, ours) = (queued("4Out", "x@elsewhere.example"), queued("4Own", "lisa@gmail.com"));
+    let mut directory = Config::default().directory.addresses;
+    directory.query = Some("SELECT $1".to_owned());
+    directory.accounts.insert("lisa@gmail.com".to_owned(), Home::of("lisa"));
+    let apart = "whether 1 other is ours is not known (no directory.domains)";
+    let one = of_postqueue(&out, &directory, SystemTime::now());
+    assert_eq!(one.level, StatusLevel::Ok, "{one:?}");
+    assert_eq!(one.text, format!("nothing surely for us in Postfix' queue, {apart}"));
+    let both = of_postqueue(&(ours + &out), &directory, SystemTime::now());
+    assert_eq!(both.level, StatusLevel::Attention, "{both:?}");
+    let start = format!("1 for us in Postfix' queue, 1 deferred, {apart}, the oldest 4Own for ");
+    assert!(both.text.starts_with(&start), "{both:?}");
+    directory.domains = vec!["elsewhere.example".to_owned()];
+    let one = of_postqueue(&out, &directory, SystemTime::now());
+    assert_eq!(one.level, StatusLevel::Attention, "{one:?}");
+    let start = "1 for us in Postfix' queue, 1 deferred, the oldest 4Out for ";
+    assert!(one.text.starts_with(start), "{one:?}");
 }
 
 #[test]

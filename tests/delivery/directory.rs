@@ -65,9 +65,12 @@ fn users_in_another_server_get_mail() {
         url
     };
     let tcp = mariadb.url_tcp().replace("onedrop@", "reader@").replace("/onedrop", "/postfix");
+    // The page's form for tables on the ledger's MariaDB.
+    let in_postfix = query("PostfixAdmin", "MariaDB").replace("FROM ", "FROM postfix.");
     for (name, url, query, knows) in [
         ("ispmail", at("mailserver"), query("ISPmail", "MariaDB"), "doug"),
         ("postfixadmin", tcp, query("PostfixAdmin", "MariaDB"), "doug"),
+        ("another-database", at("mailserver"), in_postfix, "doug"),
         ("mailcow", at("mailcow"), query("mailcow", "MariaDB"), "doug inner"),
         ("postgres", postgres.url_socket(), query("PostfixAdmin", "Postgres"), "doug"),
         ("file", format!("sqlite://{}", file.display()), query("ISPmail", "MariaDB"), "doug"),

@@ -1,5 +1,5 @@
-//! A real Postfix hands mail to the real binary, which records it in a real MariaDB, finds accounts
-//! in another program's table there, and places the mail in a real Dovecot.
+//! A real Postfix hands mail to the real binary, which records it in a real MariaDB and places it
+//! in a real Dovecot.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -96,28 +96,6 @@ fn lisa_writes_to_scuba_and_doug_and_then_mariadb_crashes() {
     assert_eq!(at.copies("crash"), "2 of 2");
     let verified = run(&at.config("verify", STORY), &["verify"]);
     assert!(verified.status.success(), "{verified:?}");
-}
-
-#[test]
-fn users_of_postfixadmin_get_mail() {
-    let at = MariadbSite::start();
-    at.mariadb.sql(
-        "CREATE DATABASE postfix;
-         CREATE TABLE postfix.mailbox (username VARCHAR(255) NOT NULL PRIMARY KEY,
-             active TINYINT(1) NOT NULL DEFAULT 1);
-         INSERT INTO postfix.mailbox VALUES
-             ('scuba@mail.axial.net', 1), ('doug@mail.axial.net', 0);
-         GRANT SELECT ON postfix.mailbox TO onedrop@'%'",
-    );
-    let asked = "[directory]\nquery = \"SELECT username FROM postfix.mailbox \
-                 WHERE username = $1 AND active = 1\"\n";
-    let postfix = at.postfix(asked);
-    let to = ["Scuba+x@mail.axial.net", "doug@mail.axial.net"];
-    let queue_id = postfix.send(LISA, &to, &from_lisa("table"));
-    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
-    assert_eq!(at.site.dovecot.count("scuba@mail.axial.net", "INBOX"), 1);
-    let attempts = postfix.attempts(&queue_id).join("\n");
-    assert!(attempts.contains("dsn=5.1.1"), "{attempts}");
 }
 
 /// What the program refuses when it delivers, `check` has said before.

@@ -222,7 +222,11 @@ fn a_password_changed_under_a_running_server_loses_no_copy() {
         "Scuba's session is open, Doug's is not: {replies:?}"
     );
     assert!(replies[0].text.contains(KEPT) && replies[0].text.contains("password"), "{replies:?}");
-    assert!(!replies[1].text.contains("no such account"), "{replies:?}");
+    let refused = &replies[1].text;
+    assert!(refused.contains("4.3.5") && refused.contains("password is wrong"), "{replies:?}");
+    assert!(!refused.contains("no such account"), "{replies:?}");
+    // It is no account's fault.
+    assert!(replies.iter().all(|reply| !reply.text.contains("can log in")), "{replies:?}");
     host.site.dovecot.change_password(host.site.dovecot.password());
     let again = client.deliver(LISA, &BOTH[1..], from_lisa("rotated")).expect("replies");
     assert_eq!(again[0].code, 250, "{again:?}");

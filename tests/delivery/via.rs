@@ -207,6 +207,22 @@ fn the_envelope_is_what_the_process_was_told() {
     command.env("RECIPIENT", "o_brien@mail.axial.net");
     site.helpless("").of(piped).feed(command).is(0, "stored account=o'brien ");
     assert_eq!(count(&site.inbox("o'brien")[0], "Return-Path: <lisa@gmail.com>"), 1);
+    // local(8) exports a sender in the same way; another one's Return-Path is not taken for it.
+    let exported = "o_brien@far";
+    for (account, path, sender) in
+        [("exact", "o'brien@far", "o'brien@far"), ("other", "o'briens@far", exported)]
+    {
+        let letter = format!(
+            "Return-Path: <{path}>\nDelivered-To: {account}@mail.axial.net\nReceived: from \
+             far\nSubject: {account}\n\nbody\n"
+        );
+        let delivery = site.helpless("").of(letter.as_bytes());
+        let mut command = delivery.command(&[]);
+        command.env("RECIPIENT", format!("{account}@mail.axial.net")).env("SENDER", exported);
+        delivery.feed(command).is(0, &format!("stored account={account} "));
+        let copy = &site.inbox(account)[0];
+        assert_eq!(count(copy, &format!("Return-Path: <{sender}>")), 1, "{}", copy.escape_ascii());
+    }
     site.helpless("")
         .run(&["-d", "a b@mail.axial.net", "-f", "l\u{e9}a@gmail.com"])
         .is(0, "stored account=a b ");
@@ -249,6 +265,26 @@ fn each_recipient_has_its_reply_and_the_worst_counts() {
     one.run(&["-d", NOBODY]).is(67, "5.1.1 unknown recipient nobody@elsewhere.example\n");
 }
 
+/// pipe(8) starts a process for each recipient.
+#[test]
+fn recipients_whose_processes_come_at_once_have_one_copy_each() {
+    let site = Via::new();
+    let _server = site.server("[lock]\nwait_secs = 30");
+    let accounts: Vec<String> = (1..=20).map(|n| format!("r{n}")).collect();
+    let delivery = site.helpless("");
+    let start = |account: &String| {
+        let to = format!("{account}@mail.axial.net");
+        Run::start(delivery.command(&["-d", &to, "-f", "lisa@gmail.com"]))
+    };
+    let mut runs: Vec<Run> = accounts.iter().map(start).collect();
+    runs.iter_mut().for_each(|run| run.feed(MESSAGE.to_vec()));
+    for (account, run) in accounts.iter().zip(runs) {
+        run.end().is(0, &format!("stored account={account} "));
+        site.inbox_has(account, [MESSAGE]);
+    }
+    assert_eq!(site.copies("lisa", ".Sent"), [MESSAGE]);
+}
+
 /// Otherwise the ones beyond would be put off for ever.
 #[test]
 fn more_recipients_than_the_server_takes_are_delivered_by_the_process() {
@@ -260,6 +296,16 @@ fn more_recipients_than_the_server_takes_are_delivered_by_the_process() {
         .run(&["-d", SCUBA, "-d", DOUG])
         .is(0, "stored account=scuba ")
         .says("stored account=doug ");
+}
+
+#[test]
+fn a_server_without_a_place_for_large_messages_says_so() {
+    let site = Via::new();
+    let server = site.server("[lmtp]\nspool_bytes = 100\nspool_dir = \"/nonexistent\"");
+    let why = "lmtp.spool_dir: /nonexistent: No such file or directory";
+    server.wait_for_log(why);
+    site.helpless("").run(&["-d", SCUBA]).is(75, &format!("4.3.5 {why}"));
+    assert!(site.inbox("scuba").is_empty());
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! program delivers and verifies on it, migrates it, delivers and purges, and the next version's
 //! migrates it further. The dumps are never written anew: the schema goes on by migrations.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::upgrades::{Server, UpgradedSite, Version, letter};
 use crate::support::mariadb::Mariadb;
@@ -49,11 +49,7 @@ fn load(site: &UpgradedSite, path: &Path) {
             let url = server.url_socket();
             command.args(["-Xq", "-v", "ON_ERROR_STOP=1", "-d", &url, "-f"]).arg(path);
         }
-        Server::Mariadb(server) => {
-            command = Command::new("mariadb");
-            command.args(["--no-defaults", "-uroot", "-S"]).arg(server.socket()).arg("onedrop");
-            command.stdin(Stdio::from(File::open(path).expect("the dump")));
-        }
+        Server::Mariadb(server) => return server.load(server.database(), path),
         Server::None => {
             let text = fs::read_to_string(path).expect("the dump");
             let ledger = rusqlite::Connection::open(sqlite).expect("a file");
@@ -100,8 +96,7 @@ fn a_ledger_of_the_base_version_in_postgres_is_used_and_migrated() {
 
 #[test]
 fn a_ledger_of_the_base_version_in_mariadb_is_used_and_migrated() {
-    // The dump's views run as the user of a server of its own.
-    used_and_migrated(Server::Mariadb(Mariadb::start()), "mariadb");
+    used_and_migrated(Server::Mariadb(Mariadb::shared_and_empty()), "mariadb");
 }
 
 #[test]

@@ -12,6 +12,8 @@ use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use onedrop_core::testing::chance::Chance;
+
 use crate::host::{Host, free_net, servers};
 use crate::support::site::{Site, settle_kept};
 use crate::support::{TempRoot, is_full, onedrop_path, wait_until};
@@ -29,23 +31,6 @@ const LIMIT: Duration = Duration::from_secs(240);
 const SETTINGS: &str = "[directory]\ndomains = [\"axial.net\"]\n[sent]\ntrust = \"authenticated\"\n\
     authserv_id = \"axial.net\"\n[lock]\nwait_secs = 2\nlease_secs = 6\n\
     [limits]\ndeadline_secs = 5\nanswer_secs = 2\n";
-
-/// Sebastiano Vigna's SplitMix64: enough for choices that can be repeated.
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
 
 /// Of this run: `ONEDROP_SEED`, or another one each time.
 pub fn seed() -> u64 {
@@ -79,12 +64,12 @@ struct Mail {
     bytes: Vec<u8>,
 }
 
-fn mails(dice: &mut Dice) -> Vec<Mail> {
+fn mails(chance: &mut Chance) -> Vec<Mail> {
     let mail = |n: usize| {
-        let author = dice.below(ACCOUNTS);
+        let author = chance.between(0, ACCOUNTS);
         let mut recipients: Vec<u64> = Vec::new();
-        for _ in 0..=dice.below(5) {
-            let recipient = dice.below(ACCOUNTS);
+        for _ in 0..=chance.between(0, 5) {
+            let recipient = chance.between(0, ACCOUNTS);
             if !recipients.contains(&recipient) {
                 recipients.push(recipient);
             }
@@ -128,10 +113,10 @@ impl Counts {
 fn attempt(host: &Host, mail: &Mail, task: &Task, seed: u64, counts: &Mutex<Counts>) -> bool {
     let place =
         (task.mail as u64) << 32 | task.recipient << 16 | (task.host as u64) << 8 | task.tries;
-    let mut dice = Dice(seed ^ Dice(place).next());
+    let mut chance = Chance::Seeded(seed ^ Chance::Seeded(place).number());
     let typical = counts.lock().expect("counts").typical.unwrap_or(FIRST_GUESS);
-    let fate = (task.tries < 2 && dice.below(100) < KILLS_PER_HUNDRED)
-        .then(|| typical.mul_f64(dice.below(1000) as f64 / 1000.0));
+    let fate = (task.tries < 2 && chance.percent(KILLS_PER_HUNDRED))
+        .then(|| typical.mul_f64(chance.between(0, 1000) as f64 / 1000.0));
     let began = Instant::now();
     let mut child = deliver(
         host,
@@ -220,16 +205,16 @@ fn tally(site: &Site, mails: &[Mail]) -> usize {
 fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     let began = Instant::now();
     let seed = seed();
-    let mut dice = Dice(seed);
+    let mut chance = Chance::Seeded(seed);
     let (root, net) = (TempRoot::new(), free_net());
     let hosts: Vec<Host> = (0..HOSTS).map(|n| Host::start(&root, n, net)).collect();
     let site = servers(&hosts, root, net, SETTINGS);
-    let mails = mails(&mut dice);
+    let mails = mails(&mut chance);
     let mut queues: Vec<VecDeque<Task>> = (0..HOSTS).map(|_| VecDeque::new()).collect();
     for (n, mail) in mails.iter().enumerate() {
         for recipient in &mail.recipients {
-            let host = dice.below(HOSTS as u64) as usize;
-            let other = (host + 1 + dice.below(HOSTS as u64 - 1) as usize) % HOSTS;
+            let host = chance.pick(HOSTS);
+            let other = (host + 1 + chance.pick(HOSTS - 1)) % HOSTS;
             for host in [host, other] {
                 let task =
                     Task { mail: n, recipient: *recipient, host, tries: 0, not_before: began };

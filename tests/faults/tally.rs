@@ -19,9 +19,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use onedrop_core::testing::chance::Chance;
 
 use crate::host::{Host, free_net, on_all_cables};
-use crate::hosts::{Dice, seed};
+use crate::hosts::seed;
 use crate::sample::sample;
 use crate::support::lock_journal::{fence_held, judged};
 use crate::support::postgres::{Postgres, bin};
@@ -87,14 +88,14 @@ impl Fate {
     }
 
     /// What the command does, see `command.py`, and for how long, in milliseconds.
-    fn command(self, dice: &mut Dice) -> (&'static str, u64) {
+    fn command(self, chance: &mut Chance) -> (&'static str, u64) {
         match self {
             _ if self.is_outside_the_promise() => ("fenced", 0),
             // The kernel kills the command, and not what it has started.
             Fate::Kill([Wrapper, Guardian, ..]) => ("plain", 1000),
             Fate::Kill(_) => ("deep", 1000),
             Fate::Stop(_) => ("deep", 10_000),
-            Fate::None => ("deep", 20 + dice.below(300)),
+            Fate::None => ("deep", 20 + chance.between(0, 300)),
         }
     }
 
@@ -170,27 +171,28 @@ impl World {
 
     /// Starts commands until the end.
     fn work(&self, host: usize, worker: usize, end: Instant) {
-        let mut dice = Dice(self.seed ^ Dice((host * 1000 + worker) as u64).next());
+        let mut chance =
+            Chance::Seeded(self.seed ^ Chance::Seeded((host * 1000 + worker) as u64).number());
         for round in 0.. {
             if Instant::now() > end {
                 return;
             }
-            self.run(host, &format!("{host}-{worker}-{round}"), &mut dice);
+            self.run(host, &format!("{host}-{worker}-{round}"), &mut chance);
         }
     }
 
-    fn draw(&self, dice: &mut Dice) -> Fate {
+    fn draw(&self, chance: &mut Chance) -> Fate {
         let mut deck = self.deck.lock().expect("deck");
         if deck.is_empty() {
             *deck = Fate::all();
         }
-        let at = dice.below(deck.len() as u64) as usize;
+        let at = chance.pick(deck.len());
         deck.swap_remove(at)
     }
 
-    fn run(&self, host: usize, run: &str, dice: &mut Dice) {
-        let fate = self.draw(dice);
-        let (kind, millis) = fate.command(dice);
+    fn run(&self, host: usize, run: &str, chance: &mut Chance) {
+        let fate = self.draw(chance);
+        let (kind, millis) = fate.command(chance);
         let calm = self.troubles.load(Ordering::SeqCst);
         let mut child = self.start(host, run, kind, millis);
         let began = |child: &mut Child| {
@@ -198,9 +200,9 @@ impl World {
             wait_until(SOON, || self.noted(run, "began") || has_ended(child))
         };
         // At any moment of its life, or once the command runs.
-        let is_early = matches!(fate, Fate::Kill(_)) && dice.below(2) == 0;
+        let is_early = matches!(fate, Fate::Kill(_)) && chance.pick(2) == 0;
         match is_early {
-            true => thread::sleep(Duration::from_millis(dice.below(250))),
+            true => thread::sleep(Duration::from_millis(chance.between(0, 250))),
             false => assert!(began(&mut child), "{run} neither begins nor ends"),
         }
         let has_befallen = self.befall(fate, &child, run);
@@ -283,9 +285,9 @@ impl World {
 
 /// What befalls the ledger and the net, one after the other; returns the server that leads then.
 fn troubles(world: &World, mut primary: Postgres, standby: Postgres) -> Postgres {
-    let mut dice = Dice(world.seed);
+    let mut chance = Chance::Seeded(world.seed);
     thread::sleep(CALM);
-    match dice.below(2) {
+    match chance.pick(2) {
         0 => world.trouble(|| {
             primary.pause();
             thread::sleep(STOPPED_FOR);
@@ -303,7 +305,7 @@ fn troubles(world: &World, mut primary: Postgres, standby: Postgres) -> Postgres
         clock.set(SystemTime::now() + off);
     }
     thread::sleep(CALM);
-    let cut = &world.hosts[dice.below(HOSTS as u64) as usize];
+    let cut = &world.hosts[chance.pick(HOSTS)];
     world.trouble(|| {
         cut.plug(false);
         thread::sleep(STOPPED_FOR);

@@ -24,8 +24,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use onedrop_core::testing::chance::Chance;
 
-use crate::hosts::{Dice, seed};
+use crate::hosts::seed;
 use crate::support::mariadb::Mariadb;
 use crate::support::site::{Files, Site};
 use crate::support::{is_full, onedrop, onedrop_path, wait_until};
@@ -134,7 +135,7 @@ fn children(of: Pid) -> Vec<Pid> {
 
 impl World {
     /// Ticks again and again, as one host's timer would.
-    fn tick(&self, host: usize, pause: u64, mut dice: Dice) {
+    fn tick(&self, host: usize, pause: u64, mut chance: Chance) {
         while !self.is_over.load(Ordering::SeqCst) {
             let mut command = Command::new("unshare");
             let script = format!("echo mx{host} >/proc/sys/kernel/hostname; exec \"$0\" \"$@\"");
@@ -162,14 +163,14 @@ impl World {
                 matches!(status.code(), Some(0 | 1) | None) || is_over,
                 "host {host}: {status}"
             );
-            thread::sleep(Duration::from_millis(pause + dice.below(3 * pause)));
+            thread::sleep(Duration::from_millis(pause + chance.between(0, 3 * pause)));
         }
     }
 
     /// Kills something, as soon as it is seen to run.
-    fn kill_one(&self, dice: &mut Dice) {
+    fn kill_one(&self, chance: &mut Chance) {
         // A wrapper that is gone keeps its job waiting for the lock's whole time.
-        let what = match dice.below(8) {
+        let what = match chance.pick(8) {
             0..3 => "ticks",
             3 => "wrappers",
             4 => "guardians",
@@ -185,7 +186,7 @@ impl World {
                 _ => below(below(below(ticks))),
             };
             !pids.is_empty() && {
-                let one = pids[dice.below(pids.len() as u64) as usize];
+                let one = pids[chance.pick(pids.len())];
                 kill(one, Signal::SIGKILL).is_ok()
             }
         });
@@ -292,14 +293,14 @@ fn eight_hosts_that_tick_over_a_mariadb_begin_no_run_twice_or_beside_another() {
     };
     thread::scope(|scope| {
         for host in 0..HOSTS {
-            let dice = Dice(seed ^ Dice(host as u64).next());
+            let chance = Chance::Seeded(seed ^ Chance::Seeded(host as u64).number());
             let world = &world;
-            scope.spawn(move || world.tick(host, 200, dice));
+            scope.spawn(move || world.tick(host, 200, chance));
         }
-        let (mut dice, began) = (Dice(seed), Instant::now());
+        let (mut chance, began) = (Chance::Seeded(seed), Instant::now());
         while began.elapsed() < lasts {
-            thread::sleep(Duration::from_millis(300 + dice.below(600)));
-            world.kill_one(&mut dice);
+            thread::sleep(Duration::from_millis(300 + chance.between(0, 600)));
+            world.kill_one(&mut chance);
         }
         world.is_over.store(true, Ordering::SeqCst);
         for pid in world.ticks.lock().expect("ticks").values() {
@@ -346,14 +347,14 @@ fn a_day_of_jobs_on_eight_hosts_succeeds_or_says_why_not() {
     let until = (MIDNIGHT + day.hours * 3600) as i64;
     let is_settled = thread::scope(|scope| {
         for host in 0..HOSTS {
-            let dice = Dice(seed ^ Dice(host as u64).next());
+            let chance = Chance::Seeded(seed ^ Chance::Seeded(host as u64).number());
             let (world, pause) = (&world, day.pause);
-            scope.spawn(move || world.tick(host, pause, dice));
+            scope.spawn(move || world.tick(host, pause, chance));
         }
-        let mut dice = Dice(seed);
+        let mut chance = Chance::Seeded(seed);
         while world.now(began, day.rate) < until {
-            thread::sleep(Duration::from_millis(100 + dice.below(500)));
-            world.kill_one(&mut dice);
+            thread::sleep(Duration::from_millis(100 + chance.between(0, 500)));
+            world.kill_one(&mut chance);
         }
         let is_settled = wait_until(SETTLED_WITHIN, || {
             thread::sleep(Duration::from_millis(500));

@@ -278,4 +278,13 @@ fn check_puts_on_record_whether_the_guard_is_in_force() {
         let (on_record, told) = check();
         assert_eq!(on_record, expected, "{guard}\n{told}");
     }
+    // Where several Dovecots deliver for an account, none knows what another has delivered.
+    all.filters.guard(&shipped);
+    assert_eq!(check().0, "guard, 518400 s");
+    all.site.postgres.psql(
+        "INSERT INTO onedrop_host (host, program_version, schema_version) VALUES ('mx2', '1', 1)",
+    );
+    let (on_record, told) = check();
+    assert_eq!(on_record, "", "{told}");
+    assert!(told.contains("does not go on record for deliveries: mx2 uses this ledger"), "{told}");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use onedrop::jobs::KeptEnds;
-use onedrop::ledger::{JobOutcome, JobRow, JobRun};
+use onedrop::ledger::{JobOutcome, JobRun};
 
 use crate::place::{SOON, ended};
 use crate::site::{JobSite, exists, job};
@@ -147,11 +147,7 @@ fn another_host_waits_for_the_end_of_a_run_before_it_calls_it_crashed() {
         assert_eq!(end.code, Some(0), "{end:?}");
         assert_eq!(site.outcomes("j"), [None], "after {args:?}");
     }
-    let long_ago = |row: &mut JobRow| {
-        let found = row.unheld_at.expect("a tick has found it");
-        row.unheld_at = Some(found - Duration::from_secs(91));
-    };
-    site.change("j", long_ago);
+    site.found_free_earlier("j", 91);
     assert_eq!(site.tick().code, Some(0));
     assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed)]);
     // The next try runs when the first one's host is back.
@@ -270,8 +266,7 @@ fn a_host_that_cannot_read_its_ends_waits_before_it_calls_a_run_crashed() {
     fs::create_dir(&folder).expect("a folder");
     fs::write(folder.join("j.end"), "{").expect("a file");
     waits("not whole");
-    let settled = Duration::from_secs(91);
-    site.change("j", |row| row.unheld_at = row.unheld_at.map(|found| found - settled));
+    site.found_free_earlier("j", 91);
     assert_eq!(site.tick().code, Some(0));
     assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed)]);
 }

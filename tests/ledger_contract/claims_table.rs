@@ -271,6 +271,10 @@ impl Cell {
         mail(&format!("cell-{}", self.number))
     }
 
+    fn key(&self) -> MessageKey {
+        MessageKey::new(self.number, self.mail().identity())
+    }
+
     /// Another than the row has, so that it can be seen.
     fn destination(&self) -> Destination {
         let shared = self.before.as_ref().is_none_or(|before| !before.row.shared);
@@ -306,7 +310,7 @@ impl Cell {
                 let by = if *is_own { own() } else { others() };
                 Answer::Copies(match way {
                     ClaimWay::Claim => {
-                        let claim = || host.0.claim(self.number, &wanted, &by, *terms, soon());
+                        let claim = || host.0.claim(&self.key(), &wanted, &by, *terms, soon());
                         uncontended(claim).expect("a claim")
                     }
                     ClaimWay::Record => {
@@ -316,7 +320,7 @@ impl Cell {
                         let record = || host.0.record(&entry, &by, &wanted, *terms, soon());
                         let recorded = uncontended(record).expect("a record");
                         assert_eq!(recorded.is_new, !self.message.is_there);
-                        *message = recorded.message;
+                        *message = recorded.message.number;
                         recorded.copies
                     }
                 })
@@ -335,10 +339,10 @@ impl Cell {
                 host.release(&[self.named(*named)]);
                 Answer::Done
             }
-            Ask::Keep => Answer::Kept(host.keep(self.number, b"bytes", "why")),
+            Ask::Keep => Answer::Kept(host.keep(self.key(), b"bytes", "why")),
             Ask::KeepUntilDue => {
                 let (to, after) = (self.destination(), secs(MADE_DUE));
-                Answer::Due(match host.keep_until_due(self.number, &to, b"bytes", after) {
+                Answer::Due(match host.keep_until_due(self.key(), &to, b"bytes", after) {
                     Due::Placed(receipt) => Some(receipt),
                     Due::At(_) => None,
                 })

@@ -197,14 +197,14 @@ fn without_a_boots_id_nothing_is_leased_and_receipts_are_still_recorded() {
     let host = Host::of(&rig);
     let (known, unknown) = (mail("known"), mail("unknown"));
     let claim = host.claim(&known, &inbox());
-    let message = host.copies(&ALL)[0].message;
+    let message = host.copies(&ALL)[0].message_key();
     rig.clocks().boot_id(None).expect_err("unread");
     let is_told = |error: Option<LedgerError>| {
         assert!(matches!(error, Some(LedgerError::Clock(_))), "{error:?}")
     };
     is_told(host.try_record(&unknown, &[inbox()], LEASE).err());
     let wanted = [inbox()];
-    is_told(host.0.claim(message, &wanted, &attempt("mx2"), LEASE, soon()).err());
+    is_told(host.0.claim(&message, &wanted, &attempt("mx2"), LEASE, soon()).err());
     is_told(host.0.copies_to_verify(&ALL, "doug", None, 10, soon()).err());
     is_told(host.0.clock(soon()).err());
     is_told(host.0.trace(&TraceFilter::of("known@example.org"), 10, soon()).err());

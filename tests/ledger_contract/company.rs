@@ -135,7 +135,7 @@ pub fn more_than_may_share_a_transaction_are_each_on_record(rig: &dyn Rig) {
         for n in 0..MANY {
             assert_eq!(confirmed[n], Confirmed::Recorded);
             let trace = host.trace_one(&format!("m{round}-{n}@example.org"));
-            assert_eq!((trace.message, trace.attempts.len()), (recorded[n].message, 1));
+            assert_eq!((trace.message, trace.attempts.len()), (recorded[n].message.number, 1));
             assert_eq!(trace.attempts[0].outcome.as_deref(), Some("delivered"));
             let placed = CopyState::Placed(uid(n as u32 + 1));
             assert_eq!(host.claim_state(&mails[n], &inbox()), placed);

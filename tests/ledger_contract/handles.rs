@@ -57,7 +57,7 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
         (
             "claim",
             call(|own, ledger, until| {
-                ledger.claim(own.recorded.message, &[inbox()], &own.by, LEASE, until).map(drop)
+                ledger.claim(&own.recorded.message, &[inbox()], &own.by, LEASE, until).map(drop)
             }),
         ),
         (
@@ -85,13 +85,15 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
         (
             "keep",
             call(|own, ledger, until| {
-                ledger.keep(own.recorded.message, b"bytes", "why", until).map(drop)
+                ledger.keep(&own.recorded.message, b"bytes", "why", until).map(drop)
             }),
         ),
-        ("kept", call(|own, ledger, until| ledger.kept(own.recorded.message, until).map(drop))),
+        ("kept", call(|own, ledger, until| ledger.kept(&own.recorded.message, until).map(drop))),
         (
             "kept_bytes",
-            call(|own, ledger, until| ledger.kept_bytes(own.recorded.message, until).map(drop)),
+            call(|own, ledger, until| {
+                ledger.kept_bytes(own.recorded.message.number, until).map(drop)
+            }),
         ),
         (
             "finish",
@@ -182,7 +184,7 @@ pub fn a_call_waits_for_a_connection_and_says_when_none_came_free(rig: &dyn Rig)
     let turn = host.turn(&claim, &copy_key(&mail, &inbox()));
     assert_eq!(turn, OURS);
     let began = Instant::now();
-    let busy = host.0.kept(1, began + Duration::from_millis(100));
+    let busy = host.0.has_placed_copy("doug", began + Duration::from_millis(100));
     assert!(began.elapsed() >= Duration::from_millis(100));
     assert!(matches!(busy, Err(LedgerError::Busy(_))), "{busy:?}");
     assert_eq!(

@@ -152,12 +152,12 @@ impl Host {
 
     pub fn claim_again(
         &self,
-        message: i64,
+        message: MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Vec<CopyState> {
-        self.0.claim(message, destinations, owner, terms, soon()).expect("claim")
+        self.0.claim(&message, destinations, owner, terms, soon()).expect("claim")
     }
 
     pub fn try_turn(&self, claim: &Claim, key: &Hash) -> Result<Taken<'_>, LedgerError> {
@@ -200,31 +200,31 @@ impl Host {
         self.0.release(claims, soon()).expect("release");
     }
 
-    pub fn keep(&self, message: i64, bytes: &[u8], why: &str) -> bool {
-        self.0.keep(message, bytes, why, soon()).expect("keep")
+    pub fn keep(&self, message: MessageKey, bytes: &[u8], why: &str) -> bool {
+        self.0.keep(&message, bytes, why, soon()).expect("keep")
     }
 
-    pub fn kept(&self, message: i64) -> Option<String> {
-        self.0.kept(message, soon()).expect("kept")
+    pub fn kept(&self, message: MessageKey) -> Option<String> {
+        self.0.kept(&message, soon()).expect("kept")
     }
 
-    pub fn kept_bytes(&self, message: i64) -> Option<Vec<u8>> {
-        self.0.kept_bytes(message, soon()).expect("kept bytes")
+    pub fn kept_bytes(&self, message: MessageKey) -> Option<Vec<u8>> {
+        self.0.kept_bytes(message.number, soon()).expect("kept bytes")
     }
 
     pub fn keep_until_due(
         &self,
-        message: i64,
+        message: MessageKey,
         destination: &Destination,
         bytes: &[u8],
         after: Duration,
     ) -> Due {
-        let due = self.0.keep_until_due(message, destination, (bytes, "later"), after, soon());
+        let due = self.0.keep_until_due(&message, destination, (bytes, "later"), after, soon());
         due.expect("kept until due")
     }
 
     /// Leases a copy as `onedrop settle` does.
-    pub fn claim_due(&self, message: i64, destination: &Destination) -> CopyState {
+    pub fn claim_due(&self, message: MessageKey, destination: &Destination) -> CopyState {
         let terms = LeaseTerms { due: true, ..LEASE };
         let wanted = std::slice::from_ref(destination);
         self.claim_again(message, wanted, &attempt("settle"), terms).remove(0)

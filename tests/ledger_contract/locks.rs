@@ -74,6 +74,21 @@ impl Host {
     }
 }
 
+/// A program that writes leases by SQL may call itself what it likes: the list shows it all the
+/// same.
+pub fn a_lease_whose_owner_is_no_value_of_ours_is_listed_and_stolen(rig: &dyn Rig) {
+    let (host, lock) = (Host::of(rig), name("nightly"));
+    host.lock(&lock, &[1]);
+    if !rig.sql("UPDATE onedrop_lock_lease SET owner = 'me'") {
+        return;
+    }
+    let all = host.0.lock_rows(None, soon()).expect("rows");
+    assert_eq!(all.iter().map(|row| row.holder.host.as_str()).collect::<Vec<_>>(), ["mx1"]);
+    host.is_busy(&lock, &[1]);
+    assert_eq!(host.steal(&lock, true, RandomValue::default()), Some(2));
+    host.lock(&lock, &[1]);
+}
+
 /// By hand, or by a restore of a part: no fencing token is given out twice.
 pub fn a_slot_whose_lease_was_taken_out_is_claimed_with_the_next_epoch(rig: &dyn Rig) {
     let (host, lock) = (Host::of(rig), name("nightly"));

@@ -44,9 +44,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use onedrop::directory::{Asked, Destination, Home};
 use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, BASE_VERSION, Claim, Confirmed, CopyFacts, CopyOnRecord,
-    CopyState, Due, Entry, FilterFields, LeaseTerms, LedgerError, Migration, MigrationStep,
-    OpenTurn, Program, RandomValue, Recorded, SCHEMA_VERSION, SharedConfig, Standing, ToConfirm,
-    Trace, TraceCopy, TraceFilter, Turn, Window,
+    CopyState, Due, Entry, FilterFields, LeaseTerms, LedgerError, MessageKey, Migration,
+    MigrationStep, OpenTurn, Program, RandomValue, Recorded, SCHEMA_VERSION, SharedConfig,
+    Standing, ToConfirm, Trace, TraceCopy, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
@@ -204,6 +204,7 @@ macro_rules! ledger_contract {
                 locks {
                     a_lock_excludes_others_until_it_is_given_back,
                     a_slot_whose_lease_was_taken_out_is_claimed_with_the_next_epoch,
+                    a_lease_whose_owner_is_no_value_of_ours_is_listed_and_stolen,
                     as_many_hold_a_lock_as_it_has_slots,
                     of_twenty_that_want_three_slots_no_two_get_one,
                     a_free_slot_goes_to_the_claim_that_has_waited_longest,
@@ -252,6 +253,7 @@ macro_rules! ledger_contract {
                     attempts_raw_bytes_and_facts_go_each_in_its_time,
                     attempts_at_a_message_whose_facts_are_erased_go_at_their_own_age,
                     a_claim_whose_row_was_purged_confirms_nothing,
+                    a_number_that_is_another_messages_names_none,
                     a_forgotten_copy_is_free_in_doubt_and_nobodys,
                     an_account_has_a_placed_copy_from_its_first_receipt_on_until_it_is_forgotten,
                     forget_passes_by_what_a_delivery_may_still_write,

@@ -1,13 +1,10 @@
 //! What MariaDB promises besides: servers that may keep no ledger, logins, connections that die, a
 //! server that hangs.
 
-use std::path::PathBuf;
-
 use onedrop::ledger::{BatchTerms, LockHolder, LockRequest, LockTry, PurgeWhat, RandomValue};
 use onedrop::lock_name::LockName;
 
 use super::handles::{Prepared, calls};
-use super::support::directory;
 use super::support::mariadb::Mariadb;
 use super::support::proxy::{Fault, Proxy, Stage};
 use super::*;
@@ -135,47 +132,6 @@ fn a_login_is_by_password_by_key_or_by_the_systems_user() {
     }
 }
 
-/// The name in the certificate is that of the server, and the password goes to no other.
-#[test]
-fn a_server_whose_certificate_nobody_vouches_for_gets_no_password() {
-    let keys = support::TempRoot::new();
-    support::dovecot::certificate(&keys);
-    support::chown_recursive(&keys, "mysql");
-    let (certificate, key) = (keys.join("cert.pem"), keys.join("key.pem"));
-    let mariadb = Mariadb::start_with(&[
-        &format!("--ssl-cert={}", certificate.display()),
-        &format!("--ssl-key={}", key.display()),
-        "--require-secure-transport=1",
-        "--bind-address=127.0.0.1,127.0.0.2",
-    ]);
-    let url = mariadb.url_tcp();
-    let verified = format!("{}?sslmode=verify-full", url.replace("127.0.0.1", "localhost"));
-    let of = |url: &str, ca_file: Option<PathBuf>| {
-        use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
-        let url = MysqlUrl::parse(url).expect("a URL");
-        let settings = MariadbSettings { url, password: Some(mariadb.password().into()), ca_file };
-        MariadbLedger::new(settings, limits(2)).map(|ledger| Host(Arc::new(ledger)))
-    };
-    let trusted = of(&verified, Some(certificate.clone())).expect("a ledger");
-    trusted.migrate().expect("migrate");
-    trusted.record(&mail("tls"), &[inbox()]);
-    let is_refused = |url: &str, ca_file: Option<PathBuf>| {
-        let refused = of(url, ca_file).and_then(|host| host.0.schema_version(soon()));
-        matches!(refused, Err(LedgerError::Unavailable(text)) if text.contains("certificate"))
-    };
-    assert!(is_refused(&verified, None), "a certificate that nobody vouches for");
-    let other_name = verified.replace("localhost", "127.0.0.2");
-    assert!(is_refused(&other_name, Some(certificate.clone())), "another server's certificate");
-    // In clear text the server itself takes no login.
-    let clear = of(&url, None).expect("a ledger").0.schema_version(soon());
-    assert!(clear.is_err(), "{clear:?}");
-    // One that has no TLS, where TLS was asked for.
-    let bare = Mariadb::shared_and_empty();
-    let bare = verified.replace(&mariadb.port().to_string(), &bare.port().to_string());
-    let refused = of(&bare, Some(certificate)).expect("a ledger").0.schema_version(soon());
-    assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "{refused:?}");
-}
-
 /// After `migrate` the program's user needs no more than to read and write rows.
 #[test]
 fn rights_on_rows_are_enough_to_deliver() {
@@ -198,44 +154,6 @@ fn rights_on_rows_are_enough_to_deliver() {
         let may_fail = name == "migrate";
         assert!(result.is_ok() || may_fail, "{name}: {result:?}");
     }
-}
-
-/// The tables that guides to a mail server make, as `docs/addresses.md` has them asked.
-#[test]
-fn a_query_asks_the_tables_of_other_programs_on_the_same_server() {
-    let rig = MariadbRig::own();
-    rig.sql(directory::TABLES);
-    let host = Host::of(&rig);
-    let mut known = Vec::new();
-    for (program, database) in
-        [("ISPmail", "mailserver"), ("PostfixAdmin", "postfix"), ("mailcow", "mailcow")]
-    {
-        rig.sql(&format!("GRANT SELECT ON {database}.* TO onedrop@'%'"));
-        let query = directory::query(program, "MariaDB");
-        let query = query.replace("FROM ", &format!("FROM {database}."));
-        for address in ["doug@a.example", "inner@a.example", "gone@a.example", "' OR '' = '"] {
-            let account = host.account(&query, &Asked::plain(address)).expect(&query);
-            assert!(account.as_deref().is_none_or(|account| account == address), "{query}");
-            known.extend(account.map(|account| format!("{program} {account}")));
-        }
-        let other = host.account(&query, &Asked::plain("doug@b.example")).expect(&query);
-        assert_eq!(other, None, "{query}");
-    }
-    assert_eq!(
-        known,
-        [
-            "ISPmail doug@a.example",
-            "PostfixAdmin doug@a.example",
-            "mailcow doug@a.example",
-            "mailcow inner@a.example",
-        ]
-    );
-    let of_doug = |query| host.account(query, &Asked::plain("doug@a.example"));
-    let refused = of_doug("DELETE FROM postfix.mailbox");
-    assert!(matches!(refused, Err(LedgerError::Refused(_))), "{refused:?}");
-    let refused = of_doug("DELETE FROM postfix.mailbox WHERE username = $1");
-    assert!(matches!(refused, Err(LedgerError::Denied(_))), "{refused:?}");
-    assert_eq!(rig.mariadb.sql("SELECT COUNT(*) FROM postfix.mailbox"), "2");
 }
 
 /// What is noted, and after how many half minutes it is to be looked at.
@@ -264,9 +182,10 @@ fn copies_that_need_another_look_are_noted() {
     let again =
         host.claim_again(host.record(&mail("old"), &[]).message, &[sent()], &attempt("mx1"), LEASE);
     assert_eq!(noted(claimed(&again[0]).copy), lease, "a new copy of an old message");
-    let message = host.record(&mail("due"), &[]).message;
-    host.keep_until_due(message, &sent(), b"x", Duration::from_secs(600));
-    let due = rig.mariadb.sql(&format!("SELECT id FROM onedrop_copy WHERE message_id = {message}"));
+    let due = host.record(&mail("due"), &[]).message;
+    host.keep_until_due(due, &sent(), b"x", Duration::from_secs(600));
+    let due = format!("SELECT id FROM onedrop_copy WHERE message_id = {}", due.number);
+    let due = rig.mariadb.sql(&due);
     assert_eq!(noted(due.parse().expect("a number")), "20");
     // Another receipt than the one on record.
     assert!(matches!(host.confirm(&plain, &uid(2)), Confirmed::Superseded { .. }));
@@ -392,7 +311,7 @@ fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
         let claim = claimed(&recorded.copies[0]);
         assert_eq!((claim.epoch, claim.in_doubt), (1, false), "{name}");
         let copies = "SELECT COUNT(*) FROM onedrop_copy WHERE message_id";
-        assert_eq!(server.sql(&format!("{copies} = {}", recorded.message)), "1", "{name}");
+        assert_eq!(server.sql(&format!("{copies} = {}", recorded.message.number)), "1", "{name}");
         assert_eq!(host.confirm(&claim, &uid(7)), Confirmed::Recorded);
     }
     let prepared = "SELECT variable_value FROM information_schema.global_status
@@ -427,7 +346,7 @@ fn the_message_that_is_answered_stands_in_the_view() {
     let of = |name: &str, answered: Option<&str>, references: Option<&str>| {
         let [in_reply_to, references] = [answered, references].map(|id| id.map(str::to_owned));
         let facts = Facts { in_reply_to, references, ..Facts::default() };
-        let message = host.record_identity(mail(name).identity(), &facts).message;
+        let message = host.record_identity(mail(name).identity(), &facts).message.number;
         rig.mariadb.sql(&format!(
             "SELECT COALESCE(in_reply_to, 'none') FROM onedrop_message_text WHERE id = {message}"
         ))
@@ -569,7 +488,7 @@ impl Failing {
     /// A handle with a connection that is kept.
     fn used(rig: &MariadbRig, proxy: &Proxy) -> Host {
         let host = rig.through(proxy);
-        assert_eq!(host.kept(0), None);
+        assert!(!host.has_placed_copy("another"));
         assert_eq!(host.0.count(), (0, 1));
         host
     }

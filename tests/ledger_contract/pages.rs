@@ -35,7 +35,7 @@ impl Host {
             may_be_lost: false,
         };
         assert_eq!(self.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
-        recorded.message
+        recorded.message.number
     }
 }
 
@@ -76,7 +76,7 @@ pub fn a_name_leads_to_its_messages_page_by_page(rig: &dyn Rig) {
     }
     let open = host.record(&mail("open"), &[inbox()]);
     let line = host.named("open@example.org", i64::MAX, 10).remove(0);
-    assert_eq!((line.number, line.is_open), (open.message, true));
+    assert_eq!((line.number, line.is_open), (open.message.number, true));
 }
 
 pub fn a_part_of_a_sender_or_subject_is_found_within_a_range(rig: &dyn Rig) {
@@ -151,7 +151,7 @@ pub fn failures_are_newest_first_and_by_reason_and_name(rig: &dyn Rig) {
     let from = host.0.row_from(Numbered::Attempt, last, soon()).expect("an answer");
     assert_eq!(from.map(|(number, _)| number), Some(last));
     assert_eq!(host.0.row_from(Numbered::Attempt, last + 1, soon()).expect("an answer"), None);
-    assert_eq!(lines[0].message, Some(recorded.message));
+    assert_eq!(lines[0].message, Some(recorded.message.number));
     assert_eq!((lines[0].host.as_str(), lines[0].pid), ("mx1", 42));
     assert_eq!((lines[1].reason.as_str(), lines[1].duration_ms), ("4.3.0", Some(7)));
 }
@@ -208,7 +208,7 @@ pub fn copies_that_want_a_look_are_told_the_oldest_first(rig: &dyn Rig) {
     let now = Some(SystemTime::now());
     let mut open = Vec::new();
     for name in ["first", "second", "third"] {
-        open.push(host.record_aged(&mail(name), now, &[inbox(), sent()]).message);
+        open.push(host.record_aged(&mail(name), now, &[inbox(), sent()]).message.number);
     }
     let unplaced = |numbers: Range<i64>, limit: u32| -> Vec<i64> {
         let copies = host.0.unplaced_copies(&numbers, limit, soon()).expect("copies");

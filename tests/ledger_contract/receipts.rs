@@ -268,22 +268,26 @@ pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
         let place = (destination, "uid");
         host.0.receipt_before(message, place, Duration::ZERO, soon()).expect("an answer")
     };
-    assert_eq!(before(message, &doug), Some(uid(9)));
+    assert_eq!(before(message.number, &doug), Some(uid(9)));
     let earlier = |secs| {
         let earlier = Duration::from_secs(secs);
-        host.0.receipt_before(message, (&doug, "uid"), earlier, soon()).expect("an answer")
+        host.0.receipt_before(message.number, (&doug, "uid"), earlier, soon()).expect("an answer")
     };
     assert_eq!((earlier(60), earlier(120)), (Some(uid(9)), None), "two minutes and a half before");
-    assert_eq!(before(message, &sent()), Some(uid(100)));
-    assert_eq!(before(message, &Destination::inbox("file")), None);
-    assert_eq!(before(message, &Destination::inbox("never")), None);
-    assert_eq!(before(message, &Destination::inbox("nobody")), None);
-    assert_eq!(before(first, &doug), None, "it was recorded first");
+    assert_eq!(before(message.number, &sent()), Some(uid(100)));
+    assert_eq!(before(message.number, &Destination::inbox("file")), None);
+    assert_eq!(before(message.number, &Destination::inbox("never")), None);
+    assert_eq!(before(message.number, &Destination::inbox("nobody")), None);
+    assert_eq!(before(first.number, &doug), None, "it was recorded first");
     rig.pass(120);
     let again = host.record(&mail("asked"), &[]).message;
-    assert_eq!((again, before(again, &doug)), (message, Some(uid(9))), "what came since is not");
+    assert_eq!(
+        (again, before(again.number, &doug)),
+        (message, Some(uid(9))),
+        "what came since is not"
+    );
     let next = host.record(&mail("next"), &[]).message;
-    assert_eq!(before(next, &doug), Some(uid(13)));
+    assert_eq!(before(next.number, &doug), Some(uid(13)));
     // Where it was found again, it may have been put after the message.
     let last = Some(uid(13));
     let is_last = |copy: &CopyOnRecord| match &copy.standing {
@@ -292,5 +296,5 @@ pub fn a_receipt_that_was_there_before_a_message_is_told(rig: &dyn Rig) {
     };
     let last = host.copies(&ALL).into_iter().find(is_last).expect("on record");
     assert!(host.settle(&last, &uid(99)));
-    assert_eq!(before(next, &doug), Some(uid(11)));
+    assert_eq!(before(next.number, &doug), Some(uid(11)));
 }

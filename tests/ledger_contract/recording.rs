@@ -91,7 +91,7 @@ pub fn any_bytes_can_be_a_message_id(rig: &dyn Rig) {
         let recorded = host.record_identity(&identity, &Facts::default());
         assert!(recorded.is_new && !recorded.collision, "{id:?}");
         assert_eq!(host.record_identity(&identity, &Facts::default()).message, recorded.message);
-        rows.push(recorded.message);
+        rows.push(recorded.message.number);
     }
     for (id, row) in ids.iter().zip(rows) {
         if let Ok(text) = std::str::from_utf8(id) {
@@ -240,14 +240,14 @@ pub fn a_message_that_is_taken_out_takes_everything_along(rig: &dyn Rig) {
                 "CREATE TABLE left_{table}_{rows} (n INTEGER CHECK (n = {rows}));
                  INSERT INTO left_{table}_{rows} SELECT count(*) FROM onedrop_{table}
                  WHERE message_id = {};",
-                first.message
+                first.message.number
             )
         })
     };
     if !rig.sql(&left(1)[..2].concat()) {
         return;
     }
-    rig.sql(&format!("DELETE FROM onedrop_message WHERE id = {}", first.message));
+    rig.sql(&format!("DELETE FROM onedrop_message WHERE id = {}", first.message.number));
     rig.sql(&left(0).concat());
     assert!(host.trace("first@example.org").is_empty());
     let kept = host.trace_one("second@example.org");

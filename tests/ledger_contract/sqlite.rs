@@ -152,7 +152,7 @@ fn a_second_claim_has_its_owner_and_its_value_and_shortens_no_lease() {
     let host = Host::of(&rig);
     let message = host.record(&mail("m"), &[inbox()]).message;
     let claim = |wanted: &[Destination], owner: &Attempt, terms: LeaseTerms| {
-        host.0.claim(message, wanted, owner, terms, soon()).expect("a claim")
+        host.0.claim(&message, wanted, owner, terms, soon()).expect("a claim")
     };
     rig.pass(2 * LEASE.lease.as_secs() as i64);
     let (second, third) = (attempt("mx2"), attempt("mx3"));

@@ -90,7 +90,7 @@ pub fn a_purge_beside_claims_of_the_same_messages_leaves_nothing_half(rig: &dyn 
         host.place(&mail(name), &inbox(), number);
         host.record(&mail(name), &[]).message
     };
-    let messages: Vec<i64> = (1..).zip(&names).map(place).collect();
+    let messages: Vec<MessageKey> = (1..).zip(&names).map(place).collect();
     rig.pass(36 * 86_400);
     // So that transactions last, and meet.
     rig.slow_commits();
@@ -104,7 +104,7 @@ pub fn a_purge_beside_claims_of_the_same_messages_leaves_nothing_half(rig: &dyn 
             }
             let wanted = [Destination::inbox(&format!("other{n}"))];
             let states = match n % 2 {
-                0 => host.0.claim(*message, &wanted, &attempt("mx1"), LEASE, soon()),
+                0 => host.0.claim(message, &wanted, &attempt("mx1"), LEASE, soon()),
                 _ => host.try_record(&mail(name), &wanted, LEASE).map(|one| one.copies),
             };
             match states {

@@ -37,6 +37,20 @@ impl PostgresRig {
                           ORDER BY version DESC LIMIT 1)"));
     }
 
+    /// Up to the index: a migration was killed there.
+    fn is_left_at_the_index(&self) {
+        let MigrationStep::Transaction(first) = next::POSTGRES[0].steps[0] else {
+            unreachable!("the first step is a transaction")
+        };
+        self.sql(first);
+        self.sql("UPDATE onedrop_message SET next_note = 'old'");
+        let hash = lock_key::hex(&next::POSTGRES[0].sha256());
+        self.sql(&format!(
+            "INSERT INTO onedrop_schema (version, name, sha256, steps)
+             VALUES (12, 'x', decode('{hash}', 'hex'), 2)"
+        ));
+    }
+
     /// Adds this number of messages.
     fn fill(&self, messages: u64) {
         self.sql(&format!(
@@ -92,22 +106,6 @@ fn old_and_new_programs_work_side_by_side_before_and_after_the_migration() {
     rig.is_migrated();
     both("after");
     rig.is_migrated();
-}
-
-#[test]
-fn a_program_two_versions_away_is_told_what_to_do() {
-    let rig = PostgresRig::shared_by_default();
-    let (old, newest) = (Host::of(&rig), rig.of_program(next::POSTGRES_AFTER));
-    let refusal = |host: &Host| {
-        let refused = host.try_record(&mail("away"), &[inbox()], LEASE);
-        refused.expect_err("two versions away").to_string()
-    };
-    let text = refusal(&newest);
-    assert!(text.contains("this program works with 12 and 13: put a release for version 12 on"));
-    assert_eq!(newest.migrate().expect("migrate"), [next::NAME, "0013_after_next"]);
-    newest.record(&mail("away"), &[inbox()]);
-    let text = refusal(&old);
-    assert!(text.ends_with("install a newer onedrop on this host"), "{text}");
 }
 
 #[test]
@@ -329,17 +327,7 @@ fn a_program_that_lost_its_lock_and_comes_late_sets_no_version_back() {
     let rig = PostgresRig::shared_by_default();
     rig.fill(100);
     let new = rig.of_program(next::POSTGRES);
-    // Up to the index.
-    let MigrationStep::Transaction(first) = next::POSTGRES[0].steps[0] else {
-        unreachable!("the first step is a transaction")
-    };
-    rig.sql(first);
-    rig.sql("UPDATE onedrop_message SET next_note = 'old'");
-    let hash = lock_key::hex(&next::POSTGRES[0].sha256());
-    rig.sql(&format!(
-        "INSERT INTO onedrop_schema (version, name, sha256, steps)
-         VALUES (12, 'x', decode('{hash}', 'hex'), 2)"
-    ));
+    rig.is_left_at_the_index();
     let blocks = rig.in_transaction("LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE");
     thread::scope(|scope| {
         let migrating = scope.spawn(|| new.migrate());
@@ -355,6 +343,40 @@ fn a_program_that_lost_its_lock_and_comes_late_sets_no_version_back() {
     });
     assert_eq!(new.schema_version(), 13);
     assert!(rig.is("(SELECT oldest_program = 12 FROM onedrop_ledger)"));
+}
+
+/// The server's process builds on when the `migrate` that it works for was killed. The next one
+/// waits for it, and it for that one.
+#[test]
+fn an_index_that_a_killed_migration_still_builds_is_built() {
+    let rig = PostgresRig::shared_by_default();
+    rig.fill(100);
+    // The later of the two finds the deadlock later.
+    let database = rig.postgres.database();
+    rig.sql(&format!("ALTER ROLE onedrop IN DATABASE {database} SET deadlock_timeout = '3s'"));
+    let new = rig.of_program(next::POSTGRES);
+    rig.is_left_at_the_index();
+    let MigrationStep::Index { name, table, on } = next::POSTGRES[0].steps[2] else {
+        unreachable!("the last step is the index")
+    };
+    let mut left = Client::connect(&rig.postgres.url_socket(), NoTls).expect("a session");
+    let blocks = rig.in_transaction("LOCK TABLE onedrop_message IN ROW EXCLUSIVE MODE");
+    thread::scope(|scope| {
+        // On a busy machine the server may end this one.
+        scope.spawn(move || {
+            left.batch_execute(&format!("CREATE INDEX CONCURRENTLY {name} ON {table} {on}"))
+        });
+        let builds = "EXISTS (SELECT FROM pg_index WHERE NOT indisvalid)";
+        assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(builds)));
+        let migrating = scope.spawn(|| new.migrate());
+        let waits = "EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                     AND datname = current_database()
+                     AND query LIKE 'DROP INDEX CONCURRENTLY%')";
+        assert!(crate::support::wait_until(Duration::from_secs(60), || rig.is(waits)));
+        drop(blocks);
+        assert_eq!(migrating.join().expect("no panic").expect("migrate"), [next::NAME]);
+    });
+    rig.is_migrated();
 }
 
 /// The longest time that a delivery's statement has waited for a lock, as seen by looks at it until

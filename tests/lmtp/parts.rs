@@ -85,8 +85,8 @@ fn a_folder_that_is_not_there_is_named() {
     let mut spool = Spool::new(Path::new("/nonexistent/spool"), 1, 0);
     spool.memory().extend_from_slice(b"two");
     spool.settle();
-    let Err(Failure::Input(error)) = spool.finish() else { panic!("a spool in no folder") };
-    assert!(error.starts_with("spool: /nonexistent/spool: "), "{error}");
+    let Err(Failure::Setup(error)) = spool.finish() else { panic!("a spool in no folder") };
+    assert!(error.starts_with("lmtp.spool_dir: /nonexistent/spool: "), "{error}");
 }
 
 #[test]

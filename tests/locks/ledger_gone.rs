@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::place::{Held, Place, SOON, ended, is_alive, timed};
 use crate::support::postgres::Postgres;
+use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::wait_until;
 
 fn place(postgres: &Postgres) -> Place {
@@ -97,6 +98,39 @@ fn a_waiter_ends_at_once_though_the_ledger_hangs() {
     // A call of the ledger may take ten.
     assert!(took < Duration::from_secs(8), "{took:?}");
     assert!(!place.path("ran").exists());
+}
+
+/// Its claim has taken the lock, and it ends before it hears of that.
+#[test]
+fn a_waiter_that_ends_before_its_claim_is_answered_leaves_the_lock_free() {
+    let postgres = Postgres::shared();
+    let place = place(&postgres);
+    assert_eq!(ended(&mut place.with_lock(&["n", "--", "true"])).code, Some(0));
+    let socket = postgres.socket_dir().join(format!(".s.PGSQL.{}", postgres.port()));
+    let begin = |answer: usize| {
+        let proxy = Proxy::start(Upstream::Postgres(socket.clone()));
+        proxy.plan(Stage::Reply(answer), Fault::Hold);
+        let (port, database) = (proxy.port(), postgres.database());
+        let url = format!("postgres://onedrop@127.0.0.1:{port}/{database}?sslmode=disable");
+        let mut command = place.with_lock(&["n", "--wait", "forever", "--", "touch", "ran"]);
+        let child = command.env("ONEDROP__LEDGER__URL", url).spawn().expect("binary");
+        let waiting = Held { child };
+        proxy.wait_reached();
+        // Other sessions, such as the one that gives the lock back, are answered.
+        proxy.plan(Stage::Request(usize::MAX), Fault::Cut);
+        (waiting, proxy)
+    };
+    let is_held = || place.lock(&["holder", "n"]).code == Some(0);
+    let unanswered = (1..=20).map(begin).find(|_| is_held());
+    let (mut waiting, proxy) = unanswered.expect("a claim among the first answers");
+    waiting.signal(Signal::SIGTERM);
+    let (code, took) = timed(|| waiting.code());
+    assert_eq!(code, Some(143));
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    // Long before its lease ends.
+    assert!(wait_until(SOON, || !is_held()), "{}", place.lock(&["list"]).out);
+    assert!(!place.path("ran").exists());
+    drop(proxy);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use onedrop_core::testing::chance::Chance;
 
 use crate::place::{Place, children};
 use crate::programs::{Server, programs_of, statements_into, within};
@@ -64,23 +65,12 @@ impl Way {
     }
 }
 
-/// Numbers that look random, the same in each run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-
-    fn fate(&mut self, way: Way) -> Fate {
-        match self.below(24) {
-            0..3 => Fate::Kill(self.below(way.depth())),
-            3 if way.depth() == 1 => Fate::Late,
-            3 => Fate::Stop(self.below(way.depth())),
-            _ => Fate::None,
-        }
+fn fate(way: Way, chance: &mut Chance) -> Fate {
+    match chance.pick(24) {
+        0..3 => Fate::Kill(chance.pick(way.depth())),
+        3 if way.depth() == 1 => Fate::Late,
+        3 => Fate::Stop(chance.pick(way.depth())),
+        _ => Fate::None,
     }
 }
 
@@ -236,16 +226,17 @@ impl Mix<'_> {
     }
 
     fn works(&self, worker: usize, way: Way) {
-        let (mut dice, mut program) = (Dice(worker as u64), None);
+        // The same in each run.
+        let (mut chance, mut program) = (Chance::Seeded(worker as u64), None);
         while self.begun.load(Ordering::SeqCst) < self.wanted {
-            let fate = if self.has_faults { dice.fate(way) } else { Fate::None };
+            let fate = if self.has_faults { fate(way, &mut chance) } else { Fate::None };
             let kind = match (way, fate) {
                 (_, Fate::Late) => "late",
                 // The kernel kills the command with its guardian, and not what it has started.
                 (Way::WithLock, Fate::Kill(0 | 2)) => "deep",
                 _ => "work",
             };
-            let millis = dice.below(if fate == Fate::None { 20 } else { 400 });
+            let millis = chance.pick(if fate == Fate::None { 20 } else { 400 });
             let mut one = match program.take() {
                 Some(program) => program,
                 None => self.start(way, worker % HOSTS, kind, millis),
@@ -256,7 +247,7 @@ impl Mix<'_> {
             {
                 continue;
             }
-            let said = self.turn(way, fate, &one, &mut dice);
+            let said = self.turn(way, fate, &one, &mut chance);
             *self.endings.lock().expect("counts").entry(format!("{said:?}")).or_default() += 1;
             match said.as_deref() {
                 Some("ok") if fate != Fate::Late => {}
@@ -276,7 +267,7 @@ impl Mix<'_> {
     }
 
     /// How the turn ended; `None`: the process has ended before it was over.
-    fn turn(&self, way: Way, fate: Fate, program: &Program, dice: &mut Dice) -> Option<String> {
+    fn turn(&self, way: Way, fate: Fate, program: &Program, chance: &mut Chance) -> Option<String> {
         let befalls = || {
             let (depth, signal) = match fate {
                 Fate::None | Fate::Late => return,
@@ -295,9 +286,9 @@ impl Mix<'_> {
             thread::sleep(STOPPED_FOR);
             let _ = kill(pid, Signal::SIGCONT);
         };
-        let is_early = dice.below(3) == 0;
+        let is_early = chance.pick(3) == 0;
         if is_early {
-            thread::sleep(Duration::from_millis(dice.below(150) as u64));
+            thread::sleep(Duration::from_millis(chance.between(0, 150)));
             befalls();
         }
         loop {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use onedrop_core::testing::chance::Chance;
+
 use crate::support::dovecot::Dovecot;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
@@ -251,12 +253,10 @@ fn a_full_disk_under_postgres_defers_and_then_gets_one_copy() {
 
 /// Lines of hexadecimal digits that repeat nowhere.
 fn incompressible(size: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
+    let mut chance = Chance::Seeded(seed);
     let mut text = Vec::with_capacity(size + 17);
     while text.len() < size {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        text.extend_from_slice(format!("{:016x}\n", state ^ (state >> 29)).as_bytes());
+        text.extend_from_slice(format!("{:016x}\n", chance.number()).as_bytes());
     }
     text
 }
@@ -325,7 +325,7 @@ fn a_mailbox_over_its_quota_defers_or_bounces_by_configuration() {
     second.deliver(&bounce).is(69, "5.2.2 store: over quota");
     assert_eq!(site.dovecot.count("full", "INBOX"), 1);
     // Room again: nothing of the refused tries stands in the way.
-    site.dovecot.doveadm(&["expunge", "-u", "full", "mailbox", "INBOX", "all"]);
+    site.dovecot.empty("full");
     second.deliver(&defer).is(0, "stored");
     assert_eq!(site.dovecot.count("full", "INBOX"), 1);
     assert_eq!(site.dovecot.count("b", "Sent"), 1);

@@ -2,7 +2,9 @@
 //! while it is asked.
 
 use onedrop::store::TrustSearch;
-use onedrop::store::{Copy, CopySearch, FoundCopy, HandOff, Mailboxes, StoreError, Unindexed};
+use onedrop::store::{
+    Copy, CopySearch, FoundCopy, HandOff, LookedBack, Mailboxes, Mark, StoreError, Unindexed,
+};
 
 use crate::imap_script::{
     CAPABILITIES, LETTER, ScriptedServer, World, copy_of, inbox, letter, soon,
@@ -16,6 +18,15 @@ const TEXT: &[u8] = b"Message-ID: <a@b>\r\nSubject: s\r\n\r\nbody\x80\r\n";
 
 /// The copy with [`VALUE`], as a delivery looks for it.
 fn look(world: &World, looks_back: bool) -> Result<Vec<FoundCopy>, StoreError> {
+    look_since(world, looks_back, None)
+}
+
+/// And completes a look back.
+fn look_since(
+    world: &World,
+    looks_back: bool,
+    looked: Option<&LookedBack>,
+) -> Result<Vec<FoundCopy>, StoreError> {
     let letter = letter(LETTER);
     let handed = HandOff {
         value: [7; 16],
@@ -25,7 +36,7 @@ fn look(world: &World, looks_back: bool) -> Result<Vec<FoundCopy>, StoreError> {
         recipient: "",
         filter_fields: "x-spam-flag",
     };
-    let copy = Copy { handed: Some(handed), looks_back, ..copy_of(&letter) };
+    let copy = Copy { handed: Some(handed), looks_back, looked, ..copy_of(&letter) };
     let sought = CopySearch { at_most: 9, unindexed: Unindexed::All, ..copy.sought() };
     world.store.find(&inbox(), &sought, soon())
 }
@@ -174,6 +185,54 @@ fn the_mailbox_of_what_is_sent_is_not_searched() {
         search(&mut server, "Sent", "");
     });
     assert_eq!(places(&look(&world, false).expect("a look")), [""; 0]);
+    world.end();
+}
+
+/// What is taken out there is gone from where it lies, and may be the only copy in that mailbox.
+#[test]
+fn a_mailbox_that_shows_what_lies_in_others_is_not_searched() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        server.expect("LIST \"\" \"*\"");
+        server.say("* LIST (\\All) \"/\" virtual/All\r\n* LIST () \"/\" INBOX\r\n");
+        server.say("* LIST (\\FLAGGED) \"/\" Starred\r\n* LIST (\\Important) \"/\" Work\r\n");
+        server.reply("OK listed");
+        search(&mut server, "INBOX", "");
+        search(&mut server, "Work", "");
+    });
+    assert_eq!(places(&look(&world, false).expect("a look")), [""; 0]);
+    world.end();
+}
+
+/// The server has failed over to one that lacks what came last, or the mailbox was restored.
+#[test]
+fn a_mailbox_that_is_as_before_its_mark_is_searched_whole() {
+    let world = World::new(|listener| {
+        let mut server = ScriptedServer::logged_in(&listener, CAPABILITIES);
+        list(&mut server, &["INBOX"]);
+        let examine_below = |server: &mut ScriptedServer| {
+            server.expect("EXAMINE \"INBOX\"");
+            server.say("* 1 EXISTS\r\n* OK [UIDVALIDITY 7] fine\r\n* OK [UIDNEXT 4] next\r\n");
+            server.reply("OK open");
+        };
+        let search = |server: &mut ScriptedServer, criteria: &str, hits: &str| {
+            examine_below(server);
+            server.answer(&format!("UID SEARCH UID 12:* {criteria}"), "OK nothing");
+            examine_below(server);
+            server.expect(&format!("UID SEARCH {criteria}"));
+            server.say(format!("* SEARCH {hits}\r\n"));
+            server.reply("OK found");
+        };
+        search(&mut server, &format!("HEADER X-Onedrop-Copy {VALUE}"), "3");
+        examine_below(&mut server);
+        read(&mut server, "3", &[(3, &fields(&[VALUE], "X-Onedrop-Try: 1\r\n"))]);
+        read_whole(&mut server, 3, TEXT);
+        search(&mut server, "HEADER Message-ID \"<a@b>\"", "");
+    });
+    let marks = [("\"INBOX\"".to_owned(), Mark { validity: 7, next: 12 })].into();
+    let looked = LookedBack { found: None, marks };
+    let found = look_since(&world, true, Some(&looked)).expect("a look");
+    assert_eq!(places(&found), ["lmtp=INBOX/3 Some(1) false"]);
     world.end();
 }
 

@@ -104,24 +104,6 @@ fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
     append(&store, &Destination::inbox("lisa")).expect("the INBOX is there");
 }
 
-#[test]
-fn a_password_that_was_changed_is_not_an_accounts_fault() {
-    let dovecot = Dovecot::start();
-    let store = store_with(settings(&dovecot));
-    append(&store, &Destination::inbox("doug")).expect("all is well");
-    dovecot.change_password("another");
-    // Doug's session is kept and works; Lisa's login is refused, and Doug would be refused as well.
-    let ours = append(&store, &Destination::inbox("lisa"));
-    assert!(
-        matches!(&ours, Err(StoreError::Setup(why)) if why.contains("password is wrong")),
-        "{ours:?}"
-    );
-    append(&store, &Destination::inbox("doug")).expect("a kept session outlives the password");
-    dovecot.change_password(dovecot.password());
-    append(&store, &Destination::inbox("lisa")).expect("the password is right again");
-    assert_eq!((dovecot.count("doug", "INBOX"), dovecot.count("lisa", "INBOX")), (2, 1));
-}
-
 /// Users in a passwd(5)-like file; those in `accounts` exist.
 fn users_in_a_file(folder: &TempRoot, accounts: &[&str]) -> String {
     let file = folder.join("users");

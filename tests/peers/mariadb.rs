@@ -47,12 +47,14 @@ impl MariadbSite {
     }
 }
 
-/// TLS with `key.pem` and `cert.pem` in the folder, on two addresses of this host.
+/// TLS with `key.pem` and `cert.pem` in the folder, on two addresses of this host, which take no
+/// login in clear text.
 fn with_tls(keys: &Path) -> Mariadb {
     chown_recursive(keys, "mysql");
     Mariadb::start_with(&[
         &format!("--ssl-cert={}", keys.join("cert.pem").display()),
         &format!("--ssl-key={}", keys.join("key.pem").display()),
+        "--require-secure-transport=1",
         "--bind-address=127.0.0.1,127.0.0.2",
     ])
 }
@@ -89,6 +91,8 @@ fn a_mariadb_that_cannot_prove_its_name_gets_no_password_and_no_mail() {
             .within(DEADLINE_SECS);
         assert!(!refused.out.contains(at.mariadb.password()), "{refused:?}");
     }
+    let clear = at.config("clear", &format!("mysql://onedrop@127.0.0.1:{port}/onedrop"), "");
+    letter.deliver(&clear).is(75, "4.3.").says("ledger: ").within(DEADLINE_SECS);
     assert_eq!(at.messages(), "0");
     let trusted = at.config("trusted", &url("localhost", port), &ca_file(&keys));
     letter.deliver_in_the_end(&trusted).is(0, "stored");

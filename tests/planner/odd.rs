@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use onedrop::jobs::plan::{self, JobStep, LockSight, MOST_COUNTED};
-use onedrop::ledger::JobTrigger;
+use onedrop::jobs::plan::{self, EndsRead, JobStep, LockSight, MOST_COUNTED};
+use onedrop::ledger::{JobRow, JobTrigger};
 
 use crate::world::{World, jobs, shown, utc};
 
@@ -448,5 +448,49 @@ fn hosts_that_write_a_schedule_differently_run_it() {
                 assert_eq!(count, 1, "{} of {one} and {other}: {:?}", shown(due), world.story("a"));
             }
         }
+    }
+}
+
+/// A time of one host's schedule alone: the other's look forgets that it was tried.
+#[test]
+fn hosts_that_differ_begin_no_time_again_whose_last_try_has_failed() {
+    for (keys, is_final) in [("tries = 1", true), ("final_status = \"1\"", true), ("", false)] {
+        let of = |schedule: &str| jobs(&format!("[a]\nschedule = \"{schedule}\"\n{keys}"));
+        let hosts = ["*/30 * * * *", "0 * * * *"].map(of);
+        let mut world = World::unseen(hosts[0].clone(), utc("2026-05-01 12:10"));
+        assert!(world.tick().is_empty());
+        assert_eq!(world.at("2026-05-01 12:30").tick(), ["a"]);
+        world.fail("a");
+        world.jobs = hosts[1].clone();
+        assert!(world.at("2026-05-01 12:30:30").tick().is_empty());
+        world.jobs = hosts[0].clone();
+        assert_eq!(world.at("2026-05-01 12:31").tick().is_empty(), is_final, "{keys}");
+        let mut story = vec!["failed 2026-05-01 12:30"];
+        match is_final {
+            true => assert_eq!(world.next("a"), "2026-05-01 13:00", "{keys}"),
+            false => story.push("open 2026-05-01 12:30 try 2 retry"),
+        }
+        assert_eq!(world.story("a"), story, "{keys}");
+    }
+}
+
+/// The process of its own host may hang in a call of the ledger, and its end not be on the disk.
+#[test]
+fn a_run_without_its_lock_is_called_crashed_when_its_end_is_late() {
+    let (now, secs) = (utc("2026-05-01 12:00"), Duration::from_secs);
+    let mut row = JobRow::new("a", String::new(), now, now);
+    row.open_host = "mx1".to_owned();
+    let cases = [
+        ("mx1", EndsRead::All, 90, 15),
+        ("mx1", EndsRead::All, 5, 5),
+        ("mx1", EndsRead::All, 0, 0),
+        ("mx1", EndsRead::NotAll, 90, 90),
+        ("mx2", EndsRead::All, 90, 90),
+    ];
+    for (host, read, settle, wait) in cases {
+        let at = |row: &JobRow, now| plan::crashed_at(row, host, read, secs(settle), now);
+        assert_eq!(at(&row, now), now + secs(wait), "{host} {read:?} {settle}");
+        let later = now + secs(20);
+        assert_eq!(at(&plan::unheld(&row, now), later), now + secs(wait), "since it was found so");
     }
 }

@@ -140,6 +140,7 @@ impl World {
             let open = open.unwrap_or_else(|| panic!("no open run of {ended:?}"));
             open.ended_at = ended.ended_at;
             open.outcome = ended.outcome;
+            open.exit = ended.exit;
             open.reason = ended.reason;
         }
         for run in added {

@@ -83,6 +83,27 @@ fn jobs_run_as_the_server_does() {
     assert!(stop > 5 + 60 + 10, "grace, the lock's time, a call: {stop}");
 }
 
+/// By systemd's default a unit ends with any of its processes that is.
+#[test]
+fn a_job_that_is_killed_for_its_memory_ends_no_other_nor_the_server() {
+    for name in ["onedrop-jobs.service", "onedrop-lmtp.service"] {
+        assert_eq!(setting(&shipped(name), "OOMPolicy"), "continue", "{name}");
+    }
+}
+
+/// systemd does so when the last unit of a user ends: after each tick.
+#[test]
+fn no_unit_removes_the_lines_of_those_that_wait_for_locks() {
+    let user = setting(&shipped("onedrop-jobs.service"), "User").to_owned();
+    for name in NAMES.iter().filter(|name| name.ends_with(".service")) {
+        let unit = shipped(name);
+        let removes = unit.lines().any(|line| line == "RemoveIPC=yes");
+        assert_eq!(removes, setting(&unit, "User") != user, "{name}");
+    }
+    let drop_in = shipped("../conf/systemd/onedrop-web-sqlite.conf");
+    assert_eq!((setting(&drop_in, "User"), setting(&drop_in, "RemoveIPC")), (&*user, "no"));
+}
+
 #[test]
 fn units_and_tmpfiles_agree_about_the_folders() {
     let service = shipped("onedrop-lmtp.service");

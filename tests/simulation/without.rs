@@ -9,7 +9,8 @@ use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
     Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms,
-    Ledger, LedgerError, OpenTurn, Proofs, RandomValue, Recorded, ToConfirm, Turn, Window,
+    Ledger, LedgerError, MessageKey, OpenTurn, Proofs, RandomValue, Recorded, ToConfirm, Turn,
+    Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::login::Way;
@@ -129,7 +130,7 @@ impl Ledger for DeliverysLedger {
 
     fn claim(
         &self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -177,7 +178,7 @@ impl Ledger for DeliverysLedger {
 
     fn keep(
         &self,
-        message: i64,
+        message: &MessageKey,
         bytes: &[u8],
         why: &str,
         until: Instant,
@@ -185,7 +186,7 @@ impl Ledger for DeliverysLedger {
         self.ledger.keep(message, bytes, why, until)
     }
 
-    fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError> {
+    fn kept(&self, message: &MessageKey, until: Instant) -> Result<Option<String>, LedgerError> {
         self.ledger.kept(message, until)
     }
 
@@ -216,7 +217,7 @@ impl Ledger for DeliverysLedger {
 
     fn keep_until_due(
         &self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,

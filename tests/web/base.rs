@@ -88,9 +88,8 @@ fn a_ledger_of_the_version_before_is_shown_on_postgres() {
 
 #[test]
 fn a_ledger_of_the_version_before_is_shown_on_mariadb() {
-    // The dump's views run as the user of a server of its own.
-    let (site, mariadb) = (Site::embedded(), Mariadb::start());
-    mariadb.load("onedrop", &dump("mariadb"));
+    let (site, mariadb) = (Site::embedded(), Mariadb::shared_and_empty());
+    mariadb.load(mariadb.database(), &dump("mariadb"));
     all_is_shown(&site, &mariadb.toml(), |sql| drop(mariadb.sql(sql)));
 }
 

@@ -2,10 +2,10 @@
 //! has to wait for it. Configuration, both ends, the proof that two sessions exclude each other,
 //! and the local Postfix: a line per finding, whatever else fails. Every step is bounded in time,
 //! each on a thread of its own; one that hangs is reported and left. No migration, no message, and
-//! no file but one that is linked in the account's Maildir and taken out. The check records whether
-//! the mail server honours the authorization identity, and whether the guard of `store.lmtp` is in
-//! force; for the first it may make an empty mailbox of `store.user`'s own, and takes it away
-//! again.
+//! no file but one that is linked in the account's Maildir and taken out, and one without a name in
+//! `lmtp.spool_dir`. The check records whether the mail server honours the authorization identity,
+//! and whether the guard of `store.lmtp` is in force; for the first it may make an empty mailbox of
+//! `store.user`'s own, and takes it away again.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use dovecot::SeenGuard;
 use onedrop_core::ledger::{AnyLedger, LedgerError};
+use onedrop_core::os::unnamed_file;
 use onedrop_core::text;
 use onedrop_site::command_line::CheckArgs;
 use onedrop_site::config::{self, Config, Loaded, Opens};
@@ -43,6 +44,8 @@ const SLACK: Duration = Duration::from_secs(1);
 
 /// Connecting takes no time unless the queue of the listener is full.
 const CONNECT: Duration = Duration::from_secs(2);
+/// Opening a file takes no time unless its disk hangs.
+const OPEN: Duration = Duration::from_secs(2);
 
 /// The configuration, and how to open its ledger and store.
 #[derive(Clone)]
@@ -112,6 +115,7 @@ pub fn run(
         findings.extend(of_trial(&loaded.config));
         findings.extend(of_server(loaded));
         findings.extend(of_users(loaded));
+        findings.extend(of_spool(loaded));
         findings.extend(jobs::findings(&loaded.config.jobs.jobs));
         findings.extend(running::findings(loaded));
         findings.extend(ledger::findings(&check));
@@ -196,6 +200,24 @@ fn of_users(loaded: &Loaded) -> Option<Finding> {
         lmtp.spool_dir.display()
     );
     (limits.message_bytes == 0).then(|| Finding::new(Severity::Warning, "lmtp", text))
+}
+
+/// Whether large messages find their place at "onedrop lmtp"; an error only where it is in use.
+fn of_spool(loaded: &Loaded) -> Option<Finding> {
+    let Config { lmtp, deliver, .. } = &loaded.config;
+    let folder = lmtp.spool_dir.clone();
+    let opened = bounded(OPEN, move || unnamed_file(&folder).map(drop));
+    let why = opened.map_or_else(Some, |opened| opened.err().map(|error| shown(&error)))?;
+    let by_systemd = loaded.is_the_hosts() && Path::new(postfix::SOCKET).exists();
+    let is_used = by_systemd || !lmtp.listen.is_empty() || deliver.via.is_some();
+    let severity = if is_used { Severity::Error } else { Severity::Warning };
+    let text = format!(
+        "lmtp.spool_dir: {}: {why}: mail above lmtp.spool_bytes ({}) waits and is returned; name \
+         a folder that the server may write to, on a file system with unnamed files (O_TMPFILE)",
+        lmtp.spool_dir.display(),
+        lmtp.spool_bytes
+    );
+    Some(Finding::new(severity, "lmtp", text))
 }
 
 /// What `f` returns, if it returns within `time`. A thread that hangs is left and ends with the

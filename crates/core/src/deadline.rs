@@ -2,11 +2,13 @@
 //! answer to an append (the point of no return: an append takes effect with its last bytes). A
 //! watchdog thread (`exit.rs`) ends the process with a temporary failure when the deadline has
 //! passed, whatever hangs; whoever has sent the last bytes of an append may wait for the answer,
-//! however late it is by then, and the watchdog reads that here. It goes by the clock that it is
-//! given.
+//! however late it is by then, and the watchdog reads that here. The copies of a delivery share its
+//! deadline, and each is placed by one thread: a thread takes back its own note alone. It goes by
+//! the clock that it is given.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, SystemClock};
@@ -31,7 +33,10 @@ pub struct Deadline {
     /// [`Instant`] stands still then.
     end_awake: Option<Duration>,
     answer: Duration,
-    answering: Arc<AtomicBool>,
+    /// The threads for whose copies last bytes are out.
+    answering: Arc<Mutex<HashSet<ThreadId>>>,
+    /// The thread whose copy this is about; `None`: the one that calls.
+    thread: Option<ThreadId>,
     clock: Arc<dyn Clock>,
 }
 
@@ -54,6 +59,7 @@ impl Deadline {
             end_awake: clock.since_boot().map(|now| now + total),
             answer,
             answering: Arc::default(),
+            thread: None,
             clock,
         }
     }
@@ -63,6 +69,11 @@ impl Deadline {
     pub fn overslept(total: Duration, answer: Duration) -> Deadline {
         let deadline = Deadline::new(total, answer);
         Deadline { end_awake: deadline.clock.since_boot(), ..deadline }
+    }
+
+    /// The same for another thread, which appends this one's copy for it.
+    pub fn of_this_thread(&self) -> Deadline {
+        Deadline { thread: Some(thread::current().id()), ..self.clone() }
     }
 
     /// What time it is by this deadline's clock.
@@ -106,11 +117,11 @@ impl Deadline {
         // First the note to the watchdog, then the look at the clock: a process frozen in between
         // and thawed past its deadline is stopped here, one frozen after the look still gets its
         // time to hear the answer.
-        self.answering.store(true, Ordering::SeqCst);
+        self.answering().insert(self.thread());
         let awake = self.end_awake.zip(self.clock.since_boot());
         let slept = awake.is_some_and(|(end, now)| now + self.answer > end);
         if slept || self.now() + self.answer > self.end {
-            self.answering.store(false, Ordering::SeqCst);
+            self.answered();
             return Err(TooLate);
         }
         Ok(())
@@ -121,13 +132,61 @@ impl Deadline {
         self.now() + self.answer
     }
 
-    /// To be called when the answer is known and recorded, or given up.
+    /// To be called when the answer is known and recorded, or given up, by the thread whose copy it
+    /// is; of one for which no last bytes are out it changes nothing.
     pub fn answered(&self) {
-        self.answering.store(false, Ordering::SeqCst);
+        self.answering().remove(&self.thread());
     }
 
-    /// Whether last bytes are out and their outcome is not recorded yet.
+    /// Whether last bytes of any copy are out and their outcome is not recorded yet.
     pub fn is_answering(&self) -> bool {
-        self.answering.load(Ordering::SeqCst)
+        !self.answering().is_empty()
+    }
+
+    fn answering(&self) -> MutexGuard<'_, HashSet<ThreadId>> {
+        // Nothing that can panic is done under this lock.
+        self.answering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn thread(&self) -> ThreadId {
+        self.thread.unwrap_or_else(|| thread::current().id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ample() -> Deadline {
+        Deadline::new(Duration::from_secs(60), Duration::from_secs(20))
+    }
+
+    #[test]
+    fn a_copy_that_ends_leaves_the_answer_to_another_to_be_waited_for() {
+        let deadline = ample();
+        deadline.pass_point_of_no_return().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                deadline.pass_point_of_no_return().unwrap();
+                deadline.answered();
+            });
+            // Its last bytes were never sent.
+            scope.spawn(|| deadline.answered());
+        });
+        assert!(deadline.is_answering());
+        deadline.answered();
+        assert!(!deadline.is_answering());
+    }
+
+    #[test]
+    fn what_another_thread_sends_is_waited_for_by_the_one_whose_copy_it_is() {
+        let deadline = ample();
+        let lent = deadline.of_this_thread();
+        thread::scope(|scope| {
+            scope.spawn(|| lent.pass_point_of_no_return().unwrap());
+        });
+        assert!(deadline.is_answering());
+        deadline.answered();
+        assert!(!deadline.is_answering());
     }
 }

@@ -294,11 +294,27 @@ pub enum CopyState {
     Busy,
 }
 
+/// A message on record. Its row's number alone may be another's: a server that lost its last
+/// commits in a fail-over gives the number out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageKey {
+    /// The message's row.
+    pub number: i64,
+    pub id_hash: Hash,
+    pub digest: Hash,
+}
+
+impl MessageKey {
+    pub fn new(number: i64, identity: &Identity) -> MessageKey {
+        let Identity { id_hash, digest, .. } = *identity;
+        MessageKey { number, id_hash, digest }
+    }
+}
+
 /// What [`Ledger::record`] found or made.
 #[derive(Debug, Clone)]
 pub struct Recorded {
-    /// The message's row.
-    pub message: i64,
+    pub message: MessageKey,
     /// When the message was first recorded, by the ledger's clock, in whole seconds.
     pub recorded_at: SystemTime,
     /// This call inserted the message.

@@ -16,7 +16,8 @@ use commits::Commits;
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms, Ledger,
-    LedgerError, OpenTurn, PlannedStep, Proofs, Recorded, Schema, SchemaVersion, ToConfirm, Turn,
+    LedgerError, MessageKey, OpenTurn, PlannedStep, Proofs, Recorded, Schema, SchemaVersion,
+    ToConfirm, Turn,
 };
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::Identity;
@@ -167,7 +168,7 @@ where
 
     fn claim(
         &self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -209,7 +210,7 @@ where
 
     fn keep(
         &self,
-        message: i64,
+        message: &MessageKey,
         bytes: &[u8],
         why: &str,
         until: Instant,
@@ -217,7 +218,7 @@ where
         self.call(until, |session| session.keep(message, bytes, why))
     }
 
-    fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError> {
+    fn kept(&self, message: &MessageKey, until: Instant) -> Result<Option<String>, LedgerError> {
         self.call(until, |session| session.kept(message))
     }
 
@@ -258,7 +259,7 @@ where
 
     fn keep_until_due(
         &self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,

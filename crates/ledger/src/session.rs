@@ -13,7 +13,7 @@ use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::TurnState;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
-    PlannedStep, Program, Recorded, SchemaVersion, ToConfirm,
+    MessageKey, PlannedStep, Program, Recorded, SchemaVersion, ToConfirm,
 };
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::Identity;
@@ -63,7 +63,7 @@ pub trait Session: Send {
 
     fn claim(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -78,13 +78,13 @@ pub trait Session: Send {
     /// Gives up the turn, or the lock, that this session holds, if any.
     fn leave(&mut self) -> Result<(), LedgerError>;
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError>;
+    fn keep(&mut self, message: &MessageKey, bytes: &[u8], why: &str) -> Result<bool, LedgerError>;
 
-    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError>;
+    fn kept(&mut self, message: &MessageKey) -> Result<Option<String>, LedgerError>;
 
     fn keep_until_due(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,

@@ -23,8 +23,8 @@ use crate::sql::{claims, kept};
 use crate::{Committed, PooledLedger, Session, ToRecord, TurnState, rows};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, LeaseTerms, LedgerError, PlannedStep,
-    Program, SchemaVersion, ToConfirm,
+    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, LeaseTerms, LedgerError, MessageKey,
+    PlannedStep, Program, SchemaVersion, ToConfirm,
 };
 use onedrop_core::lock_key::{self, Hash};
 use onedrop_core::message::Identity;
@@ -385,7 +385,7 @@ impl Session for SqliteSession {
 
     fn claim(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -406,11 +406,11 @@ impl Session for SqliteSession {
         self.unlock()
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+    fn keep(&mut self, message: &MessageKey, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         kept::keep(self, message, bytes, why)
     }
 
-    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+    fn kept(&mut self, message: &MessageKey) -> Result<Option<String>, LedgerError> {
         kept::kept(self, message)
     }
 
@@ -441,7 +441,7 @@ impl Session for SqliteSession {
 
     fn keep_until_due(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,

@@ -25,7 +25,7 @@ mod record;
 mod wrapper;
 
 pub use guardian::{CommandPlace, CommandSpec, CommandUser, Company};
-pub use keeper::{ASKED_FOR_THE_END, LockWish, described, may_pass};
+pub use keeper::{ASKED_FOR_THE_END, END_KEPT_WITHIN, LockWish, described, may_pass};
 pub use line::Line;
 pub use record::{Begun, CommandEnd, EndRecord, NoRecord, RunRecord, Variables};
 pub use wrapper::{Wrapping, run};
@@ -35,6 +35,10 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 /// What a process that gets SIGKILL has to end, unless its lease ends before.
 const LAST: Duration = Duration::from_secs(10);
+
+/// Longest time between two renewals, however long a lease. A machine that is paused from outside,
+/// whose clock stands still meanwhile, runs beside the next holder until it renews.
+const MOST_UNRENEWED: Duration = Duration::from_secs(30);
 
 /// Of a lease: a holder that is gone without a guardian keeps the lock for it.
 pub const LONGEST_TTL: Duration = Duration::from_secs(7 * 86_400);
@@ -53,8 +57,8 @@ pub struct LockTerms {
 
 impl LockTerms {
     /// # Errors
-    /// Renewals, every third of the time, would leave no time to end the command; or it is more
-    /// than [`LONGEST_TTL`].
+    /// Renewals, up to a third of the time apart, would leave no time to end the command; or it is
+    /// more than [`LONGEST_TTL`].
     pub fn new(ttl: Duration, grace: Duration) -> Result<LockTerms, String> {
         if ttl > LONGEST_TTL {
             return Err(format!("--ttl {} s is more than 7 days", ttl.as_secs_f64()));
@@ -68,6 +72,11 @@ impl LockTerms {
             ));
         }
         Ok(LockTerms { ttl, grace })
+    }
+
+    /// When the lease is to be renewed.
+    fn renewed_at(&self, trust: Duration) -> Duration {
+        trust.saturating_sub(self.ttl - (self.ttl / 3).min(MOST_UNRENEWED))
     }
 
     /// When the command gets SIGTERM, without another renewal.
@@ -99,6 +108,10 @@ mod tests {
         let terms = LockTerms::new(secs(60), secs(5)).unwrap();
         assert_eq!(terms.ends_at(secs(1000)), secs(994));
         assert_eq!(LockTerms::killed_at(secs(1000)), secs(999));
+        for (ttl, after) in [(6, 2), (60, 20), (90, 30), (3600, 30), (604_800, 30)] {
+            let terms = LockTerms::new(secs(ttl), secs(0)).unwrap();
+            assert_eq!(terms.renewed_at(secs(1000 + ttl)), secs(1000 + after));
+        }
         assert!(LockTerms::new(secs(6), secs(0)).is_ok());
         for (ttl, grace) in [(5, 0), (20, 5), (60, 19), (60, u64::MAX)] {
             let why = LockTerms::new(secs(ttl), secs(grace)).unwrap_err();

@@ -19,8 +19,12 @@ const HEAD: &str = "\
 # command that failed is not tried again (retry): take these two lines out of a job to have both.
 # What cron does and a job does not: it begins in the user's home, sets HOME, LOGNAME, SHELL and
 # PATH=/usr/bin:/bin, mails what the command writes, and starts a line again while it still runs.
-# For a user, root has to tick.
+# What a job does and cron does not: it ends what its command has left in the background, and the
+# command itself where the ledger stays away. For a user, root has to tick.
 ";
+
+/// Onedrop's own jobs: a section of such a name would change one of them.
+const OWN: [&str; 3] = ["purge", "settle", "verify"];
 
 /// With the form of /etc/crontab, in which a user comes before the command.
 pub(super) fn run(crontab: &Path, system: bool) -> Result<CommandOutcome, String> {
@@ -57,7 +61,7 @@ impl Import {
             zone: zone.unwrap_or_else(|| "UTC".to_owned()),
             system,
             settings: Vec::new(),
-            names: BTreeSet::new(),
+            names: OWN.map(str::to_owned).into(),
             is_whole: true,
         }
     }
@@ -194,13 +198,16 @@ fn setting(line: &str) -> Option<(String, String)> {
     is_fit.then(|| (name.to_owned(), unquoted.unwrap_or(value).to_owned()))
 }
 
-/// The command up to the first `%`, and the input after it, in which further ones are line ends. A
-/// backslash before a `%` is taken away, in a command also one before another.
+/// The command up to the first `%`, and the input after it, if there is any, in which further ones
+/// are line ends. A backslash before a `%` is taken away, in a command also one before another.
 fn command_and_input(text: &str) -> (String, Option<String>) {
     let (mut command, mut chars) = (String::new(), text.chars());
     while let Some(c) = chars.next() {
         match c {
-            '%' => return (command.trim_end().to_owned(), Some(input(chars.as_str()))),
+            '%' => {
+                let input = Some(input(chars.as_str())).filter(|input| !input.is_empty());
+                return (command.trim_end().to_owned(), input);
+            }
             '\\' => match chars.next() {
                 Some(next @ ('%' | '\\')) => command.push(next),
                 Some(next) => command.extend(['\\', next]),

@@ -2,15 +2,15 @@
 //! memory does not grow with clients times size. Past the limit for messages the rest is read and
 //! thrown away.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::libc;
 
 use onedrop_core::deliver::Failure;
 use onedrop_core::message::Bytes;
+use onedrop_core::os::unnamed_file;
 
 /// A message as it comes in: in memory, or past `memory_bytes` in an unnamed file.
 pub struct Spool {
@@ -19,7 +19,7 @@ pub struct Spool {
     /// 0: none.
     limit: u64,
     memory: Vec<u8>,
-    file: Option<io::Result<File>>,
+    file: Option<Result<File, Failure>>,
     /// Bytes that are not in memory any more.
     length: u64,
 }
@@ -48,11 +48,11 @@ impl Spool {
     }
 
     fn write_out(&mut self) {
-        let file = self.file.get_or_insert_with(|| unnamed_file(&self.folder));
-        if let Ok(open) = file
-            && let Err(error) = open.write_all(&self.memory)
+        let file = self.file.get_or_insert_with(|| open(&self.folder));
+        if let Ok(opened) = file
+            && let Err(error) = opened.write_all(&self.memory)
         {
-            *file = Err(error);
+            *file = Err(Failure::Input(in_folder(&self.folder, &error)));
         }
     }
 
@@ -66,20 +66,29 @@ impl Spool {
             self.write_out();
         }
         match self.file {
-            Some(file) => file
-                .and_then(Bytes::unnamed)
-                .map_err(|error| Failure::Input(format!("spool: {error}"))),
+            Some(file) => Bytes::unnamed(file?)
+                .map_err(|error| Failure::Input(in_folder(&self.folder, &error))),
             None => Ok(Bytes::Memory(self.memory)),
         }
     }
 }
 
-fn unnamed_file(folder: &Path) -> io::Result<File> {
-    let open = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .mode(0o600)
-        .custom_flags(libc::O_TMPFILE)
-        .open(folder);
-    open.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))
+/// Opens a file for a message in `folder`.
+///
+/// # Errors
+/// A lack of space or of files may pass; all else an administrator has to mend.
+pub fn open(folder: &Path) -> Result<File, Failure> {
+    unnamed_file(folder).map_err(|error| {
+        let text = in_folder(folder, &error);
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                Failure::Input(text)
+            }
+            _ => Failure::Setup(text),
+        }
+    })
+}
+
+fn in_folder(folder: &Path, error: &io::Error) -> String {
+    format!("lmtp.spool_dir: {}: {error}", folder.display())
 }

@@ -35,6 +35,16 @@ fn about_dovecot(
     file: Option<&str>,
     path: &str,
 ) -> String {
+    site.about("dovecot", &mut command(site, store, lmtp, file, path))
+}
+
+fn command(
+    site: &CheckSite,
+    store: &str,
+    lmtp: Option<&str>,
+    file: Option<&str>,
+    path: &str,
+) -> Command {
     let password = site.password();
     let mut settings = vec![
         ("STORE__URL", store),
@@ -46,7 +56,8 @@ fn about_dovecot(
     if let Some(file) = file {
         command.arg("--dovecot").arg(site.path(file));
     }
-    site.about("dovecot", command.env("PATH", path))
+    command.env("PATH", path);
+    command
 }
 
 /// Each is a file of what doveconf prints (`NAME.conf`) and the findings about it, by IMAP
@@ -114,6 +125,28 @@ fn a_guard_that_cannot_be_seen_is_told() {
     assert!(told.starts_with("warning nothing about Dovecot was tested: "), "{told}");
     let told = findings_with(failing, "imap://192.0.2.1:143", Some("lmtp://192.0.2.1:24"), false);
     assert!(told.starts_with("warning its settings cannot be seen from here"), "{told}");
+}
+
+/// It may run before the guard, and what it does is done twice then.
+#[test]
+fn a_script_that_cannot_be_read_may_run_before_the_guard() {
+    let site = CheckSite::good();
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let conf = fs::read_to_string(project.join("fixtures/dovecot/guard-in-force.conf"));
+    let guard = project.join("conf/dovecot/onedrop-guard.sieve").display().to_string();
+    // Root as well can read nothing below a file.
+    let unread = format!("{guard}/unread.sieve");
+    let conf = conf
+        .expect("a fixture")
+        .replace("@CONF@/onedrop-guard.sieve", &unread)
+        .replace("/nonexistent/more.sieve", &guard);
+    site.write("doveconf", format!("#!/bin/sh\ncat <<'X'\n{conf}\nX\n").as_bytes());
+    set_mode(&site.folder.join("doveconf"), 0o755);
+    let path = format!("{}:{}", site.path(""), std::env::var("PATH").unwrap_or_default());
+    let mut check = command(&site, IMAP, Some(LMTP), Some("doveconf"), &path);
+    let told = site.told(&check.output().expect("onedrop").stdout);
+    let expected = format!("untested dovecot: {unread}, which runs before users' scripts, could");
+    assert!(told.contains(&expected) && !told.contains("the guard is in force"), "{told}");
 }
 
 /// With the real doveconf, and the guard at its place.

@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::os::unix::fs::chown;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -164,6 +165,10 @@ fn what_the_transports_user_may_not_is_an_error_that_names_it() {
         ("conf.d", 0o700, "root", "read the configuration's folder $DIR/conf.d"),
         ("conf.d/a.toml", 0o600, "root", "read the configuration $DIR/conf.d/a.toml"),
         ("password", 0o600, "root", "read ledger.password_file $DIR/password"),
+        ("password", 0o600, "root", "read directory.password_file $DIR/password"),
+        ("ca.pem", 0o600, "root", "read directory.ca_file $DIR/ca.pem"),
+        ("users.db", 0o600, "root", "read directory.url $DIR/users.db"),
+        ("userdb.sock", 0o600, "root", "write to directory.userdb $DIR/userdb.sock"),
         ("ledger.db", 0o644, "root", "write to the ledger $DIR/ledger.db"),
         ("mail", 0o755, "root", "write to the Maildirs' folder $DIR/mail"),
         ("lmtp.sock", 0o660, "root", "write to the LMTP server's socket $DIR/lmtp.sock"),
@@ -180,9 +185,15 @@ fn what_the_transports_user_may_not_is_an_error_that_names_it() {
         site.deliver_once();
         site.password();
         fs::create_dir(site.path("conf.d")).expect("a folder");
-        let more =
-            "[ledger]\npassword_file = \"$DIR/password\"\n[deliver]\nvia = \"$DIR/lmtp.sock\"\n";
+        let more = "[ledger]\npassword_file = \"$DIR/password\"\n\
+             [deliver]\nvia = \"$DIR/lmtp.sock\"\n\
+             [directory]\naccount = \"{address}\"\nquery = \"SELECT $1\"\n\
+             url = \"sqlite://$DIR/users.db\"\npassword_file = \"$DIR/password\"\n\
+             ca_file = \"$DIR/ca.pem\"\nuserdb = \"unix:$DIR/userdb.sock\"\n";
         site.write("conf.d/a.toml", site.filled(more).as_bytes());
+        site.write("users.db", b"");
+        site.write("ca.pem", b"");
+        drop(UnixListener::bind(site.path("userdb.sock")).expect("a socket"));
         chown_recursive(&site.folder, USER);
         let before = site.postfix_findings();
         assert!(!before.contains("cannot "), "{before}");
@@ -293,8 +304,8 @@ fn a_service_and_its_command_line_are_read_as_pipe_reads_them() {
     }
 }
 
-/// By the list of domains, an account, or a query; tables, exceptions and localhost are passed
-/// over.
+/// By the list of domains, an account, a query or a userdb; tables, exceptions and localhost are
+/// passed over.
 #[test]
 fn the_domains_that_the_directory_does_not_know_are_told() {
     let site = CheckSite::good();
@@ -304,6 +315,7 @@ fn the_domains_that_the_directory_does_not_know_are_told() {
     site.write_postfix("main.cf", &format!("{main}virtual_mailbox_domains = {domains}\n"));
     let (a, query) = (("DIRECTORY__DOMAINS", "A.example"), ("DIRECTORY__QUERY", "SELECT $1"));
     let two_forms = ("DIRECTORY__DOMAINS", "b\u{fc}cher.example");
+    let userdb = ("DIRECTORY__USERDB", "unix:/run/none");
     for (settings, unknown) in [
         (&[][..], Some("a.example, c.example, xn--bcher-kva.example")),
         (&[a], Some("c.example, xn--bcher-kva.example")),
@@ -311,11 +323,37 @@ fn the_domains_that_the_directory_does_not_know_are_told() {
         // A query is for the domains, if there are any.
         (&[a, query], Some("c.example, xn--bcher-kva.example")),
         (&[query], None),
+        (&[userdb, ("DIRECTORY__ACCOUNT", "{address}")], None),
     ] {
         let told = site.about("postfix", &mut site.command_with(settings));
         let start = "warning virtual_mailbox_domains has domains that [directory] does not know: ";
         let line = told.lines().find_map(|line| line.strip_prefix(start)?.split_once(';'));
         assert_eq!(line.map(|(domains, _)| domains), unknown, "{settings:?}: {told}");
+    }
+}
+
+#[test]
+fn what_becomes_of_mail_for_addresses_that_postfix_does_not_know_is_told() {
+    let site = CheckSite::good();
+    let main = fixture_text("fixtures/postfix/good/main.cf");
+    site.write_postfix("main.cf", &format!("{main}virtual_mailbox_domains = a.example\n"));
+    let (waits, goes_back) = ("mail for nobody waits for days", "mail for nobody goes back to");
+    let domains = ("DIRECTORY__DOMAINS", "a.example");
+    let real = ("DELIVER__TRIAL", "false");
+    let reject = ("DIRECTORY__UNKNOWN_ACCOUNT", "reject");
+    for (settings, then) in [
+        (&[domains][..], "whatever stands before the @ gets a Maildir of its own (deliver.trial)"),
+        (&[domains, real], waits),
+        (&[domains, real, reject], goes_back),
+        (&[domains, ("DIRECTORY__USERDB", "unix:/run/none")], goes_back),
+        (&[domains, ("DIRECTORY__QUERY", "SELECT $1")], goes_back),
+        (&[], goes_back),
+    ] {
+        let told = site.about("postfix", &mut site.command_with(settings));
+        let start = "warning virtual_mailbox_maps is empty: Postfix takes mail for any address in \
+                     virtual_mailbox_domains; ";
+        let line = told.lines().find_map(|line| line.strip_prefix(start));
+        assert!(line.is_some_and(|line| line.contains(then)), "{settings:?}: {told}");
     }
 }
 

@@ -117,11 +117,35 @@ fn a_command_gets_its_input() {
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("crontab");
     let line = r"* * * * * cat; printf '\%s\n' 'a\\b' # last%one's%two\%x\\y%";
-    fs::write(&file, format!("{line}\n")).expect("a file");
+    fs::write(&file, format!("{line}\n* * * * * cat; echo no more%\n")).expect("a file");
     let jobs = read(&import(&file, &[]).out);
-    let command = &jobs[0].command;
-    let said = Command::new(&command[0]).args(&command[1..]).output().expect("sh");
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "one's\ntwo%x\\\\y\na\\b\n");
+    let said = |job: &JobSettings| {
+        let (program, args) = job.command.split_first().expect("a shell");
+        let said = Command::new(program).args(args).stdin(Stdio::null()).output().expect("sh");
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    };
+    assert_eq!(said(&jobs[0]), "one's\ntwo%x\\\\y\na\\b\n");
+    assert_eq!(said(&jobs[1]), "no more\n", "an empty input");
+}
+
+/// A section of one of their names would be laid over it.
+#[test]
+fn no_line_becomes_one_of_onedrops_own_jobs() {
+    let conf = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/conf/onedrop.toml"));
+    let conf = conf.expect("it is shipped");
+    let names = conf.lines().filter_map(|line| line.strip_prefix("[jobs.")?.strip_suffix(']'));
+    let own: Vec<&str> = names.collect();
+    assert!(own.contains(&"purge"), "{own:?}");
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("crontab");
+    let lines: String = own.iter().map(|name| format!("@daily /usr/local/bin/{name}\n")).collect();
+    fs::write(&file, lines).expect("a file");
+    let jobs = read(&import(&file, &[]).out);
+    let mut names: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+    names.sort();
+    let mut expected: Vec<String> = own.iter().map(|name| format!("{name}-2")).collect();
+    expected.sort();
+    assert_eq!(names, expected);
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl ByRecipient<'_> {
     fn config(&self, id: &str) -> PathBuf {
         let config = self.site.patient_config(id);
         let text = fs::read_to_string(&config).expect("configuration");
-        let text = text.replace("/onedrop?", &format!("/{id}?"));
+        let text = self.site.in_database(id, &text);
         // One of two deliveries of a letter waits for the other.
         let text = text.replace("wait_secs = 1\n", "wait_secs = 50\n");
         let text = text.replace("lease_secs = 50\n", "lease_secs = 180\n");
@@ -56,7 +56,7 @@ impl ByRecipient<'_> {
     /// One value of the ledger as text.
     fn value(&self, id: &str, sql: &str) -> String {
         match &self.site.mariadb {
-            Some(mariadb) => mariadb.sql_in(id, sql),
+            Some(mariadb) => mariadb.sql_in(&self.site.database(id), sql),
             None => self
                 .site
                 .sqlite(id)
@@ -119,13 +119,11 @@ impl Setting for ByRecipient<'_> {
         // The dump's store was elsewhere.
         let moved = "UPDATE onedrop_ledger SET config = NULL";
         let reader: Box<dyn Any + Send> = if let Some(mariadb) = &self.site.mariadb {
-            mariadb.sql(&format!(
-                "CREATE DATABASE {id} CHARACTER SET utf8mb4;
-                 GRANT ALL ON {id}.* TO onedrop@'%'"
-            ));
-            mariadb.load(id, &dump("mariadb"));
-            mariadb.sql_in(id, moved);
-            let read = READ.map(|table| format!("SELECT COUNT(*) FROM {id}.{table}"));
+            let name = self.site.database(id);
+            mariadb.create_database(&name);
+            mariadb.load(&name, &dump("mariadb"));
+            mariadb.sql_in(&name, moved);
+            let read = READ.map(|table| format!("SELECT COUNT(*) FROM {name}.{table}"));
             Box::new(mariadb.begin(&read.join("; ")))
         } else {
             let folder = self.site.site.root.join(id).join("ledger");

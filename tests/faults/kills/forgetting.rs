@@ -123,7 +123,7 @@ pub fn fill(site: &Combination) {
     base.sql(BASE, "UPDATE onedrop_ledger SET config = NULL");
     base.is_whole(BASE, true).expect("whole");
     if let Some(mariadb) = &site.mariadb {
-        site.site.root.write("base.sql", mariadb.dump(BASE));
+        site.site.root.write("base.sql", mariadb.dump(&site.database(BASE)));
     }
 }
 
@@ -135,7 +135,7 @@ impl Forgetting<'_> {
     fn config(&self, id: &str) -> PathBuf {
         let config = self.site.config(id);
         let text = fs::read_to_string(&config).expect("configuration");
-        let text = text.replace("/onedrop?", &format!("/{id}?"));
+        let text = self.site.in_database(id, &text);
         let text = text.replace("[ledger]\n", "[ledger]\nkeep_raw = true\n");
         fs::write(&config, text + "\n[retention]\nfacts_days = 20\n").expect("configuration");
         config
@@ -143,10 +143,10 @@ impl Forgetting<'_> {
 
     fn sql(&self, id: &str, sql: &str) -> String {
         if let Some(postgres) = &self.site.postgres {
-            return postgres.psql_in(id, sql);
+            return postgres.psql_in(&self.site.database(id), sql);
         }
         if let Some(mariadb) = &self.site.mariadb {
-            return mariadb.sql_in(id, sql);
+            return mariadb.sql_in(&self.site.database(id), sql);
         }
         let ledger = self.site.sqlite(id);
         let mut query = ledger.prepare(sql).expect("SQL");
@@ -160,15 +160,15 @@ impl Forgetting<'_> {
 
     /// An empty one, or what another is.
     fn make_database(&self, id: &str, like: Option<&str>) {
+        let name = self.site.database(id);
         if let Some(postgres) = &self.site.postgres {
-            let template = like.map(|like| format!("TEMPLATE {like}")).unwrap_or_default();
-            postgres.psql(&format!("CREATE DATABASE {id} OWNER onedrop {template}"));
+            let template = like.map(|like| format!("TEMPLATE {}", self.site.database(like)));
+            let template = template.unwrap_or_default();
+            postgres.psql(&format!("CREATE DATABASE {name} OWNER onedrop {template}"));
         } else if let Some(mariadb) = &self.site.mariadb {
-            mariadb.sql(&format!(
-                "CREATE DATABASE {id} CHARACTER SET utf8mb4; GRANT ALL ON {id}.* TO onedrop@'%'"
-            ));
+            mariadb.create_database(&name);
             if like.is_some() {
-                mariadb.load(id, &self.at("base.sql"));
+                mariadb.load(&name, &self.at("base.sql"));
             }
         } else if let Some(like) = like {
             let (from, to) = (self.at(like).join("ledger"), self.at(id));
@@ -178,7 +178,7 @@ impl Forgetting<'_> {
     }
 
     fn drop_database(&self, id: &str) {
-        let drop = format!("DROP DATABASE {id}");
+        let drop = format!("DROP DATABASE {}", self.site.database(id));
         self.site.postgres.iter().for_each(|postgres| _ = postgres.psql(&drop));
         self.site.mariadb.iter().for_each(|mariadb| _ = mariadb.sql(&drop));
     }

@@ -391,7 +391,7 @@ impl Migration<'_> {
     fn config(&self, id: &str) -> PathBuf {
         let config = self.0.config(id);
         let text = fs::read_to_string(&config).expect("configuration");
-        fs::write(&config, text.replace("/onedrop?", &format!("/{id}?"))).expect("configuration");
+        fs::write(&config, self.0.in_database(id, &text)).expect("configuration");
         config
     }
 
@@ -406,7 +406,7 @@ impl Migration<'_> {
             return rows.map(|row| row.expect("row") + "\n").collect();
         };
         postgres.psql_in(
-            id,
+            &self.0.database(id),
             "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (SELECT concat_ws(' ', table_name, \
              column_name, data_type, column_default, is_nullable) AS line FROM \
              information_schema.columns WHERE table_schema = 'public' UNION ALL SELECT \
@@ -424,7 +424,8 @@ impl Setting for Migration<'_> {
 
     fn prepare(&self, id: &str) {
         if self.0.postgres.is_some() {
-            self.0.execute(id, &format!("CREATE DATABASE {id} OWNER onedrop"));
+            let name = self.0.database(id);
+            self.0.execute(id, &format!("CREATE DATABASE {name} OWNER onedrop"));
         }
     }
 

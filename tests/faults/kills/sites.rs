@@ -127,7 +127,7 @@ impl Combination {
 
     /// Each with a ledger of its own.
     pub fn sqlite_and_imap() -> Combination {
-        Combination::with_sqlite(Dovecot::start_high_performance(), None)
+        Combination::with_sqlite(Dovecot::shared(), None)
     }
 
     /// Like `handing_over`, each with a ledger of its own.
@@ -148,7 +148,7 @@ impl Combination {
     }
 
     pub fn servers() -> Combination {
-        Combination::with_postgres(Some(Dovecot::start_high_performance()), None)
+        Combination::with_postgres(Some(Dovecot::shared()), None)
     }
 
     /// Like `servers`, with a Dovecot that forwards a copy of each message it is handed by LMTP,
@@ -165,14 +165,15 @@ impl Combination {
     }
 
     fn with_postgres(dovecot: Option<Dovecot>, filters: Option<Filters>) -> Combination {
-        let (site, postgres) = (Site::embedded(), Postgres::start());
+        let (site, postgres) = (Site::embedded(), Postgres::shared_and_empty());
         if let Some(dovecot) = &dovecot {
             set_mode(&site.root.write("password", dovecot.password()), 0o600);
         }
         let session = format!(
-            "host={} port={} user=postgres dbname=onedrop",
+            "host={} port={} user=postgres dbname={}",
             postgres.socket_dir().display(),
-            postgres.port()
+            postgres.port(),
+            postgres.database()
         );
         let session = Client::connect(&session, NoTls).expect("a session");
         let session = Some(Mutex::new(session));
@@ -188,11 +189,11 @@ impl Combination {
     }
 
     pub fn mariadb_and_imap() -> Combination {
-        Combination::with_mariadb(Some(Dovecot::start_high_performance()), None)
+        Combination::with_mariadb(Some(Dovecot::shared()), None)
     }
 
     fn with_mariadb(dovecot: Option<Dovecot>, filters: Option<Filters>) -> Combination {
-        let (site, mariadb) = (Site::embedded(), Mariadb::start());
+        let (site, mariadb) = (Site::embedded(), Mariadb::shared_and_empty());
         set_mode(&site.root.write("ledger.password", mariadb.password()), 0o600);
         if let Some(dovecot) = &dovecot {
             set_mode(&site.root.write("password", dovecot.password()), 0o600);
@@ -201,7 +202,6 @@ impl Combination {
         let all = Combination { site, postgres: None, mariadb, dovecot, filters, session: None };
         let output = run(&all.patient_config("migrate"), &["migrate"]);
         assert!(output.status.success(), "{output:?}");
-        all.postgres.iter().for_each(Postgres::remember_for_ever);
         all
     }
 
@@ -221,6 +221,24 @@ impl Combination {
 
     fn at(&self, id: &str) -> PathBuf {
         self.site.root.join(id)
+    }
+
+    fn own_database(&self) -> &str {
+        match (&self.postgres, &self.mariadb) {
+            (Some(postgres), _) => postgres.database(),
+            (None, Some(mariadb)) => mariadb.database(),
+            (None, None) => "",
+        }
+    }
+
+    /// The name of a database on the same server for `id` alone.
+    pub fn database(&self, id: &str) -> String {
+        format!("{}_{id}", self.own_database())
+    }
+
+    /// A configuration's text, with that database in place of the one for all.
+    pub fn in_database(&self, id: &str, text: &str) -> String {
+        text.replace(&format!("/{}?", self.own_database()), &format!("/{}?", self.database(id)))
     }
 
     /// One for all deliveries where one ledger serves them: it knows one store.
@@ -447,9 +465,7 @@ impl Combination {
     /// Takes all messages out of the account's INBOX.
     pub fn empty(&self, id: &str, account: &str) {
         match &self.dovecot {
-            Some(dovecot) => {
-                dovecot.doveadm(&["expunge", "-u", account, "mailbox", "INBOX", "all"]);
-            }
+            Some(dovecot) => dovecot.empty(account),
             None => fs::remove_dir_all(self.mail_root(id).join(account)).expect("a Maildir"),
         }
     }
@@ -531,7 +547,7 @@ impl Combination {
 
     fn has_proofs(&self) -> bool {
         let tables = "SELECT CAST(table_name AS text) FROM information_schema.tables
-                      WHERE table_name = 'onedrop_proof'";
+                      WHERE table_name = 'onedrop_proof' AND table_schema = DATABASE()";
         self.value("", tables).is_some()
     }
 

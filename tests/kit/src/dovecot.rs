@@ -396,6 +396,15 @@ impl Dovecot {
         self.uids(account, mailbox).len()
     }
 
+    /// Takes all messages out of the account's INBOX.
+    pub fn empty(&self, account: &str) {
+        let mut session = self.session(account);
+        for command in ["SELECT INBOX", "UID STORE 1:* +FLAGS.SILENT (\\Deleted)", "CLOSE"] {
+            let answer = session.command(command).expect("an answer");
+            assert!(answer.is_ok(), "{account}: {command}: {}", answer.tagged);
+        }
+    }
+
     fn fetch(&self, account: &str, mailbox: &str, items: &str) -> Vec<super::imap::Line> {
         self.session(account).fetch_all(mailbox, items)
     }

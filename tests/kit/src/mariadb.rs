@@ -85,15 +85,20 @@ impl Mariadb {
         super::set_mode(&root.write("password", PASSWORD), 0o600);
         let mariadb = Self { server: None, root, folder, port, settings: Vec::new(), database };
         let name = &mariadb.database;
-        mariadb.sql_in(
+        mariadb.sql_in("mysql", &format!("CREATE USER {name}@'%' IDENTIFIED BY '{PASSWORD}'"));
+        mariadb.create_database(name);
+        mariadb
+    }
+
+    /// One more of the test's user, without tables.
+    pub fn create_database(&self, name: &str) {
+        let user = &self.database;
+        self.sql_in(
             "mysql",
             &format!(
-                "CREATE DATABASE {name} CHARACTER SET utf8mb4;
-                 CREATE USER {name}@'%' IDENTIFIED BY '{PASSWORD}';
-                 GRANT ALL ON {name}.* TO {name}@'%'"
+                "CREATE DATABASE {name} CHARACTER SET utf8mb4; GRANT ALL ON {name}.* TO {user}@'%'"
             ),
         );
-        mariadb
     }
 
     fn migrate(&self) {
@@ -246,7 +251,13 @@ impl Mariadb {
         run(command.arg("-S").arg(self.socket()).arg(database))
     }
 
+    /// A dump of another server, too: what was and ran there as `onedrop` is and runs here by the
+    /// test's names.
     pub fn load(&self, database: &str, dump: &Path) {
+        let text = fs::read_to_string(dump).expect("a dump");
+        let text = text.replace("`onedrop`@", &format!("`{}`@", self.database));
+        let text = text.replace("`onedrop`.", &format!("`{database}`."));
+        let dump = self.root.write(&format!("{database}.sql"), text);
         let mut command = Command::new("/usr/bin/mariadb");
         command.args(["--no-defaults", "-uroot", "--default-character-set=utf8mb4"]);
         command.arg("-S").arg(self.socket()).arg(database);

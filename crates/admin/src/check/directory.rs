@@ -12,6 +12,7 @@ use onedrop_core::directory::UserdbError;
 use onedrop_core::directory::{Asked, Directory, FolderTemplate, Home};
 use onedrop_core::ledger::{Accounts, LedgerError};
 use onedrop_core::outcome::UnknownAccount;
+use onedrop_core::text::shell::word;
 use onedrop_site::config::StoreUrl;
 use onedrop_site::service::ONE;
 use onedrop_site::userdb::Userdb;
@@ -138,7 +139,8 @@ pub(super) fn of_userdb(check: &CheckContext) -> Vec<Finding> {
     findings.extend(unknown.iter().map(|account| {
         let text = format!(
             " does not know account={account}, which has mail on record: mail for it waits; if it \
-             is closed for good: onedrop forget --account {account}"
+             is closed for good: onedrop forget --account={}",
+            word(account)
         );
         about(Severity::Error, &text)
     }));

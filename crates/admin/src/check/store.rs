@@ -1,11 +1,12 @@
 //! The store's part of `onedrop check`: a login for one account, without writing a message.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::finding::{Finding, Severity};
 use super::{CheckContext, filing, ledger};
 use onedrop_core::deliver::{Failure, guard};
 use onedrop_core::directory::is_account_name;
+use onedrop_core::ledger::{AnyLedger, HOSTS_FOR, LedgerError};
 use onedrop_core::login_proof;
 use onedrop_core::mail_root::MailRoot;
 use onedrop_core::os::host_name;
@@ -89,32 +90,66 @@ fn cause(error: &str) -> String {
 }
 
 /// Puts on record for deliveries whether the guard is in force at the server to which copies are
-/// handed over, and for how long it remembers.
+/// handed over, and for how long it remembers. Not that of a server of this host alone, where other
+/// hosts use the ledger: what they have handed over it does not know.
 pub(super) fn of_the_guard(check: &CheckContext, remembers: Option<Duration>) -> Option<Finding> {
-    let noted = check.ask(move |check, until| -> Result<Option<String>, Failure> {
+    let noted = check.ask(move |check, until| -> Result<_, Failure> {
         let store = check.site.store()?;
         let Some(server) = store.hands_over_to() else { return Ok(None) };
-        let ledger = check.site.ledger()?;
-        guard::note(&*ledger, &server, remembers, &host_name(), until)?;
-        Ok(Some(server))
+        let (ledger, host) = (check.site.ledger()?, host_name());
+        let other = match server.ends_with(&format!(" at {host}")) {
+            true => another_host(&*ledger, &host, until)?,
+            false => None,
+        };
+        let counts = remembers.filter(|_| other.is_none());
+        guard::note(&*ledger, &server, counts, &host, until)?;
+        Ok(Some((server, other)))
     });
     let cause = match noted {
         Ok(Ok(None)) => return None,
-        Ok(Ok(Some(server))) => {
-            let (severity, is) = match remembers {
-                Some(time) => {
-                    (Severity::Ok, format!("is in force and remembers {} seconds", time.as_secs()))
-                }
-                None => (Severity::Warning, "is not in force".to_owned()),
+        Ok(Ok(Some((server, other)))) => {
+            let (severity, text) = match (remembers, other) {
+                (Some(time), None) => (
+                    Severity::Ok,
+                    format!(
+                        "is in force and remembers {} seconds, which is on record for deliveries",
+                        time.as_secs()
+                    ),
+                ),
+                (Some(_), Some(other)) => (
+                    Severity::Warning,
+                    format!(
+                        "is in force, and does not go on record for deliveries: {other} uses this \
+                         ledger, too, and hands over to a Dovecot of its own, which knows nothing \
+                         of what this one has delivered; have one Dovecot deliver for an account, \
+                         and name it in store.lmtp by an address that all hosts reach \
+                         (docs/set-up-filters.md)"
+                    ),
+                ),
+                (None, _) => (
+                    Severity::Warning,
+                    "is not in force, which is on record for deliveries".to_owned(),
+                ),
             };
-            let text = format!("{server}: the guard {is}, which is on record for deliveries");
-            return Some(Finding::new(severity, "store", text));
+            return Some(Finding::new(severity, "store", format!("{server}: the guard {text}")));
         }
         Ok(Err(failure)) => cause(&failure.to_string()),
         Err(why) => why,
     };
     let text = format!("whether the guard of store.lmtp is in force is not on record: {cause}");
     Some(Finding::new(Severity::Warning, "store", text))
+}
+
+/// A host other than `own` that uses the ledger, by what it says of itself, or by its deliveries.
+fn another_host(
+    ledger: &dyn AnyLedger,
+    own: &str,
+    until: Instant,
+) -> Result<Option<String>, LedgerError> {
+    let known = ledger.hosts(HOSTS_FOR, until)?.into_iter().map(|row| row.host);
+    let delivering = ledger.recent_attempts(HOSTS_FOR, until)?.hosts;
+    let mut hosts = known.chain(delivering.into_iter().map(|(host, _)| host));
+    Ok(hosts.find(|host| host != own))
 }
 
 /// Whether the server honours the authorization identity; the result is recorded for deliveries.

@@ -14,7 +14,8 @@ use onedrop_core::deliver::{self, CopyEnd, DeliveryRequest, Failure, Means, Poli
 use onedrop_core::directory::Destination;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::{
-    Attempt, CopyState, LeaseTerms, LedgerError, RandomValue, RawMessage, Recorded, ReplayLedger,
+    Attempt, CopyState, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage, Recorded,
+    ReplayLedger,
 };
 use onedrop_core::message::{DedupBy, Identity, Message};
 use onedrop_core::receipt::Receipt;
@@ -118,12 +119,13 @@ fn place(
     let terms =
         LeaseTerms { lease: task.policy.lease, join: store.append_is_idempotent(), due: true };
     let wanted = std::slice::from_ref(destination);
-    let copies = ledger.claim(raw.message, wanted, &by, terms, deadline.end())?;
+    let key = MessageKey::new(raw.message, &raw.identity);
+    let copies = ledger.claim(&key, wanted, &by, terms, deadline.end())?;
     if copies == [CopyState::Busy] {
         return Err(Failure::Contended(format!("the copy {destination}")));
     }
     let recorded = Recorded {
-        message: raw.message,
+        message: key,
         recorded_at: raw.recorded_at,
         is_new: false,
         collision: false,

@@ -1,7 +1,8 @@
 //! Postfix' queue on this host, by `postqueue -j` (postqueue(1)): mail for those that the directory
-//! knows, and how long the oldest has waited. A host without Postfix, or where Postfix has no
-//! configuration, has no such finding. A Postfix that does not run matters where its own
-//! configuration leads to ours.
+//! knows, and how long the oldest has waited. Whose the other mail is, a query or userdb without
+//! `domains` would have to be asked, and is not: it is counted apart. A host without Postfix, or
+//! where Postfix has no configuration, has no such finding. A Postfix that does not run matters
+//! where its own configuration leads to ours.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
@@ -65,13 +66,19 @@ pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> 
 /// What the output of `postqueue -j` says; for the tests, which have no Postfix.
 pub fn of_output(output: &str, directory: &Directory, now: SystemTime) -> StatusFinding {
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (mut waiting, mut deferred, mut held) = (0, 0, 0);
+    let (mut waiting, mut deferred, mut held, mut unknown) = (0, 0, 0, 0);
     let mut oldest: Option<(Duration, String)> = None;
     // A line that is cut, or is of a newer Postfix, is passed over.
     for one in output.lines().filter_map(|line| serde_json::from_str::<QueuedMessage>(line).ok()) {
-        let is_ours =
-            |one: &QueuedRecipient| !matches!(directory.known(&one.address), Known::Nobody);
-        if !one.recipients.iter().any(is_ours) {
+        let known: Vec<_> =
+            one.recipients.iter().map(|one| directory.known(&one.address)).collect();
+        let is_ours = |known: &Known| match known {
+            Known::Home(_) => true,
+            Known::Ask(_) => !directory.domains.is_empty(),
+            Known::Nobody => false,
+        };
+        if !known.iter().any(is_ours) {
+            unknown += u64::from(known.iter().any(|one| matches!(one, Known::Ask(_))));
             continue;
         }
         match one.queue_name.as_str() {
@@ -88,11 +95,16 @@ pub fn of_output(output: &str, directory: &Directory, now: SystemTime) -> Status
         }
     }
     let mut sentence = match (waiting, deferred) {
+        (0, 0) if unknown > 0 => "nothing surely for us in Postfix' queue".to_owned(),
         (0, 0) => "nothing for us in Postfix' queue".to_owned(),
         _ => format!("{} for us in Postfix' queue, {deferred} deferred", waiting + deferred),
     };
     if held > 0 {
         sentence += &format!(", {} on hold", counted(held, "message", "messages"));
+    }
+    if unknown > 0 {
+        let others = counted(unknown, "other is", "others are");
+        sentence += &format!(", whether {others} ours is not known (no directory.domains)");
     }
     match oldest {
         Some((age, id)) if age >= LONG => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::endings::Endings;
+use super::guard::GuardOnRecord;
 use super::request::{Delivery, Means, Phases, note};
 use super::{CopyEnd, Failure, How, LookBackEnd, LookBackRequest, Placed, guard, left, stand_in};
 use crate::directory::Destination;
@@ -180,6 +181,7 @@ impl<'a> CopyInHand<'a> {
         let copy = self.copy(claim, is_handed, newer_than.as_ref(), &filter_fields);
         // One that was reserved early is not held while it is looked back.
         let early = early.take().filter(|(at, _)| *at == copy.recorded_at && !claim.in_doubt);
+        let guards = self.guards(claim, is_handed)?;
         let looked = self.look_back(claim, &copy, phases)?;
         let copy = Copy { looked: looked.as_deref(), ..copy };
         let takes_turn = claim.in_doubt || (early.is_none() && self.delivery.means.terms().join);
@@ -191,7 +193,9 @@ impl<'a> CopyInHand<'a> {
             true => self.take_turn(claim, phases)?,
             false => (false, None),
         };
-        let write = || self.write(slot.as_mut(), in_doubt.then_some(claim));
+        // The turn has a session of the ledger. Who asks the ledger for another one in a turn may
+        // wait for one that all others hold who do the same.
+        let write = || self.write(slot.as_mut(), in_doubt.then_some((claim, &guards)));
         let step = match self.delivery.means.timed(&mut phases.append, write) {
             Ok((receipt, how)) => {
                 let how = (how, slot.is_wrapped());
@@ -240,7 +244,7 @@ impl<'a> CopyInHand<'a> {
         if !claim.in_doubt || claim.looks_back {
             return None;
         }
-        let (message, until) = (self.delivery.recorded.message, deadline.end());
+        let (message, until) = (self.delivery.recorded.message.number, deadline.end());
         let place = (self.destination(), numbered);
         let before = ledger.receipt_before(message, place, Duration::ZERO, until);
         // Without it the look reads more; a ledger that is away shows at the turn.
@@ -263,6 +267,16 @@ impl<'a> CopyInHand<'a> {
         }
     }
 
+    /// What is on record of the guard, where a look may find a copy that was handed over.
+    fn guards(&self, claim: &Claim, is_handed: bool) -> Tried<Vec<GuardOnRecord>> {
+        let Means { ledger, store, deadline, .. } = self.delivery.means;
+        match claim.in_doubt && is_handed {
+            true => guard::known(ledger, store, deadline.end())
+                .map_err(|error| Box::new(self.failed(claim, error.into()))),
+            false => Ok(Vec::new()),
+        }
+    }
+
     /// What may be older than its row is looked for first, with no turn and nothing else that
     /// others need; the look in the turn has what came since. Step `looks back` of the model.
     fn look_back(
@@ -276,7 +290,7 @@ impl<'a> CopyInHand<'a> {
             return Ok(None);
         }
         let destination = self.destination();
-        let (sought, message) = (LookBack::of(copy), self.delivery.recorded.message);
+        let (sought, message) = (LookBack::of(copy), self.delivery.recorded.message.number);
         let (row, until) = (claim.value, deadline.look_until());
         let request = LookBackRequest { destination, row, sought, message, until };
         let look = || look_backs.look_back(request, store);
@@ -342,28 +356,37 @@ impl<'a> CopyInHand<'a> {
     fn write(
         &self,
         slot: &mut dyn Slot,
-        in_doubt: Option<&Claim>,
+        in_doubt: Option<(&Claim, &Vec<GuardOnRecord>)>,
     ) -> Result<(Receipt, How), StoreError> {
-        if let Some(claim) = in_doubt {
-            let found = slot.look(self.delivery.means.deadline.look_until());
-            if let Some(receipt) = found.map_err(|error| in_look(error, self.destination()))?
-                && !self.may_be_half_done(slot.found_try(), claim)?
-            {
-                return Ok((receipt, How::Found));
+        let mut begun = None;
+        if let Some((claim, guards)) = in_doubt {
+            let Delivery { means: Means { ledger, deadline, .. }, recorded, .. } = self.delivery;
+            let found = slot.look(deadline.look_until());
+            let found = found.map_err(|error| in_look(error, self.destination()))?;
+            // Nothing was handed over under this claim.
+            let row = (slot.found_try(), claim.epoch - 1, recorded.recorded_at);
+            match found {
+                Some(_) if guard::may_be_half_done(guards, row, ledger.time()) => begun = found,
+                Some(receipt) => return Ok((receipt, How::Found)),
+                None => {}
             }
         }
-        Ok((slot.append()?, How::Stored))
-    }
-
-    /// See [`guard`].
-    fn may_be_half_done(&self, found: Option<i64>, claim: &Claim) -> Result<bool, StoreError> {
-        let Delivery { means: Means { ledger, store, deadline, .. }, recorded, .. } = self.delivery;
-        // Nothing was handed over under this claim.
-        let known = (found, claim.epoch - 1, recorded.recorded_at);
-        let half_done = guard::may_be_half_done(ledger, store, known, deadline.end());
-        half_done.map_err(|error| {
-            StoreError::NotStored(format!("whether the copy that was found is all: {error}"))
-        })
+        match (slot.append(), begun) {
+            // Its owner has the message: its sender must not hear that it was refused.
+            (
+                Err(
+                    error @ (StoreError::OverQuota(_)
+                    | StoreError::TooBig(_)
+                    | StoreError::Rejected(_)
+                    | StoreError::NoAccount(_)),
+                ),
+                Some(receipt),
+            ) => {
+                tracing::warn!(%error, "what filters had still to do with {receipt} is not done");
+                Ok((receipt, How::Found))
+            }
+            (end, _) => Ok((end?, How::Stored)),
+        }
     }
 
     /// Puts the receipt on record; when another copy is on record by now, takes our own out again.

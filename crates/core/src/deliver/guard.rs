@@ -104,25 +104,29 @@ fn on_record(
     Ok(forms.iter().filter_map(|form| GuardOnRecord::parse(form)).collect())
 }
 
-/// Whether what a look found, which the try `found` wrote (`None`: none of this row's), may be the
-/// beginning of a delivery, of a row that is at its try `epoch`.
+/// What is on record of the guard at the server to which copies are handed over; nothing where the
+/// store hands none over.
 ///
 /// # Errors
-/// The ledger cannot say whether the guard is in force.
-pub fn may_be_half_done(
-    ledger: &dyn Ledger,
-    store: &dyn Store,
-    (found, epoch, recorded_at): (Option<i64>, i64, SystemTime),
+/// Those of the ledger.
+pub fn known(
+    ledger: &(impl Proofs + ?Sized),
+    store: &(impl Store + ?Sized),
     until: Instant,
-) -> Result<bool, LedgerError> {
+) -> Result<Vec<GuardOnRecord>, LedgerError> {
+    store.hands_over_to().map_or(Ok(Vec::new()), |server| on_record(ledger, &server, until))
+}
+
+/// Whether what a look found, which the try `found` wrote (`None`: none of this row's), may be the
+/// beginning of a delivery, of a row that is at its try `epoch`; given what is `known` of the
+/// guard.
+pub fn may_be_half_done(
+    known: &[GuardOnRecord],
+    (found, epoch, recorded_at): (Option<i64>, i64, SystemTime),
+    now: SystemTime,
+) -> bool {
     let is_ours = found.is_some_and(|found| (1..=epoch).contains(&found));
-    match store.hands_over_to() {
-        Some(server) if is_ours => {
-            let known = on_record(ledger, &server, until)?;
-            Ok(known.into_iter().any(|guard| guard.knows(recorded_at, ledger.time())))
-        }
-        _ => Ok(false),
-    }
+    is_ours && known.iter().any(|guard| guard.knows(recorded_at, now))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) fn keep(
     error: &StoreError,
 ) -> Option<CopyEnd> {
     let Means { ledger, .. } = delivery.means;
-    let (message, bytes) = (delivery.recorded.message, delivery.job.message.shared_copy());
+    let (message, bytes) = (&delivery.recorded.message, delivery.job.message.shared_copy());
     let why = error.to_string();
     match delivery.means.insisting(|until| ledger.keep(message, bytes, &why, until)) {
         Ok(true) => Some(CopyEnd::Left(Left::Kept { destination: destination.clone(), why })),
@@ -33,7 +33,7 @@ pub(super) fn keep(
 /// `keep_until_due` of the model.
 pub(super) fn leave_until_due(delivery: &Delivery<'_>, destination: &Destination) -> CopyEnd {
     let Means { ledger, policy, .. } = delivery.means;
-    let (message, after) = (delivery.recorded.message, policy.sent_after);
+    let (message, after) = (&delivery.recorded.message, policy.sent_after);
     let kept = (delivery.job.message.shared_copy(), FOR_THE_SENDER);
     let left = delivery
         .means
@@ -56,7 +56,7 @@ pub(super) fn is_kept(delivery: &Delivery<'_>, destination: &Destination) -> Opt
         return None;
     }
     let Means { ledger, deadline, .. } = delivery.means;
-    let kept = ledger.kept(delivery.recorded.message, deadline.end()).unwrap_or_else(|error| {
+    let kept = ledger.kept(&delivery.recorded.message, deadline.end()).unwrap_or_else(|error| {
         note(Err(error));
         None
     });

@@ -286,7 +286,7 @@ impl Delivery<'_> {
         // leased.
         let owner = Attempt { value: RandomValue::default(), ..self.attempt.clone() };
         let (terms, until) = (self.means.terms(), self.means.insist_until());
-        match self.means.ledger.claim(self.recorded.message, wanted, &owner, terms, until) {
+        match self.means.ledger.claim(&self.recorded.message, wanted, &owner, terms, until) {
             // A deadlock that was ended at this call's cost: another delivery has the rows.
             Err(LedgerError::Contended) => Ok(vec![CopyState::Busy; wanted.len()]),
             claimed => claimed,

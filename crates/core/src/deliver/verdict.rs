@@ -12,6 +12,7 @@ use crate::directory::UserdbError;
 use crate::ledger::{Ledger, LedgerError};
 use crate::outcome::{Outcome, OverQuota, Reason, Status, UnknownAccount};
 use crate::store::StoreError;
+use crate::text::shell::word;
 
 /// Why a copy of a recipient's mail, or all of it, could not be placed in this run.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +56,8 @@ pub enum Failure {
     /// An account that had mail, and is unknown now.
     #[error(
         "account={account} has mail on record and is unknown now: {why}; if it is closed for good: \
-         onedrop forget --account {account}"
+         onedrop forget --account={}",
+        word(.account)
     )]
     AccountGone { account: String, why: String },
     /// An address that had mail, and is unknown now.

@@ -4,6 +4,7 @@
 //! call. Nothing outlives the process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::claim::{Change, TurnState};
@@ -12,7 +13,8 @@ use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::units;
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms,
-    LedgerError, PlannedStep, Program, Recorded, SCHEMA_VERSION, SchemaVersion, SharedConfig,
+    LedgerError, MessageKey, PlannedStep, Program, Recorded, SCHEMA_VERSION, SchemaVersion,
+    SharedConfig,
 };
 use crate::clock::Clock;
 use crate::directory::{Asked, Destination, Home};
@@ -44,6 +46,8 @@ pub struct MemoryLedger {
     hook: Arc<dyn Hook<LedgerError>>,
     /// What the clock said at the last call.
     time: Mutex<Option<SystemTime>>,
+    /// The threads that have a turn open; `None`: each may do in one what it likes.
+    in_turns: Option<Mutex<Vec<ThreadId>>>,
     config: Option<SharedConfig>,
 }
 
@@ -67,7 +71,8 @@ impl MemoryLedger {
             rows.sessions += 1;
             rows.sessions
         };
-        MemoryLedger { rows, session, hook, time: Mutex::default(), config: None }
+        let (time, in_turns) = (Mutex::default(), None);
+        MemoryLedger { rows, session, hook, time, in_turns, config: None }
     }
 
     /// One whose time is that of `clock`.
@@ -114,10 +119,12 @@ impl MemoryLedger {
         rows.copies.values_mut().for_each(|row| row.leased_until = row.leased_until.min(Some(now)));
     }
 
-    /// Another handle, whose calls go through `hook`.
+    /// Another handle, whose calls go through `hook`. One panics that a thread makes beside its own
+    /// turn: there it has a session already, and where as many threads wait for a second one as
+    /// there are sessions, all wait for each other.
     pub fn with_hook(&self, hook: Arc<dyn Hook<LedgerError>>) -> MemoryLedger {
-        let config = self.config.clone();
-        MemoryLedger { config, ..MemoryLedger::of(Arc::clone(&self.rows), hook) }
+        let (config, in_turns) = (self.config.clone(), Some(Mutex::default()));
+        MemoryLedger { config, in_turns, ..MemoryLedger::of(Arc::clone(&self.rows), hook) }
     }
 
     /// Another handle, of a host whose configuration says this.
@@ -204,12 +211,19 @@ impl MemoryLedger {
         }
     }
 
+    fn in_turns(&self) -> Option<MutexGuard<'_, Vec<ThreadId>>> {
+        let in_turns = self.in_turns.as_ref()?;
+        Some(in_turns.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// One statement, with the hook around it.
     fn call<T>(
         &self,
         name: &'static str,
         work: impl FnOnce() -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
+        let is_in_turn = |all: MutexGuard<'_, Vec<_>>| all.contains(&thread::current().id());
+        assert!(!self.in_turns().is_some_and(is_in_turn), "{name} beside its own turn");
         let call = Call { name, destination: None };
         self.hook.before(&call)?;
         let result = work();
@@ -280,7 +294,7 @@ impl Ledger for MemoryLedger {
 
     fn claim(
         &self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -301,7 +315,7 @@ impl Ledger for MemoryLedger {
                 TurnState::Placed(receipt) => Turn::Placed(receipt),
                 TurnState::EpochGone => Turn::EpochGone,
                 TurnState::Ours { in_doubt } => {
-                    Turn::Ours { in_doubt, turn: Box::new(MemoryTurn { ledger: self, held }) }
+                    Turn::Ours { in_doubt, turn: Box::new(MemoryTurn::begin(self, held)) }
                 }
             })
         })
@@ -320,7 +334,7 @@ impl Ledger for MemoryLedger {
 
     fn keep(
         &self,
-        message: i64,
+        message: &MessageKey,
         bytes: &[u8],
         why: &str,
         _until: Instant,
@@ -328,9 +342,11 @@ impl Ledger for MemoryLedger {
         self.call("keep", || self.rows().keep(message, bytes, why))
     }
 
-    fn kept(&self, message: i64, _until: Instant) -> Result<Option<String>, LedgerError> {
+    fn kept(&self, message: &MessageKey, _until: Instant) -> Result<Option<String>, LedgerError> {
         self.call("kept", || {
-            Ok(self.rows().message(message)?.kept.as_ref().map(|(_, why)| why.clone()))
+            let mut rows = self.rows();
+            let kept = rows.named(message).ok().and_then(|row| row.kept.as_ref());
+            Ok(kept.map(|(_, why)| why.clone()))
         })
     }
 
@@ -375,7 +391,7 @@ impl Ledger for MemoryLedger {
 
     fn keep_until_due(
         &self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,
@@ -418,6 +434,26 @@ impl Ledger for MemoryLedger {
 struct MemoryTurn<'a> {
     ledger: &'a MemoryLedger,
     held: HeldLock,
+    thread: ThreadId,
+}
+
+impl<'a> MemoryTurn<'a> {
+    fn begin(ledger: &'a MemoryLedger, held: HeldLock) -> MemoryTurn<'a> {
+        let thread = thread::current().id();
+        ledger.in_turns().into_iter().for_each(|mut all| all.push(thread));
+        MemoryTurn { ledger, held, thread }
+    }
+
+    fn end(&self) {
+        let mut all = self.ledger.in_turns();
+        all.iter_mut().for_each(|all| all.retain(|thread| *thread != self.thread));
+    }
+}
+
+impl Drop for MemoryTurn<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl OpenTurn for MemoryTurn<'_> {
@@ -426,6 +462,7 @@ impl OpenTurn for MemoryTurn<'_> {
         receipt: &ToConfirm<'_>,
         _until: Instant,
     ) -> Result<Confirmed, LedgerError> {
+        self.end();
         self.ledger.call("confirm", || self.ledger.rows_under(&self.held)?.confirm(receipt))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::RandomValue;
+use super::{MessageKey, RandomValue};
 use crate::directory::Destination;
 use crate::message::Identity;
 use crate::receipt::Receipt;
@@ -66,6 +66,13 @@ pub struct CopyOnRecord {
     pub found_by_look: bool,
     /// See [`Claim`](super::Claim).
     pub looks_back: bool,
+}
+
+impl CopyOnRecord {
+    /// What names its message.
+    pub fn message_key(&self) -> MessageKey {
+        MessageKey::new(self.message, &self.identity)
+    }
 }
 
 /// When a copy is due, by the ledger's clock.

@@ -19,8 +19,8 @@ use super::retention::Retention;
 use super::settling::{Due, Settling};
 use super::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, FilterFields,
-    LeaseTerms, LedgerError, Overview, PlannedStep, Recorded, SchemaVersion, Trace, TraceFilter,
-    Window,
+    LeaseTerms, LedgerError, MessageKey, Overview, PlannedStep, Recorded, SchemaVersion, Trace,
+    TraceFilter, Window,
 };
 use crate::directory::{Asked, Destination, Home};
 use crate::lock_key::Hash;
@@ -51,9 +51,13 @@ pub trait Ledger: Proofs + Send + Sync {
     ) -> Result<Recorded, LedgerError>;
 
     /// Claims again copies of a recorded message that were busy; durable.
+    ///
+    /// # Errors
+    /// [`LedgerError::Forgotten`]: the message is not on record any more. So says every call that
+    /// names one by its key.
     fn claim(
         &self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -90,21 +94,21 @@ pub trait Ledger: Proofs + Send + Sync {
     /// changes. False, and nothing kept, where its receipt is there.
     fn keep(
         &self,
-        message: i64,
+        message: &MessageKey,
         bytes: &[u8],
         why: &str,
         until: Instant,
     ) -> Result<bool, LedgerError>;
 
     /// Why the message's shared copy could not be placed, if its bytes are [kept](Ledger::keep).
-    fn kept(&self, message: i64, until: Instant) -> Result<Option<String>, LedgerError>;
+    fn kept(&self, message: &MessageKey, until: Instant) -> Result<Option<String>, LedgerError>;
 
     /// Keeps the bytes of a recorded message's shared copy, and `why`, for `onedrop settle`, which
     /// has it from `after` now on; in one durable transaction. No delivery leases it from here on;
     /// a lease that lives, and a doubt, stay. Where it is due already, its time and its bytes stay.
     fn keep_until_due(
         &self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,

@@ -2,7 +2,7 @@
 //! the copy's turn, and its marks say how far it has read. In its turn the
 //! delivery reads what came since, and both together are one look in that turn: what comes into a
 //! mailbox stands above the marks (RFC 3501 section 2.3.1.1: UIDs rise), and a mailbox that was
-//! made anew has no marks. Values only.
+//! made anew, or is as it was before its mark, has no mark. Values only.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -34,10 +34,13 @@ impl LookedBack {
         self.marks.keys().map(|name| name.len() + 64).sum::<usize>() + 256
     }
 
-    /// The lowest UID of what came since into a mailbox; `None`: all is to be read.
-    pub fn next_in(&self, mailbox: &str, validity: u32) -> Option<u32> {
+    /// The lowest UID of what came since into a mailbox that gives its next message the UID
+    /// `next_uid` (`None`: it does not say); `None`: all is to be read. A mailbox whose next UID is
+    /// below its mark was restored, or its server failed over to one that lacks the last messages:
+    /// what comes then has UIDs from below the mark on.
+    pub fn next_in(&self, mailbox: &str, validity: u32, next_uid: Option<u32>) -> Option<u32> {
         let mark = self.marks.get(mailbox).filter(|mark| mark.validity == validity)?;
-        Some(mark.next)
+        Some(mark.next).filter(|next| next_uid.is_none_or(|now| now >= *next))
     }
 }
 

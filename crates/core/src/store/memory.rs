@@ -271,7 +271,7 @@ impl MemoryStore {
                     shared.found_anywhere(&destination.account, value, sought)
                 }
                 (true, _) => found_by_name(stored(), sought),
-                (false, _) => found_by_identity(stored().rev(), sought),
+                (false, _) => found_by_identity(stored().rev(), shared.next_since(sought), sought),
             };
             Ok(sought.iter().map(found).collect())
         })
@@ -279,6 +279,12 @@ impl MemoryStore {
 }
 
 impl Shared {
+    /// The lowest UID of what came since a look back.
+    fn next_since(&self, sought: &CopySearch<'_>) -> u32 {
+        let next_uid = Some(self.next_uid + 1);
+        sought.looked.and_then(|looked| looked.next_in("", 0, next_uid)).unwrap_or(0)
+    }
+
     /// The last bytes of an append go out.
     fn send(&mut self, destination: &Destination, copy: &Copy<'_>) -> u64 {
         let stored = Stored {

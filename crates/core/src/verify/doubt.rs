@@ -48,12 +48,15 @@ impl<'a> Verification<'a, '_> {
             self.found(copy, Level::Error, topic, Some(receipt), text);
             return Ok(());
         }
+        // Before the turn, which has a session of the ledger already.
+        let (key, before) = (copy_key(copy), self.receipt_before(copy, Some(Duration::ZERO)));
+        let sought = self.search(copy, &key, None, &before);
         let Some((claim, turn)) = self.claim(copy)? else {
             self.busy(copy, MEANWHILE);
             return Ok(());
         };
         // Looked for again, now that no delivery may write.
-        let found = self.find(copy, None);
+        let found = self.store.find(&copy.destination, &sought, self.task.store_until());
         let seen = found.as_ref().ok().and_then(|found| to_record(found));
         let seen = seen.map(|seen| (seen.to_record(), seen.is_wrapped));
         let Some((receipt, wrapped)) = seen else {
@@ -109,8 +112,9 @@ impl<'a> Verification<'a, '_> {
         found: &[FoundCopy],
     ) -> Result<bool, LedgerError> {
         let of_try = found.iter().find_map(FoundCopy::of_try);
-        let known = (of_try, copy.epoch, copy.recorded_at);
-        guard::may_be_half_done(self.ledger, self.store, known, self.task.ledger_until())
+        let row = (of_try, copy.epoch, copy.recorded_at);
+        let guards = guard::known(self.ledger, self.store, self.task.ledger_until())?;
+        Ok(guard::may_be_half_done(&guards, row, self.ledger.time()))
     }
 
     /// Leases a copy and takes its lock, as a delivery does; `None` when another delivery has it.
@@ -118,7 +122,7 @@ impl<'a> Verification<'a, '_> {
         let (ledger, until) = (self.ledger, self.task.ledger_until());
         let terms = LeaseTerms { lease: self.task.lease, join: false, due: false };
         let wanted = std::slice::from_ref(&copy.destination);
-        let states = ledger.claim(copy.message, wanted, self.task.by, terms, until)?;
+        let states = ledger.claim(&copy.message_key(), wanted, self.task.by, terms, until)?;
         let Some(CopyState::Claimed(claim)) = states.into_iter().next() else { return Ok(None) };
         match ledger.take_turn(&claim, &copy_key(copy), until) {
             Ok(Turn::Ours { turn, .. }) => Ok(Some((claim, turn))),

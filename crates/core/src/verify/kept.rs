@@ -9,7 +9,7 @@ use super::{Unverified, Verification};
 use crate::deadline::Deadline;
 use crate::deliver::{self, CopyEnd, DeliveryRequest, Failure, Left, Means, Placed, Policy};
 use crate::envelope::Envelope;
-use crate::ledger::{Attempt, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
+use crate::ledger::{CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
 use crate::message::{DedupBy, Identity, Message};
 use crate::outcome::{OverQuota, UnknownAccount};
 use crate::store::Store;
@@ -29,11 +29,11 @@ impl Verification<'_, '_> {
             return Ok(());
         }
         let Some(message) = self.kept_message(copy, Topic::Kept)? else { return Ok(()) };
-        let (by, deadline) = (self.task.by, self.deadline());
+        let deadline = self.deadline();
         let join = self.store.append_is_idempotent();
         let terms = LeaseTerms { lease: self.task.lease, join, due: false };
-        let state = self.claim_kept(copy, by, terms)?;
-        let end = self.place_kept(copy, &message, by, state, &deadline);
+        let state = self.claim_kept(copy, terms)?;
+        let end = self.place_kept(copy, &message, state, &deadline);
         if let Some(placed) = self.placed_or_told(copy, (level, Topic::Kept), end, &deadline)? {
             let text = format!("was kept ({why}), is {} as {}", placed.how.name(), placed.receipt);
             self.found(copy, Level::Repaired, Topic::Kept, Some(&placed.receipt), text);
@@ -80,12 +80,10 @@ impl Verification<'_, '_> {
     pub(super) fn claim_kept(
         &self,
         copy: &CopyOnRecord,
-        by: &Attempt,
         terms: LeaseTerms,
     ) -> Result<CopyState, LedgerError> {
-        let wanted = std::slice::from_ref(&copy.destination);
-        let states =
-            self.ledger.claim(copy.message, wanted, by, terms, self.task.ledger_until())?;
+        let (wanted, until) = (std::slice::from_ref(&copy.destination), self.task.ledger_until());
+        let states = self.ledger.claim(&copy.message_key(), wanted, self.task.by, terms, until)?;
         Ok(states.into_iter().next().unwrap_or(CopyState::Busy))
     }
 
@@ -94,7 +92,6 @@ impl Verification<'_, '_> {
         &self,
         copy: &CopyOnRecord,
         message: &Message,
-        by: &Attempt,
         state: CopyState,
         deadline: &Deadline,
     ) -> CopyEnd {
@@ -119,7 +116,7 @@ impl Verification<'_, '_> {
             look_backs: &(),
         };
         let recorded = Recorded {
-            message: copy.message,
+            message: copy.message_key(),
             recorded_at: copy.recorded_at,
             is_new: false,
             collision: false,
@@ -132,12 +129,12 @@ impl Verification<'_, '_> {
             own: &[],
             destinations: std::slice::from_ref(&copy.destination),
             heads: &[],
-            host: &by.host,
+            host: &self.task.by.host,
             started: deadline.now(),
             oldest: None,
             one_ending: false,
         };
-        deliver::place(&job, means, by, &recorded)
+        deliver::place(&job, means, self.task.by, &recorded)
     }
 
     /// The copy, if it is placed; `None`, and said so, if it stays kept, or another has it.

@@ -17,8 +17,8 @@ use super::difference::{Level, News, Tally, Topic};
 use super::{DAY, Unverified, Verification, VerifyTask, needs_a_look};
 use crate::clock;
 use crate::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError,
-    OVERDUE, RandomValue, Standing, ToConfirm, VerifyLedger, WATCH,
+    Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, LeaseTerms, LedgerError, OVERDUE,
+    Standing, ToConfirm, VerifyLedger, WATCH,
 };
 use crate::message::{Message, sent_at};
 use crate::store::{AnyStore, FoundCopy, Proof, Receipt};
@@ -152,10 +152,8 @@ impl Verification<'_, '_> {
             self.found(copy, Level::Info, Topic::Due, None, text);
             return Ok(());
         }
-        // A lease of another copy, or one left over, is none of this call's.
-        let by = Attempt { value: RandomValue::default(), ..self.task.by.clone() };
         let terms = LeaseTerms { lease: self.task.lease, join: false, due: true };
-        let CopyState::Claimed(claim) = self.claim_kept(copy, &by, terms)? else {
+        let CopyState::Claimed(claim) = self.claim_kept(copy, terms)? else {
             self.busy(copy, MEANWHILE);
             return Ok(());
         };
@@ -173,8 +171,8 @@ impl Verification<'_, '_> {
         // The look may have taken longer than the lease. One that has run out comes back in doubt,
         // and one that lives lasts longer than the time that the copy has from here on.
         let deadline = self.deadline();
-        let state = self.claim_kept(copy, &by, terms)?;
-        let end = self.place_kept(copy, &message, &by, state, &deadline);
+        let state = self.claim_kept(copy, terms)?;
+        let end = self.place_kept(copy, &message, state, &deadline);
         let said = (Level::Info, Topic::Due);
         if let Some(placed) = self.placed_or_told(copy, said, end, &deadline)? {
             let text = format!("{} as {}", placed.how.name(), placed.receipt);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onedrop_core::deadline::Deadline;
-use onedrop_core::deliver::How;
+use onedrop_core::deliver::{Failure, How};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{Attempt, AttemptEnd, Ledger as _};
 use onedrop_core::outcome::{Outcome, OverQuota, Status, UnknownAccount};
@@ -278,8 +278,17 @@ fn an_unknown_account_is_refused_for_good_as_configured_and_only_without_a_place
         assert!(!for_good, "{policy:?}");
         let text = ended.outcome.text();
         assert_eq!(ended.outcome.status(), Status::OUR_SETUP, "{text}");
-        assert!(text.contains("onedrop forget --account doug"), "{text}");
+        assert!(text.contains("onedrop forget --account=doug"), "{text}");
     }
+}
+
+/// In a shell.
+#[test]
+fn a_command_that_a_failure_names_has_the_account_as_one_word() {
+    let account = "o'brien; x".to_owned();
+    let text = Failure::AccountGone { account, why: "no such user".to_owned() }.to_string();
+    assert!(text.starts_with("account=o'brien; x has mail on record"), "{text}");
+    assert!(text.ends_with("onedrop forget --account='o'\\''brien; x'"), "{text}");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use onedrop_core::deliver::{How, guard};
 use onedrop_core::ledger::{Audit, Schema, Window};
 use onedrop_core::message::Message;
+use onedrop_core::outcome::{OverQuota, UnknownAccount};
+use onedrop_core::store::StoreError;
 use onedrop_core::store::memory::Filters;
 
 use crate::ports::{LEASE, inbox, mail, message, soon};
@@ -80,6 +82,27 @@ fn what_a_dying_server_had_still_to_do_is_done_where_the_guard_is_known_to_be_in
         world.expire_leases();
         let ended = world.deliver(&mail("m"), &[inbox()]).expect_delivered();
         assert_eq!((own_how(&ended), counts(&world)), (how, expected), "{seen:?}");
+    }
+}
+
+#[test]
+fn what_stands_already_is_never_refused() {
+    let why = || "told to fail".to_owned();
+    for error in [
+        StoreError::OverQuota(why()),
+        StoreError::TooBig(why()),
+        StoreError::Rejected(why()),
+        StoreError::NoAccount(why()),
+    ] {
+        let world = World::handing_over(BREAKS_OFF);
+        note_guard(&world, Some(7 * DAY));
+        world.deliver(&mail("m"), &[inbox()]).expect_temp_fail();
+        world.expire_leases();
+        let mut delivery = world.delivery().refusing("append", error);
+        (delivery.over_quota, delivery.unknown_account) =
+            (OverQuota::Bounce, UnknownAccount::Reject);
+        let ended = delivery.run(&mail("m"), &[inbox()]).expect_delivered();
+        assert_eq!((own_how(&ended), counts(&world)), (How::Found, [1, 0]));
     }
 }
 

@@ -23,8 +23,9 @@ const TOO_LATE: u16 = 1969;
 pub(super) fn meaning_of(error: &Error) -> LedgerError {
     let Error::Server(said) = error else { return unavailable(error) };
     match said.code {
-        // Lock wait time-out (NOWAIT too), deadlock: another session holds the rows.
-        1205 | 1213 => LedgerError::Contended,
+        // Lock wait time-out (NOWAIT too), deadlock: another session holds the rows; or has changed
+        // them since the transaction began (innodb_snapshot_isolation, on by default from 11.6.2).
+        1020 | 1205 | 1213 => LedgerError::Contended,
         // Access denied: login, database; no such database; an account that is locked or expired.
         1044 | ACCESS_DENIED | 1049 | 1130 | 1698 | 1820 | 1862 | 4151 => {
             LedgerError::Login(text_of(error))
@@ -110,4 +111,18 @@ pub(super) fn text_of(error: &Error) -> String {
 /// Another session has inserted the row in this moment.
 pub(super) fn contended_if_duplicate(error: LedgerError) -> LedgerError {
     if is_duplicate(&error) { LedgerError::Contended } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_another_session_holds_or_has_changed_are_contended() {
+        for (code, is_contended) in [(1205, true), (1213, true), (1020, true), (1146, false)] {
+            let (message, state) = (String::new(), "HY000".to_owned());
+            let meant = meaning_of(&Error::Server(ServerError { code, message, state }));
+            assert_eq!(matches!(meant, LedgerError::Contended), is_contended, "{code}: {meant:?}");
+        }
+    }
 }

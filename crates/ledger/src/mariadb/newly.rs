@@ -17,7 +17,7 @@ use super::statement::{SqlBatch, values};
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
 use crate::sql::claims::{self, OfMessage};
-use onedrop_core::ledger::{CLOCKS_DIFFER_BY, LedgerError, Recorded};
+use onedrop_core::ledger::{CLOCKS_DIFFER_BY, LedgerError, MessageKey, Recorded};
 
 /// After the message was looked for: a purge that took it out has moved `remembers_since` on with
 /// it. ?7 is the time to put on record, where this server's clock says the same.
@@ -96,7 +96,7 @@ pub(super) fn record(
     let message = rows_at(&answers, 3).first().ok_or_else(missing)?;
     let attempt = rows_at(&answers, 4).first().ok_or_else(missing)?;
     Ok(Some(Recorded {
-        message: message.cell(0)?,
+        message: MessageKey::new(message.cell(0)?, one.entry.identity),
         recorded_at: rows::time(message.cell(2)?),
         is_new: true,
         collision: message.cell(1)?,

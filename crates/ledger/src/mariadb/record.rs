@@ -16,7 +16,7 @@ use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
 use crate::sql::claims::{self, OfMessage};
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, LedgerError, Recorded, SharedConfig, recorded_secs,
+    Attempt, AttemptEnd, LedgerError, MessageKey, Recorded, SharedConfig, recorded_secs,
 };
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::Identity;
@@ -121,7 +121,7 @@ pub(super) fn record(
     let missing = || LedgerError::Broken("a record without an answer".to_owned());
     let row = rows_at(&answers, at).first().ok_or_else(missing)?;
     Ok(Recorded {
-        message: row.cell(0)?,
+        message: MessageKey::new(row.cell(0)?, identity),
         recorded_at: rows::time(recorded_at),
         is_new: known.is_none(),
         collision,

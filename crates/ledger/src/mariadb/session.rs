@@ -14,8 +14,8 @@ use crate::sql::{claims, kept};
 use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
-    SchemaVersion, ToConfirm,
+    Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, MessageKey, PlannedStep,
+    Program, SchemaVersion, ToConfirm,
 };
 use onedrop_core::lock_key::{Hash, name_hash};
 use onedrop_core::message::Identity;
@@ -59,7 +59,7 @@ impl Session for MariadbSession {
 
     fn claim(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -89,7 +89,7 @@ impl Session for MariadbSession {
         self.rollback()
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+    fn keep(&mut self, message: &MessageKey, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         let result = kept::keep(self, message, bytes, why);
         if result.is_err() {
             self.rollback_or_lose();
@@ -97,7 +97,7 @@ impl Session for MariadbSession {
         result
     }
 
-    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+    fn kept(&mut self, message: &MessageKey) -> Result<Option<String>, LedgerError> {
         kept::kept(self, message)
     }
 
@@ -136,7 +136,7 @@ impl Session for MariadbSession {
 
     fn keep_until_due(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use onedrop_core::ledger::{CopyFacts, Program, RandomValue};
+use onedrop_core::ledger::{CopyFacts, MessageKey, Program, RandomValue};
 use onedrop_core::login::Way;
 use onedrop_core::receipt::Receipt;
 
@@ -87,7 +87,7 @@ impl Session for FakeSession {
 
     fn claim(
         &mut self,
-        _: i64,
+        _: &MessageKey,
         _: &[Destination],
         _: &Attempt,
         _: LeaseTerms,
@@ -99,11 +99,11 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
-    fn keep(&mut self, _: i64, _: &[u8], _: &str) -> Result<bool, LedgerError> {
+    fn keep(&mut self, _: &MessageKey, _: &[u8], _: &str) -> Result<bool, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
-    fn kept(&mut self, _: i64) -> Result<Option<String>, LedgerError> {
+    fn kept(&mut self, _: &MessageKey) -> Result<Option<String>, LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
@@ -121,7 +121,7 @@ impl Session for FakeSession {
 
     fn keep_until_due(
         &mut self,
-        _: i64,
+        _: &MessageKey,
         _: &Destination,
         _: (&[u8], &str),
         _: Duration,

@@ -384,9 +384,11 @@ impl Connection {
         );
         match mode {
             // The level is explicit, because under another default a row re-read under a lock would
-            // be an old one. A copy must not be written after a commit that the server may lose.
+            // be an old one. A copy must not be written after a commit that the server may lose;
+            // that a commit has not waited for its standby is said by a warning alone.
             TransactionMode::Write if !only_reads => format!(
                 "BEGIN ISOLATION LEVEL READ COMMITTED; {limits}
+                 SET LOCAL client_min_messages = warning;
                  SELECT set_config('synchronous_commit', 'on', true) \
                  WHERE current_setting('synchronous_commit') = 'off';"
             ),

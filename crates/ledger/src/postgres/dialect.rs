@@ -20,10 +20,11 @@ pub(super) const DIALECT: Dialect = Dialect(&[
         "received",
         "WITH RECURSIVE got (message_id) AS (
              SELECT max(message_id) FROM onedrop_attempt
-             WHERE lower(recipient) = lower(@1) AND message_id IS NOT NULL AND message_id < @3
+             WHERE lower(recipient) COLLATE \"C\" = lower(@1) AND message_id IS NOT NULL
+               AND message_id < @3
              UNION ALL
              SELECT (SELECT max(message_id) FROM onedrop_attempt
-                     WHERE lower(recipient) = lower(@1) AND message_id IS NOT NULL
+                     WHERE lower(recipient) COLLATE \"C\" = lower(@1) AND message_id IS NOT NULL
                        AND message_id < got.message_id)
              FROM got WHERE got.message_id IS NOT NULL)
          SELECT message_id FROM got WHERE message_id IS NOT NULL LIMIT @4",
@@ -41,7 +42,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("attempt_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_attempt WHERE id = @ OFFSET 0) a"),
     ("by_hash", ""),
     ("bytes", r"'\x@'::bytea"),
-    ("folded", "lower(@)"),
+    ("folded", r#"lower(@) COLLATE "C""#),
     ("fold", "lower(@1)"),
     (
         "from_has",

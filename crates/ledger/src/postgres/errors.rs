@@ -10,6 +10,18 @@ use crate::given_up::{no_answer_text, says_no_answer};
 use onedrop_core::ledger::LedgerError;
 use onedrop_core::text;
 
+/// Keys of the numbers that sequences give out.
+const NUMBERS: [&str; 5] = [
+    "onedrop_message_pkey",
+    "onedrop_copy_pkey",
+    "onedrop_attempt_pkey",
+    "onedrop_lock_waiter_pkey",
+    "onedrop_job_run_pkey",
+];
+
+const USED_NUMBER: &str = "a sequence gives out numbers that its table has, as after a restore of \
+    rows alone; set it to the highest one";
+
 pub(super) fn meaning_of(error: &Error) -> LedgerError {
     let Some(db) = error.as_db_error() else { return unavailable(error) };
     let code = db.code();
@@ -20,11 +32,22 @@ pub(super) fn meaning_of(error: &Error) -> LedgerError {
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         return LedgerError::Denied(text_of(error));
     }
-    // Connection, resources, operator intervention, idle time-out, a standby: another session may
-    // succeed.
-    let elsewhere = matches!(code.code().get(..2), Some("08" | "53" | "57" | "58"))
-        || matches!(code.code(), "25P03" | "25006");
-    if elsewhere { unavailable(error) } else { LedgerError::Refused(text_of(error)) }
+    // A text that began with the SQLSTATE would say that another session has put the row there.
+    let is_number = |key: &str| NUMBERS.contains(&key);
+    if *code == SqlState::UNIQUE_VIOLATION && db.constraint().is_some_and(is_number) {
+        return LedgerError::Refused(format!("{USED_NUMBER}: {}", text_of(error)));
+    }
+    match is_of_the_session(code.code()) {
+        true => unavailable(error),
+        false => LedgerError::Refused(text_of(error)),
+    }
+}
+
+/// Connection, resources, operator intervention, a time-out of idle time or of the transaction, a
+/// standby: another session may succeed.
+fn is_of_the_session(code: &str) -> bool {
+    matches!(code.get(..2), Some("08" | "53" | "57" | "58"))
+        || matches!(code, "25P03" | "25P04" | "25006")
 }
 
 /// Whether the server knows no prepared statement of this name, or another one: somebody has taken
@@ -76,4 +99,19 @@ pub(super) fn text_of(error: &Error) -> String {
         }
     };
     text::within(text::without_number(&said), 300).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_ran_out_of_time_says_nothing_of_others() {
+        for code in ["25P03", "25P04", "25006", "57014", "57P01", "08006"] {
+            assert!(is_of_the_session(code), "{code}");
+        }
+        for code in ["25001", "42P01", "23505"] {
+            assert!(!is_of_the_session(code), "{code}");
+        }
+    }
 }

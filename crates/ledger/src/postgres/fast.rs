@@ -17,7 +17,7 @@ use crate::rows;
 use crate::sql::claims;
 use crate::{Committed, ToRecord};
 use onedrop_core::ledger::claim::{self, Wanted};
-use onedrop_core::ledger::{Confirmed, CopyState, LedgerError, Recorded, ToConfirm};
+use onedrop_core::ledger::{Confirmed, CopyState, LedgerError, MessageKey, Recorded, ToConfirm};
 
 /// Milliseconds that a group waits for another session's lock; a single call may wait longer. It is
 /// longer than a commit on a slow disk, because commits with NOTIFY wait for each other. A deadlock
@@ -164,7 +164,7 @@ impl<'a> NewMessage<'a> {
         };
         let claims = self.copies.iter().zip(copies);
         Some(Ok(Recorded {
-            message,
+            message: MessageKey::new(message, self.one.entry.identity),
             recorded_at: rows::time(recorded_at),
             is_new: true,
             collision: collision != 0,

@@ -40,7 +40,7 @@ const MIGRATIONS: &[Migration] = &[
             MigrationStep::Index {
                 name: "onedrop_attempt_by_recipient",
                 table: "onedrop_attempt",
-                on: "(lower(recipient), message_id) WHERE message_id IS NOT NULL",
+                on: r#"(lower(recipient) COLLATE "C", message_id) WHERE message_id IS NOT NULL"#,
             },
             MigrationStep::DropIndex {
                 name: "onedrop_attempt_recipient",
@@ -110,7 +110,7 @@ fn take_the_lock(keeper: &mut Connection, mut waits: impl FnMut()) -> Result<(),
         let is_ours = keeper.begin(&statement)?.first().map(|row| row.cell(0)).transpose()?;
         if is_ours == Some(true) {
             // A simple query ends the portal of that statement, which has a snapshot.
-            return keeper.batch("SELECT 1");
+            return keeper.batch(&set_transaction_timeout("'0'", true));
         }
         keeper.rollback()?;
         if began.elapsed() > QUIET {
@@ -240,7 +240,7 @@ fn step(
     done: usize,
 ) -> Result<(), LedgerError> {
     match migration.steps[done] {
-        MigrationStep::Transaction(sql) => patiently(connection, |connection| {
+        MigrationStep::Transaction(sql) => patiently(connection, MOST_LATE, |connection| {
             connection.begin(&is_next(migration, done)).and_then(is_there)?;
             let limits = format!(
                 "SET LOCAL lock_timeout = {LOCK_MS}; SET LOCAL statement_timeout = {STATEMENT_MS};
@@ -250,13 +250,15 @@ fn step(
             connection.batch(sql)?;
             connection.commit(&[done_with(migration, done)]).map(drop)
         }),
+        // The session of a `migrate` that was killed may build still, and it waits for what waits
+        // for its table: the server ends one of the two (40P01).
         MigrationStep::Index { name, table, on } => {
-            build_index(connection, name, table, on)?;
+            patiently(connection, 0, |connection| build_index(connection, name, table, on))?;
             connection.write(&[done_with(migration, done)]).map(drop)
         }
         MigrationStep::DropIndex { name, .. } => {
-            // It waits for what reads the table, and nothing waits for it.
-            without_limits(connection, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))?;
+            // It waits for what reads the table, and no delivery waits for it.
+            patiently(connection, 0, |connection| drop_index(connection, name))?;
             connection.write(&[done_with(migration, done)]).map(drop)
         }
         MigrationStep::Batches { sql, .. } => {
@@ -264,7 +266,7 @@ fn step(
             loop {
                 let began = Instant::now();
                 let mut changed = 0i64;
-                patiently(connection, |connection| {
+                patiently(connection, MOST_LATE, |connection| {
                     connection.begin(&is_next(migration, done)).and_then(is_there)?;
                     connection.batch(&format!("SET LOCAL lock_timeout = {LOCK_MS}"))?;
                     let rows = connection.commit(&[Statement::new(&sql)])?;
@@ -316,21 +318,37 @@ fn build_index(
     }
     if is_valid == Some(false) {
         // What a crash has left.
-        without_limits(connection, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))?;
+        drop_index(connection, name)?;
     }
     without_limits(connection, &format!("CREATE INDEX CONCURRENTLY {name} ON {table} {on}"))
 }
 
-/// Limits that the role has would cut the statement off, each time again.
-fn without_limits(connection: &mut Connection, sql: &str) -> Result<(), LedgerError> {
-    connection.batch("SET statement_timeout = 0; SET lock_timeout = 0")?;
-    connection.batch(sql)?;
-    connection.batch("RESET statement_timeout; RESET lock_timeout")
+fn drop_index(connection: &mut Connection, name: &str) -> Result<(), LedgerError> {
+    without_limits(connection, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))
 }
 
-/// Tries again, with pauses, as long as others hold locks.
+/// Limits that the role has would cut the statement off, each time again.
+fn without_limits(connection: &mut Connection, sql: &str) -> Result<(), LedgerError> {
+    let lift = set_transaction_timeout("'0'", false);
+    connection.batch(&format!("SET statement_timeout = 0; SET lock_timeout = 0; {lift}"))?;
+    connection.batch(sql)?;
+    let reset = set_transaction_timeout("NULL", false);
+    connection.batch(&format!("RESET statement_timeout; RESET lock_timeout; {reset}"))
+}
+
+/// Where the server has it, from Postgres 17 on. `value` is SQL: NULL resets it.
+fn set_transaction_timeout(value: &str, is_local: bool) -> String {
+    format!(
+        "SELECT set_config('transaction_timeout', {value}, {is_local})
+         WHERE current_setting('transaction_timeout', true) IS NOT NULL"
+    )
+}
+
+/// Tries again, with pauses, as long as others hold locks; and `most_late` times where it took too
+/// long.
 fn patiently(
     connection: &mut Connection,
+    most_late: u32,
     mut work: impl FnMut(&mut Connection) -> Result<(), LedgerError>,
 ) -> Result<(), LedgerError> {
     let mut late = 0;
@@ -340,7 +358,7 @@ fn patiently(
             Err(error) => error,
         };
         late += u32::from(is_late(&error));
-        if !matches!(error, LedgerError::Contended) && !is_late(&error) || late > MOST_LATE {
+        if !matches!(error, LedgerError::Contended) && !is_late(&error) || late > most_late {
             return Err(error);
         }
         connection.rollback()?;

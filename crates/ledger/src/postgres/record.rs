@@ -12,8 +12,8 @@ use crate::rows::{self, SqlRow};
 use crate::sql::claims::{self, OfMessage, ReadCopy};
 use crate::sql::{self, Sql, SqlSession, contended_if_duplicate, first, rows_at, sql};
 use onedrop_core::ledger::{
-    AttemptEnd, Confirmed, LedgerError, PLAIN_STATUS, Recorded, ToConfirm, recorded_secs,
-    stored_text,
+    AttemptEnd, Confirmed, LedgerError, MessageKey, PLAIN_STATUS, Recorded, ToConfirm,
+    recorded_secs, stored_text,
 };
 use onedrop_core::lock_key::advisory_key;
 use onedrop_core::outcome::Reason;
@@ -138,7 +138,7 @@ fn in_two_steps(connection: &mut Connection, one: &ToRecord<'_>) -> Result<Recor
     // Taken out by an administrator in this moment.
     let row = rows_at(&answers, at).first().ok_or(LedgerError::Contended)?;
     Ok(Recorded {
-        message: row.cell(0)?,
+        message: MessageKey::new(row.cell(0)?, entry.identity),
         recorded_at: rows::time(recorded_at),
         is_new: known.is_none(),
         collision,

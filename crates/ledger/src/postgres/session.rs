@@ -16,8 +16,8 @@ use crate::sql::{SqlSession, claims, first, kept, rows_at, sql};
 use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, PlannedStep, Program,
-    SchemaVersion, ToConfirm,
+    Attempt, AttemptEnd, Claim, CopyState, Due, LeaseTerms, LedgerError, MessageKey, PlannedStep,
+    Program, SchemaVersion, ToConfirm,
 };
 use onedrop_core::lock_key::{Hash, advisory_key, name_hash};
 use onedrop_core::message::Identity;
@@ -35,7 +35,8 @@ SELECT account FROM (
                    AND position('account=' || c.account || ' ' IN a.detail) > 0)
             LIMIT 1) AS account
     FROM onedrop_attempt a
-    WHERE lower(a.recipient) = ANY (ARRAY(SELECT lower(one) FROM unnest($1::text[]) one))
+    WHERE lower(a.recipient) COLLATE \"C\"
+          = ANY (ARRAY(SELECT lower(one) FROM unnest($1::text[]) one))
       AND a.message_id IS NOT NULL AND coalesce(a.outcome, 'delivered') = 'delivered'
 ) reached WHERE account IS NOT NULL LIMIT 1";
 
@@ -74,7 +75,7 @@ impl Session for Connection {
 
     fn claim(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
@@ -105,11 +106,11 @@ impl Session for Connection {
         self.rollback()
     }
 
-    fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
+    fn keep(&mut self, message: &MessageKey, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
         kept::keep(self, message, bytes, why).inspect_err(|_| self.rollback_or_lose())
     }
 
-    fn kept(&mut self, message: i64) -> Result<Option<String>, LedgerError> {
+    fn kept(&mut self, message: &MessageKey) -> Result<Option<String>, LedgerError> {
         kept::kept(self, message)
     }
 
@@ -164,7 +165,7 @@ impl Session for Connection {
 
     fn keep_until_due(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,

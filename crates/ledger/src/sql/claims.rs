@@ -13,8 +13,8 @@ use crate::rows::{self, INDEXED, SqlRow};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::{self, Change, Lease, Row, TurnState, Wanted};
 use onedrop_core::ledger::{
-    Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, RandomValue,
-    ToConfirm,
+    Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, MessageKey,
+    RandomValue, ToConfirm,
 };
 use onedrop_core::message::Identity;
 use onedrop_core::text;
@@ -223,17 +223,24 @@ impl Claims<'_> {
     }
 }
 
+/// Reads of the message that the key names, `m` in `select`; nothing where the number is
+/// another's.
+pub(crate) fn named(select: &str, message: &MessageKey, lock: &str) -> Sql<'static> {
+    let MessageKey { number, id_hash, digest } = message;
+    let which = "m.id = ?1 AND m.id_hash = ?2 AND m.digest = ?3";
+    sql!(format!("{select} WHERE {which} {lock}"), *number, id_hash.to_vec(), digest.to_vec())
+}
+
 /// [`Session::claim`]: copies of a recorded message.
 pub(crate) fn claim_again<S: SqlSession>(
     session: &mut S,
-    message: i64,
+    message: &MessageKey,
     destinations: &[Destination],
     owner: &Attempt,
     terms: LeaseTerms,
 ) -> Result<Vec<CopyState>, LedgerError> {
-    let of_message = OfMessage::Number(message);
-    let mut statements =
-        vec![sql!("SELECT looks_back FROM onedrop_message WHERE id = ?1 {stay}", message)];
+    let of_message = OfMessage::Number(message.number);
+    let mut statements = vec![named("SELECT looks_back FROM onedrop_message m", message, "{stay}")];
     statements.extend(read_copies(of_message, destinations));
     let answers = SqlSession::begin(session, &statements)?;
     let Some((found, copies)) = answers.split_first().filter(|(found, _)| !found.rows.is_empty())

@@ -9,14 +9,8 @@ use super::{SqlSession, claims, contended_if_duplicate, first, rows_at, sql};
 use crate::rows::{self, LONGEST};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::{self, DueIn, Row};
-use onedrop_core::ledger::{Due, LedgerError};
+use onedrop_core::ledger::{Due, LedgerError, MessageKey};
 use onedrop_core::text;
-
-/// The message's row first, as a purge locks it.
-const STAY: &str = "SELECT 1 FROM onedrop_message WHERE id = ?1 {stay}";
-
-/// Whoever else may insert the copy's row waits for this, or this for them.
-const LOCK: &str = "SELECT looks_back FROM onedrop_message m WHERE id = ?1 {locked(m)}";
 
 const LOCK_KEPT: &str = "SELECT 1 FROM onedrop_kept k WHERE message_id = ?1 {locked(k)}";
 
@@ -28,21 +22,28 @@ SELECT {whole(due_at)} FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 
 /// [`Session::kept`](crate::Session::kept).
 pub(crate) fn kept<S: SqlSession>(
     session: &mut S,
-    message: i64,
+    message: &MessageKey,
 ) -> Result<Option<String>, LedgerError> {
-    session.value(&sql!("SELECT why FROM onedrop_kept WHERE message_id = ?1", message))
+    let kept = "SELECT k.why FROM onedrop_message m JOIN onedrop_kept k ON k.message_id = m.id";
+    session.value(&claims::named(kept, message, ""))
 }
 
 /// [`Session::keep`](crate::Session::keep).
 pub(crate) fn keep<S: SqlSession>(
     session: &mut S,
-    message: i64,
+    key: &MessageKey,
     bytes: &[u8],
     why: &str,
 ) -> Result<bool, LedgerError> {
-    let why = text::within(why, LONGEST);
-    let statements = [sql!(STAY, message), claims::read_all(message), sql!(LOCK_KEPT, message)];
+    let (message, why) = (key.number, text::within(why, LONGEST));
+    // The message's row first, as a purge locks it.
+    let stay = claims::named("SELECT 1 FROM onedrop_message m", key, "{stay}");
+    let statements = [stay, claims::read_all(message), sql!(LOCK_KEPT, message)];
     let answers = SqlSession::begin(session, &statements)?;
+    if rows_at(&answers, 0).is_empty() {
+        SqlSession::rollback(session)?;
+        return Err(LedgerError::Forgotten);
+    }
     if !rows_at(&answers, 2).is_empty() {
         SqlSession::commit(session, &[sql!(SAY_WHY, message, &*why)])?;
         return Ok(true);
@@ -60,13 +61,15 @@ pub(crate) fn keep<S: SqlSession>(
 /// [`Session::keep_until_due`](crate::Session::keep_until_due).
 pub(crate) fn keep_until_due<S: SqlSession>(
     session: &mut S,
-    message: i64,
+    key: &MessageKey,
     destination: &Destination,
     (bytes, why): (&[u8], &str),
     after: Duration,
 ) -> Result<Due, LedgerError> {
-    let places = std::slice::from_ref(destination);
-    let mut statements = vec![sql!(LOCK, message), sql!(LOCK_KEPT, message)];
+    let (message, places) = (key.number, std::slice::from_ref(destination));
+    // Whoever else may insert the copy's row waits for this, or this for them.
+    let lock = claims::named("SELECT looks_back FROM onedrop_message m", key, "{locked(m)}");
+    let mut statements = vec![lock, sql!(LOCK_KEPT, message)];
     statements.splice(1..1, claims::read_copies(claims::OfMessage::Number(message), places));
     let answers = SqlSession::begin(session, &statements)?;
     let Some(looks_back) = first(&answers, 0)? else {

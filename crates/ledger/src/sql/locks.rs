@@ -392,7 +392,7 @@ fn lock_row(row: &impl SqlRow) -> Result<LockRow, LedgerError> {
             slots: number_at(row, 7)?,
         },
         acquired_at: SystemTime::UNIX_EPOCH + secs_at(row, 8)?,
-        owner: rows::random_value(row, 9)?,
+        owner: owner(row, 9),
         lease: Duration::from_millis(row.cell::<i64>(10)?.max(0).unsigned_abs()),
         left: Some(secs_at(row, 11)?).filter(|left| !left.is_zero()),
     })
@@ -402,7 +402,7 @@ fn lock_row(row: &impl SqlRow) -> Result<LockRow, LedgerError> {
 fn waiter(row: &impl SqlRow) -> Result<LockWaiter, LedgerError> {
     Ok(LockWaiter {
         name: name_at(row, 0)?,
-        owner: rows::random_value(row, 1)?,
+        owner: owner(row, 1),
         holder: LockHolder {
             host: row.cell(2)?,
             pid: number_at(row, 3)?,
@@ -414,6 +414,12 @@ fn waiter(row: &impl SqlRow) -> Result<LockWaiter, LedgerError> {
         since: SystemTime::UNIX_EPOCH + secs_at(row, 8)?,
         left: secs_at(row, 9)?,
     })
+}
+
+/// Whose the lease is. A program may have written a name of its own there, which no claim of ours
+/// has.
+fn owner(row: &impl SqlRow, at: usize) -> RandomValue {
+    rows::random_value(row, at).unwrap_or_default()
 }
 
 fn name_at(row: &impl SqlRow, at: usize) -> Result<LockName, LedgerError> {

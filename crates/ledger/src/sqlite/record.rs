@@ -11,7 +11,7 @@ use crate::rows::SqlRow;
 use crate::{ToRecord, rows};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Entry, LedgerError, Program, Recorded, recorded_secs,
+    Attempt, AttemptEnd, Entry, LedgerError, MessageKey, Program, Recorded, recorded_secs,
 };
 use onedrop_core::message::Identity;
 
@@ -39,7 +39,7 @@ pub(super) fn record(
         None => insert_message(tx, now, &entry, attempt, collision)?,
     };
     Ok(Recorded {
-        message,
+        message: MessageKey::new(message, identity),
         recorded_at: rows::time(recorded_at),
         is_new: known.is_none(),
         collision,

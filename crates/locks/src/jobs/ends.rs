@@ -227,8 +227,9 @@ fn warn_of_unread(path: &Path, error: &io::Error) {
 }
 
 fn file_name(run: &JobRun, suffix: &str) -> String {
-    let JobRun { job, due, try_no, epoch, .. } = run;
-    format!("{job}.{}.{try_no}.{epoch}{suffix}", time_millis(*due))
+    // Two ledgers may have the same epoch; one host has one process of that number.
+    let JobRun { job, due, try_no, epoch, pid, .. } = run;
+    format!("{job}.{}.{try_no}.{epoch}.{pid}{suffix}", time_millis(*due))
 }
 
 /// What root makes in another user's folder is that user's: its ticks read it, too.
@@ -333,4 +334,34 @@ pub fn tell<L: Jobs + ?Sized>(
         }
     }
     Err(LedgerError::Contended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_two_ledgers_have_ends_of_their_own() {
+        let parent = std::env::temp_dir().join(format!("onedrop-ends-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&parent);
+        fs::create_dir(&parent).unwrap();
+        let folder = parent.join("ends");
+        let ends = KeptEnds::new(&folder);
+        let (due, outcome) = (SystemTime::UNIX_EPOCH, Some(JobOutcome::Ok));
+        let run = JobRun::new("j", due, JobTrigger::Schedule, due);
+        let [one, other] =
+            [1, 2].map(|pid| JobRun { pid, epoch: 7, ended_at: Some(due), outcome, ..run.clone() });
+        ends.keep(&one).unwrap();
+        ends.keep(&other).unwrap();
+        let kept = || {
+            let folder = open_folder(&folder).unwrap();
+            let files = files_in(&folder, &[SUFFIX]).unwrap();
+            let pid = |(name, _): &(OsString, Metadata)| read(&folder, name).unwrap().unwrap().pid;
+            files.iter().map(pid).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(), [1, 2]);
+        ends.forget(&one);
+        assert_eq!(kept(), [2]);
+        fs::remove_dir_all(&parent).unwrap();
+    }
 }

@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest, Sha256};
 
 use crate::jobs::{Backfill, JobSettings};
+use crate::lock::END_KEPT_WITHIN;
 use crate::schedule::Schedule;
 use onedrop_core::ledger::{JobOutcome, JobRow, JobRun, JobTrigger, kept_time};
 
@@ -214,10 +215,10 @@ pub fn end_of_a_crashed(
     (row, run)
 }
 
-/// When a run that is on record as open, and whose lock is free, may be called crashed. On its own
-/// host at once: that keeps each end until the ledger has it, and none is left, if all that it
-/// keeps are `read`. On others, or if not, `settle` after it was first found so: the ledger may
-/// have been away until then.
+/// When a run that is on record as open, and whose lock is free, may be called crashed: `settle`
+/// after it was first found so, since the ledger may have been away until then. On its own host
+/// earlier, if all ends that it keeps are `read`: each is there until the ledger has it, and soon
+/// after the lock has run out.
 pub fn crashed_at(
     row: &JobRow,
     host: &str,
@@ -225,10 +226,9 @@ pub fn crashed_at(
     settle: Duration,
     now: SystemTime,
 ) -> SystemTime {
-    match row.open_host == host && read == EndsRead::All {
-        true => now,
-        false => row.unheld_at.unwrap_or(now) + settle,
-    }
+    let is_kept_here = row.open_host == host && read == EndsRead::All;
+    let wait = if is_kept_here { settle.min(END_KEPT_WITHIN) } else { settle };
+    row.unheld_at.unwrap_or(now) + wait
 }
 
 /// The row of a job whose open run was found without its lock.
@@ -238,8 +238,8 @@ pub fn unheld(row: &JobRow, now: SystemTime) -> JobRow {
 
 /// For when the ledger refuses a plan, although the row is unchanged: some of it is on record
 /// already, from a run by hand, or from a time when the ledger's clock was wrong. A time that was
-/// dealt with is passed over, one that failed is tried again, and what is skipped is the rest. A
-/// crashed run that is not on record any more is forgotten.
+/// dealt with is passed over, one that failed is tried again unless that was its last try, and what
+/// is skipped is the rest. A crashed run that is not on record any more is forgotten.
 pub fn pass_over(job: &JobSettings, plan: JobPlan, on_record: &[JobRun]) -> JobPlan {
     let JobPlan { mut row, skipped, crashed, replaced, mut step, .. } = plan;
     let is_open = |crashed: &JobRun| {
@@ -258,7 +258,9 @@ pub fn pass_over(job: &JobSettings, plan: JobPlan, on_record: &[JobRun]) -> JobP
         let tries = || on_record.iter().filter(|run| run.due == due && run.try_no >= try_no);
         let is_done = |run: &JobRun| match run.outcome {
             Some(JobOutcome::Ok | JobOutcome::Stopped | JobOutcome::Marked) => true,
-            outcome => outcome.is_some_and(JobOutcome::is_skip),
+            outcome => {
+                outcome.is_some_and(JobOutcome::is_skip) || is_last_try(job, run.try_no, run.exit)
+            }
         };
         let is_manual = trigger == JobTrigger::Manual;
         step = match tries().map(|run| run.try_no).max() {
@@ -507,11 +509,8 @@ fn ended(
         row.errors = row.errors.saturating_add(1);
         row.last_error.clone_from(&run.reason);
     }
-    let is_last_try = job.tries > 0 && run.try_no >= job.tries;
-    let has_final_status =
-        |status: i32| job.final_status.iter().any(|range| range.contains(&status));
     let is_stopped = how.outcome == JobOutcome::Stopped;
-    let is_final = is_last_try || is_stopped || how.exit.is_some_and(has_final_status);
+    let is_final = is_stopped || is_last_try(job, run.try_no, how.exit);
     let keeps_order = job.backfill == Backfill::All && !job.schedule.goes_by_starts();
     match is_pending {
         false => {}
@@ -527,6 +526,12 @@ fn ended(
         }
     }
     (row, run)
+}
+
+/// Whether no further try follows this one, if it failed with this status.
+fn is_last_try(job: &JobSettings, try_no: u32, exit: Option<i32>) -> bool {
+    let is_final = |status: i32| job.final_status.iter().any(|range| range.contains(&status));
+    job.tries > 0 && try_no >= job.tries || exit.is_some_and(is_final)
 }
 
 /// The run with its end.

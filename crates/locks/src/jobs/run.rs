@@ -48,7 +48,7 @@ pub struct JobRequest {
     /// This host's name.
     pub host: String,
     pub ends: KeptEnds,
-    /// How long the end of another host's run is waited for.
+    /// How long the end of another host's run is waited for; of this host's less.
     pub settle: Duration,
 }
 
@@ -387,8 +387,8 @@ impl JobRecord {
         })
     }
 
-    /// Of a run whose lock is ours now, and that began on another host, or whose end may be kept
-    /// where this one cannot read it: it may still come.
+    /// Of a run whose lock is ours now: its end may still come, from another host, from where this
+    /// one cannot read it, or from a process here that a call of the ledger held up.
     fn wait_for_the_end(&self, row: &JobRow, now: SystemTime) -> Option<Decision> {
         let JobRequest { host, settle, .. } = &self.request;
         let crashed_at = plan::crashed_at(row, host, self.read, *settle, now);

@@ -23,7 +23,8 @@ pub struct JobsSettings {
     pub keep_runs_days: u64,
     /// The folder where this host keeps ends of runs that the ledger does not have yet.
     pub state_dir: PathBuf,
-    /// How long the end of another host's run is waited for, once its lock is found free.
+    /// How long the end of another host's run is waited for, once its lock is found free; of this
+    /// host's less.
     pub settle_secs: u64,
     /// `[jobs.NAME]`: each after those that it depends on, else by name.
     #[serde(skip)]

@@ -46,9 +46,20 @@ pub(super) enum Notice {
     /// The command has ended. `survivors`: not all that it started could be ended.
     Ended {
         status: CommandStatus,
-        by_trust: bool,
+        cause: EndCause,
         survivors: bool,
     },
+}
+
+/// Why the command has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndCause {
+    /// By itself, or by a signal that was passed on.
+    Itself,
+    /// An order to end came while it ran, or the wrapper was gone.
+    Order,
+    /// Its lease came to its end.
+    Trust,
 }
 
 /// How the command ended.
@@ -114,12 +125,12 @@ impl Notice {
             match self {
                 Notice::Started => [1, 0, 0, 0],
                 Notice::NotStarted(errno) => [2, errno.into(), 0, 0],
-                Notice::Ended { status, by_trust, survivors } => {
+                Notice::Ended { status, cause, survivors } => {
                     let (kind, number) = match status {
                         CommandStatus::Exited(code) => (3, code),
                         CommandStatus::Killed(signal) => (4, signal),
                     };
-                    [kind, number.into(), by_trust.into(), survivors.into()]
+                    [kind, number.into(), cause as i64, survivors.into()]
                 }
             },
             &[],
@@ -130,7 +141,9 @@ impl Notice {
     /// `None`: the other end is closed.
     pub fn receive(stream: &UnixStream) -> io::Result<Option<Notice>> {
         let Some([kind, a, b, c]) = receive(stream)? else { return Ok(None) };
-        let ended = |status| Notice::Ended { status, by_trust: b != 0, survivors: c != 0 };
+        let causes = [EndCause::Itself, EndCause::Order, EndCause::Trust];
+        let cause = causes.into_iter().find(|cause| *cause as i64 == b).ok_or_else(unknown)?;
+        let ended = |status| Notice::Ended { status, cause, survivors: c != 0 };
         let notice = match (kind, number(a)) {
             (1, _) => Some(Notice::Started),
             (2, Some(errno)) => Some(Notice::NotStarted(errno)),
@@ -217,10 +230,12 @@ mod tests {
             Order::Asks,
         ];
         let statuses = [CommandStatus::Exited(255), CommandStatus::Killed(9)];
+        let causes = [EndCause::Itself, EndCause::Order, EndCause::Trust];
         let ends = statuses.map(|status| {
-            [true, false].map(|by_trust| Notice::Ended { status, by_trust, survivors: !by_trust })
+            causes.map(|cause| Notice::Ended { status, cause, survivors: cause == EndCause::Order })
         });
-        let notices = [[Notice::Started, Notice::NotStarted(-2)]].into_iter().chain(ends).flatten();
+        let ends = ends.into_iter().flatten();
+        let notices = [Notice::Started, Notice::NotStarted(-2)].into_iter().chain(ends);
         for order in orders {
             order.send(&a).unwrap();
             assert_eq!(Order::receive(&b).unwrap(), Some(order));

@@ -3,8 +3,9 @@
 //! has one thread and a process group of its own, so that a terminal's signals do not reach it; as
 //! a subreaper it inherits the processes that the command leaves, and ends them, too, before it
 //! says that the command has ended. It stays until the wrapper has given the lock back. Where the
-//! wrapper was killed before that, it gives the lock back itself, the one time that it asks the
-//! ledger: also where it was not yet ordered to start the command.
+//! wrapper was killed before that, or has ended without an answer of the ledger, it gives the lock
+//! back itself, the one time that it asks the ledger: also where it was not yet ordered to start
+//! the command.
 //!
 //! A crash of it kills the command (PR_SET_PDEATHSIG) and leaves the rest to the wrapper, or, where
 //! that one was killed as well, the lock to its lease's end.
@@ -34,7 +35,7 @@ use nix::unistd::{
 
 use super::boot_timer::BootTimer;
 use super::descendants::signal_all;
-use super::frames::{CommandStatus, Notice, Order, Variables};
+use super::frames::{CommandStatus, EndCause, Notice, Order, Variables};
 use super::keeper::{AGAIN, LEAVE, RELEASE, give_back, give_back_all_of};
 use super::line::Line;
 use super::output::CommandStreams;
@@ -141,6 +142,7 @@ pub(super) fn guard(
     }
     let Some(Order::Start { slot, epoch, trust }) = order else {
         if asks && is_dead(wrapper.pid) {
+            let _ = let_go_of_the_callers_streams(&caller.null);
             give_back_what_it_took(wrapper, spec);
         }
         return Ok(());
@@ -166,7 +168,8 @@ fn run(
     if since_boot()? >= spec.terms.ends_at(trust) {
         let status = CommandStatus::Killed(Signal::SIGKILL as i32);
         // A wrapper that was killed meanwhile is found to be gone when it is heard.
-        let _ = Notice::Ended { status, by_trust: true, survivors: false }.send(wrapper);
+        let cause = EndCause::Trust;
+        let _ = Notice::Ended { status, cause, survivors: false }.send(wrapper);
         return Ok(Remains::None);
     }
     let mut command = Command::new(&spec.program);
@@ -223,9 +226,9 @@ fn give_back_what_it_took(wrapper: &WrapperSide<'_>, spec: &CommandSpec) {
 fn give_back_in_its_place(wrapper: &WrapperSide<'_>, claim: &LockClaim) {
     let lock = &claim.name;
     match give_back(wrapper.ledger, wrapper.line, claim, RELEASE) {
-        Some(true) => tracing::warn!(%lock, "with-lock was killed; its lock was given back"),
-        Some(false) => tracing::warn!(%lock, "with-lock was killed; its lock was lost before"),
-        None => tracing::warn!(%lock, "with-lock was killed; its lock lasts until its lease ends"),
+        Some(true) => tracing::warn!(%lock, "with-lock is gone; its lock was given back"),
+        Some(false) => tracing::warn!(%lock, "with-lock is gone; its lock was lost before"),
+        None => tracing::warn!(%lock, "with-lock is gone; its lock lasts until its lease ends"),
     }
 }
 
@@ -297,7 +300,7 @@ fn no_folder(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(-(errno as i32))
 }
 
-/// The command alone holds them now: who reads what it writes sees its end.
+/// The command alone holds them now, if it runs: who reads what it writes sees its end.
 fn let_go_of_the_callers_streams(null: &File) -> io::Result<()> {
     dup2_stdin(null)?;
     dup2_stdout(null)?;
@@ -338,7 +341,7 @@ struct Guardian<'a> {
     trust: Duration,
     stage: Stage,
     status: Option<CommandStatus>,
-    by_trust: bool,
+    cause: EndCause,
 }
 
 impl<'a> Guardian<'a> {
@@ -363,7 +366,7 @@ impl<'a> Guardian<'a> {
             trust,
             stage: Stage::Running,
             status: None,
-            by_trust: false,
+            cause: EndCause::Itself,
         })
     }
 
@@ -395,7 +398,7 @@ impl<'a> Guardian<'a> {
                 // The wrapper is gone, and with it the renewals.
                 Ok(None) | Err(_) => {
                     self.wrapper = None;
-                    self.end(since_boot()?);
+                    self.end(since_boot()?, EndCause::Order);
                 }
             }
         }
@@ -406,7 +409,7 @@ impl<'a> Guardian<'a> {
     fn tell(&self, status: CommandStatus, survivors: bool) {
         if let Some(wrapper) = self.wrapper {
             // It may have been killed since it was last heard.
-            let _ = Notice::Ended { status, by_trust: self.by_trust, survivors }.send(wrapper);
+            let _ = Notice::Ended { status, cause: self.cause, survivors }.send(wrapper);
         }
     }
 
@@ -414,13 +417,12 @@ impl<'a> Guardian<'a> {
     fn step(&mut self, now: Duration) -> Duration {
         let (ends_at, killed_at) =
             (self.spec.terms.ends_at(self.trust), LockTerms::killed_at(self.trust));
-        if now >= ends_at && self.stage == Stage::Running && self.status.is_none() {
-            self.by_trust = true;
-            self.end(now);
+        if now >= ends_at && self.status.is_none() {
+            self.end(now, EndCause::Trust);
         }
         // The processes that the command has left.
         if self.status.is_some() {
-            self.end(now);
+            self.end(now, EndCause::Itself);
         }
         if let Stage::Ending { kill_at } = self.stage
             && now >= kill_at.min(killed_at)
@@ -441,9 +443,12 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    /// Begins to end all that is below.
-    fn end(&mut self, now: Duration) {
+    /// Begins to end all that is below, for this cause if the command runs.
+    fn end(&mut self, now: Duration, cause: EndCause) {
         if self.stage == Stage::Running {
+            if self.status.is_none() {
+                self.cause = cause;
+            }
             self.stage = Stage::Ending { kill_at: now + self.spec.terms.grace };
             let command = self.status.is_none().then_some(self.pid);
             signal_all(Signal::SIGTERM, command);
@@ -455,7 +460,11 @@ impl<'a> Guardian<'a> {
     fn obey(&mut self, order: Order) -> io::Result<()> {
         match order {
             Order::Trust(trust) => self.trust = self.trust.max(trust),
-            Order::End => self.end(since_boot()?),
+            Order::End => {
+                // The command may have ended just before.
+                self.reap();
+                self.end(since_boot()?, EndCause::Order);
+            }
             // Until it is reaped the number is the command's. It may just have ended.
             Order::Forward(signal) if self.status.is_none() => {
                 let _ = match self.spec.company {

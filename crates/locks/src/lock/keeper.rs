@@ -1,10 +1,11 @@
-//! The thread that talks with the ledger: takes the lock, renews it every third of its time, gives
-//! it back, and keeps the run's record between. The wrapper's other thread never waits for the
-//! ledger. Of those that wait on a host the first alone asks ([`line`](super::line)), at once when
-//! one of the host gives the lock back, or when the ledger says that another did, if it says such a
-//! thing, and else every 20 ms, later less often: every 25 ms if its turn is next and no other of
-//! its host has the lock, every 250 ms if not. Where the ledger cannot be asked, it asks less often
-//! still, and says so once. It waits by the boot clock: a machine that wakes up renews at once.
+//! The thread that talks with the ledger: takes the lock, renews it every third of its time, and
+//! every 30 s at least, gives it back, and keeps the run's record between. The wrapper's other
+//! thread never waits for the ledger. Of those that wait on a host the first alone asks
+//! ([`line`](super::line)), at once when one of the host gives the lock back, or when the ledger
+//! says that another did, if it says such a thing, and else every 20 ms, later less often: every
+//! 25 ms if its turn is next and no other of its host has the lock, every 250 ms if not. Where the
+//! ledger cannot be asked, it asks less often still, and says so once. It waits by the boot clock:
+//! a machine that wakes up renews at once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,6 +48,9 @@ pub(super) const RELEASE: Duration = Duration::from_secs(5);
 /// The same for a claim that had no answer, and the time that a waiter has for all when it is to
 /// end.
 pub(super) const LEAVE: Duration = Duration::from_secs(1);
+/// Within this time after its lock has run out, a process has its command's end on its host's disk:
+/// a call of the ledger that hangs may keep it from that.
+pub const END_KEPT_WITHIN: Duration = CALL.saturating_add(RELEASE);
 
 /// The lock that is wanted.
 #[derive(Debug, Clone)]
@@ -327,7 +331,7 @@ impl Work {
         }
     }
 
-    /// Puts the beginning on record, while the lease need not be renewed.
+    /// Puts the beginning on record, while enough of the lease is left for the command's end.
     fn begin(&mut self, claim: &LockClaim, until: Instant) -> Result<Begun, LedgerError> {
         loop {
             let began = self.record.begin(claim, until);
@@ -343,9 +347,10 @@ impl Work {
 
     /// Renews until the command has ended; returns how that was, and whether the lock was lost.
     fn keep(&self, claim: &LockClaim, trust: &mut Duration) -> (Stop, bool) {
-        let ttl = self.wish.terms.ttl;
+        let terms = self.wish.terms;
+        let LockTerms { ttl, .. } = terms;
         let call = (ttl / 6).min(CALL);
-        let (mut due, mut is_lost) = (trust.saturating_sub(ttl - ttl / 3), false);
+        let (mut due, mut is_lost) = (terms.renewed_at(*trust), false);
         let (pause, mut is_stopped) = ((ttl / 3).min(ASKED_FOR_THE_END), false);
         let mut end_due = since_boot().unwrap_or_default() + pause;
         loop {
@@ -362,7 +367,7 @@ impl Work {
                     Ok(true) => {
                         *trust = asked_since_boot + ttl;
                         self.tell(LockNews::Renewed { trust: *trust });
-                        due = asked_since_boot + ttl / 3;
+                        due = terms.renewed_at(*trust);
                     }
                     Ok(false) => {
                         self.tell(LockNews::Lost);

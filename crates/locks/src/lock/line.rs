@@ -226,14 +226,19 @@ impl OneBefore {
 }
 
 impl Drop for PlaceInLine {
-    /// The last one to leave removes the files.
+    /// The last one to leave removes the files, but not those of a later line: its own may have
+    /// been taken away (systemd's RemoveIPC=).
     fn drop(&mut self) {
+        let id = |file: fs::Metadata| (file.dev(), file.ino());
         let is_alone = || -> io::Result<bool> {
             Ok(byte_lock::try_lock(&self.file, DOOR)?
                 && !self.is_any_in_line(1..=self.number - 1)?
                 && !self.is_any_in_line(self.number + 1..=i64::MAX - 1)?)
         };
-        if is_alone().unwrap_or(false) {
+        let is_there = || -> io::Result<bool> {
+            Ok(id(fs::symlink_metadata(&self.line.path)?) == id(self.file.metadata()?))
+        };
+        if is_alone().unwrap_or(false) && is_there().unwrap_or(false) {
             let _ = fs::remove_file(self.line.bell_path());
             let _ = fs::remove_file(&self.line.path);
         }
@@ -366,6 +371,21 @@ mod tests {
         drop(a);
         waits.join().unwrap().unwrap();
         assert!(!line.path.exists(), "the last one removes the file");
+    }
+
+    #[test]
+    fn one_whose_file_was_taken_away_leaves_those_of_the_next_line() {
+        let line = line();
+        let [first, second] = [(), ()].map(|()| line.join().unwrap());
+        fs::remove_file(&line.path).unwrap();
+        let other = line.join().unwrap();
+        let _bell = other.bell().unwrap();
+        drop(first);
+        assert!(second.is_first().unwrap());
+        drop(second);
+        assert!(line.path.exists() && line.bell_path().exists(), "they are another's");
+        drop(other);
+        assert!(!line.path.exists() && !line.bell_path().exists());
     }
 
     #[test]

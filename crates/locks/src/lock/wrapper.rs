@@ -21,7 +21,7 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp, getpi
 
 use super::boot_timer::BootTimer;
 use super::descendants::all_run_below;
-use super::frames::{CommandStatus, Notice, Order};
+use super::frames::{CommandStatus, EndCause, Notice, Order};
 use super::guardian::{self, Caller, CommandSpec, Company, WrapperSide};
 use super::keeper::{Keeper, LockNews, LockWish, described};
 use super::line::Line;
@@ -284,9 +284,13 @@ impl<'a> Wrapper<'a> {
                 self.state.is_over = true;
                 Ok(Some(self.not_started(number)))
             }
-            Some(Notice::Ended { status, by_trust, survivors }) => {
-                self.state.is_lost |= by_trust;
+            Some(Notice::Ended { status, cause, survivors }) => {
+                self.state.is_lost |= cause == EndCause::Trust;
                 self.state.is_over = !survivors;
+                // An order that came later ended no more than what it had left.
+                if cause == EndCause::Itself {
+                    (self.state.timed_out, self.state.stopped) = (None, None);
+                }
                 Ok(Some(self.ended(status)))
             }
             // It was killed, and the command with it, perhaps before it could say that this runs.

@@ -18,7 +18,7 @@ pub struct WithLockArgs {
     /// How long to wait for the lock: 0, 10s, 5m, forever
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = wait)]
     pub wait: Duration,
-    /// How long the lock outlives a host that is gone; it is renewed every third of that
+    /// How long the lock outlives a host that is gone; it is renewed in time, every 30 s at least
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     pub ttl: Duration,
     /// What the command gets to end after SIGTERM, before SIGKILL

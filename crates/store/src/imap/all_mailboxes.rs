@@ -1,12 +1,13 @@
 //! Finding copies that were handed over to the server's own delivery: they lie in whatever mailbox
 //! of the account's personal namespaces its owner's filters have chosen. All of these are searched,
-//! many in one round trip (200 mailboxes take less than a second). Every hit's first X-Onedrop-Copy
-//! is read and must be the sought value: equal content alone would take the sender's own Sent for
-//! the recipient's copy. And its content must be the copy's, as the value is known to whoever a
-//! filter forwards it to. Where a mailbox vanishes meanwhile, it may have another name now: what is
-//! new is searched as well. One that cannot be opened for another reason fails the look, as the
-//! copy may lie in it, and so does a hit that is gone before it was read. Where SEARCH may not show
-//! what is stored, all that came since is read.
+//! many in one round trip (200 mailboxes take less than a second), but for those that show what
+//! lies in others: a message that is taken out there is gone from where it lies. Every hit's first
+//! X-Onedrop-Copy is read and must be the sought value: equal content alone would take the sender's
+//! own Sent for the recipient's copy. And its content must be the copy's, as the value is known to
+//! whoever a filter forwards it to. Where a mailbox vanishes meanwhile, it may have another name
+//! now: what is new is searched as well. One that cannot be opened for another reason fails the
+//! look, as the copy may lie in it, and so does a hit that is gone before it was read. Where SEARCH
+//! may not show what is stored, all that came since is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
@@ -156,13 +157,14 @@ impl Tour<'_> {
         criteria: &str,
     ) -> Result<Vec<(String, Vec<u32>)>, ImapError> {
         let search = format!("UID SEARCH {criteria}");
-        let looked = |name: &str| self.one.sought.looked?.marks.get(&syntax::quote(name)).copied();
+        let looked_back = self.one.sought.looked;
+        let mark = |name: &str| looked_back?.marks.get(&syntax::quote(name));
         let mut found = Vec::new();
         for mailboxes in mailboxes.chunks(TOGETHER) {
             let commands: Vec<String> = mailboxes
                 .iter()
                 .flat_map(|name| {
-                    let search = match looked(name) {
+                    let search = match mark(name) {
                         Some(Mark { next, .. }) => format!("UID SEARCH UID {next}:* {criteria}"),
                         None => search.clone(),
                     };
@@ -179,17 +181,17 @@ impl Tour<'_> {
                 let uids = match answers {
                     [Ok(_), Ok(_)] if may_be_old => self.search_alone(mailbox, &search)?,
                     [Ok(opened), Ok(answer)] => {
-                        let validity = look::opened(opened).map(|opened| opened.validity);
-                        let mark = looked(mailbox);
-                        match mark.filter(|mark| Some(mark.validity) != validity) {
-                            // Made anew meanwhile.
-                            Some(_) => self.search_alone(mailbox, &search)?,
-                            None => {
-                                let mut uids =
-                                    hits(answer).map_err(|why| self.session.lost(why))?;
-                                uids.retain(|uid| mark.is_none_or(|mark| *uid >= mark.next));
-                                uids
-                            }
+                        let next = look::opened(opened).and_then(|opened| {
+                            let OpenedMailbox { validity, next_uid, .. } = opened;
+                            looked_back?.next_in(&syntax::quote(mailbox), validity, next_uid)
+                        });
+                        if next.is_none() && mark(mailbox).is_some() {
+                            // Made anew, or restored, meanwhile.
+                            self.search_alone(mailbox, &search)?
+                        } else {
+                            let mut uids = hits(answer).map_err(|why| self.session.lost(why))?;
+                            uids.retain(|uid| next.is_none_or(|next| *uid >= next));
+                            uids
                         }
                     }
                     [Ok(_), Err(no)] => {
@@ -237,7 +239,8 @@ impl Tour<'_> {
             let (mut uids, mut last) = (Vec::new(), opened.count);
             let looked = self.one.sought.looked;
             let name = syntax::quote(mailbox);
-            let next = looked.and_then(|looked| looked.next_in(&name, opened.validity));
+            let OpenedMailbox { validity, next_uid, .. } = opened;
+            let next = looked.and_then(|looked| looked.next_in(&name, validity, next_uid));
             let next = next.unwrap_or(0);
             while last > 0 {
                 let first = last.saturating_sub(DATED_TOGETHER - 1).max(1);
@@ -406,8 +409,12 @@ fn uid_of(copy: &FoundCopy) -> Option<u32> {
     copy.receipt.as_uid().map(|(_, uid)| uid)
 }
 
-/// All mailboxes of the account's own that can be opened, as the server writes them, but for the
-/// one of what it sends: copies go there by another way, with whatever fields their senders wrote.
+/// The marks of mailboxes that show messages of others (RFC 6154 section 2), in lower case.
+const SHOW_OTHERS: [&str; 2] = ["\\all", "\\flagged"];
+
+/// All mailboxes of the account's own that can be opened, as the server writes them, but for those
+/// that show what lies in others, and the one of what it sends: copies go there by another way,
+/// with whatever fields their senders wrote.
 ///
 /// # Errors
 /// The server did not say, or lists one that no command of ours can name.
@@ -433,7 +440,10 @@ fn own_mailboxes(session: &mut ImapSession, until: Instant) -> Result<Vec<String
         true => None,
         false => namespace.name("Sent").ok(),
     };
-    own.retain(|listed| !is_marked(listed) && plain.as_ref() != Some(&listed.name));
+    let shows_others = |listed: &ListedMailbox| SHOW_OTHERS.iter().any(|mark| listed.has(mark));
+    own.retain(|listed| {
+        !is_marked(listed) && !shows_others(listed) && plain.as_ref() != Some(&listed.name)
+    });
     let mut mailboxes: Vec<String> = own.into_iter().map(|listed| listed.name).collect();
     // Most lie there.
     if let Some(at) = mailboxes.iter().position(|name| name.eq_ignore_ascii_case("INBOX")) {

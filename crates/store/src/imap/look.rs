@@ -43,10 +43,10 @@ pub fn find_all(
     (by, trust): (DedupBy, TrustSearch),
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
-    let Some(OpenedMailbox { validity, .. }) = open_afresh(session, "EXAMINE", mailbox, until)?
-    else {
+    let Some(opened) = open_afresh(session, "EXAMINE", mailbox, until)? else {
         return Ok(vec![Vec::new(); sought.len()]);
     };
+    let OpenedMailbox { validity, next_uid, .. } = opened;
     let on_record = |sought: &CopySearch<'_>| {
         let (recorded, uid) = sought.on_record?.as_uid()?;
         (recorded == validity).then_some(uid)
@@ -58,7 +58,7 @@ pub fn find_all(
         let on_record = on_record(sought);
         let fetched = on_record.and_then(|uid| Some((uid, recorded.get(&uid)?.clone())));
         let (seen, found) = (BTreeSet::new(), Vec::new());
-        let next = sought.looked.and_then(|looked| looked.next_in(mailbox, validity));
+        let next = sought.looked.and_then(|looked| looked.next_in(mailbox, validity, next_uid));
         let mut look = Look { session, sought, by, next, until, on_record, seen, found };
         look.find(shown, fetched.as_ref().map(|(uid, _)| *uid))?;
         // One that a search shows is enough, unless all are sought.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::append::{self, AppendMessage};
 use super::error::ImapError;
-use super::grouped::{self, Appended, EarlyMark};
+use super::grouped::{self, EarlyMark, only};
 use super::session::IDLE;
 use super::{ImapStore, Taken, check_name, look, names};
 use onedrop_core::deadline::Deadline;
@@ -97,9 +97,9 @@ impl Slot for ImapSlot<'_> {
             return self.append_damaged();
         }
         if self.session.is_none() && grouped::is_small(&copy) && store.connector.has_multiappend() {
-            return store
-                .appends
-                .append(self.destination, &copy, deadline, |copies| self.append_together(copies));
+            return store.appends.append(self.destination, &copy, deadline, |copies, session| {
+                self.append_together(copies, session)
+            });
         }
         let (early, mut session) = (self.early.take(), self.session.take());
         let message = [AppendMessage::new(&copy, deadline)];
@@ -110,11 +110,6 @@ impl Slot for ImapSlot<'_> {
     fn is_wrapped(&self) -> bool {
         self.is_wrapped
     }
-}
-
-/// The receipt of the only message.
-fn only(mut receipts: Vec<Receipt>) -> Receipt {
-    receipts.pop().unwrap_or(Receipt::UNNAMED)
 }
 
 impl ImapSlot<'_> {
@@ -175,27 +170,15 @@ impl ImapSlot<'_> {
         error.while_appending(&format!("appending to {}", self.destination))
     }
 
-    /// Appends `copies` of different messages to the mailbox. Each comes to what it would have come
-    /// to alone.
-    fn append_together(&self, copies: &[(Copy<'_>, &Deadline)]) -> Vec<Appended> {
+    /// Appends `copies` of different messages to the mailbox, in one command.
+    fn append_together(
+        &self,
+        copies: &[(Copy<'_>, &Deadline)],
+        session: &mut Option<Taken>,
+    ) -> Result<Vec<Receipt>, StoreError> {
         let messages: Vec<AppendMessage<'_>> =
             copies.iter().map(|(copy, deadline)| AppendMessage::new(copy, deadline)).collect();
-        let mut session = None;
-        match self.append_messages(&messages, &mut session, None).map_err(|e| self.failed(e)) {
-            Ok(receipts) => receipts.into_iter().map(Ok).collect(),
-            Err(StoreError::InDoubt(why)) => {
-                copies.iter().map(|_| Err(StoreError::InDoubt(why.clone()))).collect()
-            }
-            Err(error) if copies.len() == 1 => vec![Err(error)],
-            // None was stored, perhaps because of one of them: each by itself.
-            Err(_) => messages
-                .chunks(1)
-                .map(|one| {
-                    let appended = self.append_messages(one, &mut session, None);
-                    appended.map(only).map_err(|error| self.failed(error))
-                })
-                .collect(),
-        }
+        self.append_messages(&messages, session, None).map_err(|error| self.failed(error))
     }
 
     /// Appends `messages` in one command, or ends the one that has begun early in the session at

@@ -76,8 +76,8 @@ pub(super) fn judge(conf: &Conf, remarks: &mut Remarks) {
             memory(&script, conf, remarks);
         }
         Guard::Unread(path, why) => remarks.untested(format!(
-            "whether {} is the guard of store.lmtp could not be read: {why}; run onedrop check as \
-             root",
+            "{}, which runs before users' scripts, could not be read: {why}; so it is not known \
+             whether the guard of store.lmtp is the first script of all; run onedrop check as root",
             path.display()
         )),
         Guard::None => {
@@ -169,27 +169,31 @@ enum Guard {
     First(PathBuf),
     /// After this one.
     After(PathBuf, PathBuf),
-    /// One of them, which may be it, cannot be read.
+    /// One of them cannot be read: it may be the guard, or run before it.
     Unread(PathBuf, io::Error),
     None,
 }
 
 fn find(conf: &Conf) -> Guard {
-    let (mut others, mut unread): (Vec<(u32, PathBuf)>, _) = (Vec::new(), None);
+    let mut others: Vec<(u32, PathBuf)> = Vec::new();
+    let mut unread: Option<(u32, PathBuf, io::Error)> = None;
     for (place, location) in conf.scripts_before() {
         let path = path_of(location);
         match the_guard(&path) {
             Ok(Some(script)) => {
-                return match others.into_iter().find(|(other, _)| *other < place) {
-                    Some((_, other)) => Guard::After(other, script),
-                    None => Guard::First(script),
+                let other = others.into_iter().find(|(other, _)| *other < place);
+                let unread = unread.filter(|(other, ..)| *other < place);
+                return match (other, unread) {
+                    (Some((_, other)), _) => Guard::After(other, script),
+                    (None, Some((_, path, why))) => Guard::Unread(path, why),
+                    (None, None) => Guard::First(script),
                 };
             }
             Ok(None) => others.push((place, path)),
-            Err(why) => unread = unread.or(Some((path, why))),
+            Err(why) => unread = unread.or(Some((place, path, why))),
         }
     }
-    unread.map_or(Guard::None, |(path, why)| Guard::Unread(path, why))
+    unread.map_or(Guard::None, |(_, path, why)| Guard::Unread(path, why))
 }
 
 /// `file:/path;name=...` is a file or a folder of scripts, as is `/path`.

@@ -20,6 +20,14 @@ pub(super) fn judge(conf: &Conf, config: &Config, remarks: &mut Remarks) {
 }
 
 fn quotas(conf: &Conf, remarks: &mut Remarks) {
+    if conf.value("lmtp", "lmtp_rcpt_check_quota") == Some("yes") {
+        remarks.warning(
+            "lmtp_rcpt_check_quota = yes: Dovecot refuses a full account before it has the \
+             message, and the guard of store.lmtp runs after that: a copy that was stored, and is \
+             handed over a second time because the answer to the first was lost, may be refused \
+             as over quota; set it to no",
+        );
+    }
     let has = |protocol| conf.plugins(protocol).any(|plugin| plugin == "quota");
     let (with, without, what) = match (has("lmtp"), has("imap")) {
         (true, false) => ("lmtp", "imap", "copies for Sent, which go by IMAP,"),

@@ -225,16 +225,22 @@ pub(super) fn wanted(file: &Path, config: Option<&Config>) -> Vec<RequiredPath> 
 }
 
 fn named_by(config: &Config) -> Vec<RequiredPath> {
-    let (ledger, store) = (&config.ledger, &config.store);
+    let (ledger, store, directory) = (&config.ledger, &config.store, &config.directory);
     let files = [
         ("ledger.password_file", &ledger.password_file),
         ("ledger.ca_file", &ledger.ca_file),
         ("store.password_file", &store.password_file),
         ("store.ca_file", &store.ca_file),
+        ("directory.password_file", &directory.password_file),
+        ("directory.ca_file", &directory.ca_file),
     ];
+    let read = |what, path: &Path| RequiredPath::new(what, path, PathAccess::Read);
     let mut wanted = Vec::new();
     for (what, path) in files {
-        wanted.extend(path.as_deref().map(|path| RequiredPath::new(what, path, PathAccess::Read)));
+        wanted.extend(path.as_deref().map(|path| read(what, path)));
+    }
+    if let Some(LedgerUrl::Sqlite { path }) = &directory.url {
+        wanted.push(read("directory.url", path));
     }
     let write = |what, path: &Path| RequiredPath::new(what, path, PathAccess::Write);
     if let LedgerUrl::Sqlite { path } = &ledger.url {
@@ -248,6 +254,7 @@ fn named_by(config: &Config) -> Vec<RequiredPath> {
     {
         wanted.push(write("the Maildirs' folder", nearest(place.root())));
     }
+    wanted.extend(directory.userdb.as_deref().map(|path| write("directory.userdb", path)));
     wanted.extend(config.deliver.via.as_deref().map(socket));
     wanted
 }

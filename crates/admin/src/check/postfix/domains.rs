@@ -8,6 +8,7 @@
 use super::{ExpectedPostfix, Setup, routes};
 use crate::check::finding::Remarks;
 use onedrop_core::directory::{Directory, is_same_domain};
+use onedrop_core::outcome::UnknownAccount;
 use onedrop_site::config::{Config, StoreUrl};
 
 /// The parameter that routes mail here, its domains, and the table of their recipients.
@@ -79,8 +80,12 @@ fn knows(directory: &Directory, domain: &str) -> bool {
     let mut addresses = directory.accounts.keys().filter_map(|address| address.rsplit_once('@'));
     directory.domains.iter().any(|ours| is_domain(ours))
         || addresses.any(|(_, other)| is_domain(other))
-        // If there are domains, the query is for these only.
-        || (directory.query.is_some() && directory.domains.is_empty())
+        // If there are domains, query and userdb are for these only.
+        || (asks(directory) && directory.domains.is_empty())
+}
+
+fn asks(directory: &Directory) -> bool {
+    directory.query.is_some() || directory.userdb.is_some()
 }
 
 fn unknown_recipients(
@@ -100,14 +105,21 @@ fn unknown_recipients(
     } else {
         return;
     };
-    let then = if config.directory.query.is_some() || config.directory.domains.is_empty() {
-        "whether anybody has it shows at the delivery, and mail for nobody goes back to senders \
-         who are often forged"
-    } else if matches!(config.store.kind(), StoreUrl::Maildir { .. }) {
-        "whatever stands before the @ gets a Maildir of its own"
-    } else {
-        "whether anybody has it shows at the mail server, and mail for nobody waits for days \
-         (maximal_queue_lifetime)"
+    let directory = &config.directory;
+    let is_listed = asks(directory) || directory.domains.is_empty();
+    let is_maildir = matches!(config.store.kind(), StoreUrl::Maildir { .. });
+    let then = match directory.unknown_account {
+        _ if !is_listed && is_maildir && config.deliver.trial => {
+            "whatever stands before the @ gets a Maildir of its own (deliver.trial)"
+        }
+        UnknownAccount::Defer if !is_listed => {
+            "whether anybody has it shows at the delivery, and mail for nobody waits for days \
+             (maximal_queue_lifetime)"
+        }
+        UnknownAccount::Defer | UnknownAccount::Reject => {
+            "whether anybody has it shows at the delivery, and mail for nobody goes back to \
+             senders who are often forged"
+        }
     };
     remarks.warning(format!(
         "{how}: Postfix takes mail for any address in {list}; {then}; name the recipients in \

@@ -31,6 +31,11 @@ const FLAGS: [(char, Severity, &str); 5] = [
 /// All flags of pipe(8).
 const KNOWN_FLAGS: &str = "BDFORXhqu.>";
 
+/// Macros of pipe(8) that stand for a recipient: it repeats a word that has one for each of them,
+/// and not the word before.
+const PER_RECIPIENT: [&str; 6] =
+    ["${recipient}", "${original_recipient}", "${mailbox}", "${user}", "${extension}", "${domain}"];
+
 /// A pipe(8) service that runs onedrop.
 #[derive(Debug)]
 pub(super) struct PipeTransport {
@@ -251,6 +256,8 @@ impl PipeTransport {
             Some(_) => " (-o in master.cf does not reach the queue manager)",
             None => "",
         };
+        let has_recipient = |word: &&String| PER_RECIPIENT.iter().any(|one| word.contains(*one));
+        let mut words = self.command.words.iter().filter(has_recipient);
         if limit == "1" {
         } else if flags.contains(['D', 'O']) {
             remarks.error(format!(
@@ -258,7 +265,13 @@ impl PipeTransport {
                  several recipients (4.3.5), because D and O need a limit of 1 (pipe(8)); add \
                  {name} = 1 to main.cf"
             ));
-        } else if self.command.words.iter().any(|word| word.contains("${recipient}")) {
+        } else if let Some(word) = words.clone().find(|word| !word.starts_with('-')) {
+            remarks.error(format!(
+                "{name} is {limit}{lost}: for several recipients pipe(8) repeats the word {word} \
+                 alone (-d a b), which onedrop refuses (usage), and every message to several waits \
+                 until Postfix returns it; add {name} = 1 to main.cf"
+            ));
+        } else if words.next().is_some() {
             remarks.warning(format!(
                 "{name} is {limit}{lost}: one process gets several recipients, and all of them \
                  wait or are returned when one fails; add {name} = 1 to main.cf"

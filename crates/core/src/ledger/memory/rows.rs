@@ -11,8 +11,8 @@ use crate::ledger::doubts::CopyDoubt;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
-    LeaseTerms, LedgerError, LockHolder, LockWaiter, RandomValue, Recorded, SharedConfig,
-    is_older_than_memory, recorded_secs, units,
+    LeaseTerms, LedgerError, LockHolder, LockWaiter, MessageKey, RandomValue, Recorded,
+    SharedConfig, is_older_than_memory, recorded_secs, units,
 };
 use crate::lock_key::Hash;
 use crate::lock_name::LockName;
@@ -201,11 +201,12 @@ impl Rows {
         };
         let number = self.next_number();
         self.attempts.insert(number, row);
-        let copies = self.claims(message, destinations, attempt, terms)?;
+        let key = MessageKey::new(message, identity);
+        let copies = self.claims(&key, destinations, attempt, terms)?;
         let row = self.message(message)?;
         let (recorded_at, row) = (row.recorded_at, &self.messages[&message]);
         Ok(Recorded {
-            message,
+            message: key,
             recorded_at,
             is_new: known.is_none(),
             collision: self.collides(row),
@@ -230,12 +231,13 @@ impl Rows {
     /// Claims the copies in their order; a mailbox that is named twice is leased once.
     pub fn claims(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destinations: &[Destination],
         owner: &Attempt,
         terms: LeaseTerms,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        self.message(message)?;
+        self.named(message)?;
+        let message = message.number;
         let mut claim = |(at, destination): (usize, &Destination)| {
             let again = destinations[..at].iter().any(|other| other.is_same_mailbox(destination));
             self.claim(message, destination, owner, again, terms)
@@ -374,6 +376,15 @@ impl Rows {
         self.messages.get_mut(&id).ok_or(LedgerError::Forgotten)
     }
 
+    /// The row of the message that the key names.
+    pub fn named(&mut self, key: &MessageKey) -> Result<&mut MessageRow, LedgerError> {
+        let row = self.message(key.number)?;
+        match MessageKey::new(key.number, &row.identity) == *key {
+            true => Ok(row),
+            false => Err(LedgerError::Forgotten),
+        }
+    }
+
     /// Whether another message with the same Message-ID and other content is on record.
     pub fn collides(&self, one: &MessageRow) -> bool {
         let Identity { message_id, id_hash, digest } = &one.identity;
@@ -463,12 +474,18 @@ impl Rows {
         }
     }
 
-    pub fn keep(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        if !self.has_unplaced_shared(message) {
+    pub fn keep(
+        &mut self,
+        message: &MessageKey,
+        bytes: &[u8],
+        why: &str,
+    ) -> Result<bool, LedgerError> {
+        self.named(message)?;
+        if !self.has_unplaced_shared(message.number) {
             return Ok(false);
         }
         let now = self.time.now();
-        let row = self.message(message)?;
+        let row = self.named(message)?;
         let (bytes, at) = match row.kept.take() {
             Some((bytes, _)) => (bytes, row.kept_at),
             None => (bytes.to_vec(), now),
@@ -480,12 +497,13 @@ impl Rows {
 
     pub fn keep_until_due(
         &mut self,
-        message: i64,
+        message: &MessageKey,
         destination: &Destination,
         kept: (&[u8], &str),
         after: Duration,
     ) -> Result<Due, LedgerError> {
-        self.message(message)?;
+        self.named(message)?;
+        let message = message.number;
         let (copy, _) = self.copy_of(message, destination);
         let row = self.rules(copy).ok_or(LedgerError::Forgotten)?;
         let (due, change) = claim::keep_until_due(&row, after);

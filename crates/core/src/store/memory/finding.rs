@@ -3,8 +3,10 @@
 use super::{DAY, Stored, file_name, receipt};
 use crate::store::{CopySearch, FoundCopy, Naming, Proof, Receipt};
 
+/// What is sought, of the messages whose UID is `next` or higher.
 pub fn found_by_identity<'a>(
     newest_first: impl Iterator<Item = &'a Stored>,
+    next: u32,
     sought: &CopySearch<'_>,
 ) -> Vec<FoundCopy> {
     let day_before = sought.recorded_at.checked_sub(DAY).filter(|_| !sought.looks_back);
@@ -16,7 +18,6 @@ pub fn found_by_identity<'a>(
         left -= usize::from(is_equal && !is_on_record);
         is_on_record || is_equal
     };
-    let next = sought.looked.and_then(|looked| looked.next_in("", 0)).unwrap_or(0);
     let newest_first = newest_first.filter(|stored| stored.uid >= next);
     newest_first
         .filter(is_sought)

@@ -122,11 +122,10 @@ impl Shared {
         value: [u8; 16],
         sought: &CopySearch<'_>,
     ) -> Vec<FoundCopy> {
-        let value = hex(&value);
+        let (value, next) = (hex(&value), self.next_since(sought));
         let mut found = Vec::new();
         let is_its = |place: &&Place| place.0 == account && place.1 != "Sent";
         for place in self.mailboxes.keys().filter(is_its) {
-            let next = sought.looked.and_then(|looked| looked.next_in("", 0)).unwrap_or(0);
             for stored in self.mailboxes[place].iter().filter(|stored| stored.uid >= next) {
                 let (first, epoch) = marks(stored);
                 let has_value = first.as_deref() == Some(value.as_bytes());

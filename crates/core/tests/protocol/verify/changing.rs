@@ -192,8 +192,8 @@ fn a_purge_that_takes_a_copy_out_while_it_is_looked_for_does_not_end_the_run() {
         let (claim, date) = site.claim(&mail("old"), &place);
         match kept {
             true => {
-                let message = site.row().message;
-                let kept = site.ledger.keep(message, mail("old").shared_copy(), "full", soon());
+                let message = site.row().message_key();
+                let kept = site.ledger.keep(&message, mail("old").shared_copy(), "full", soon());
                 assert!(kept.expect("kept"));
                 site.ledger.release(&[claim], soon()).expect("released");
             }

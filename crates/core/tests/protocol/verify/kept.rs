@@ -14,8 +14,8 @@ use crate::world::World;
 /// A Sent that could not take its copy, whose lease was given back or (`in_doubt`) is left over.
 fn kept(site: &Site, mail: &Message, in_doubt: bool) -> SystemTime {
     let (claim, date) = site.claim(mail, &sent());
-    let id = site.row().message;
-    site.ledger.keep(id, mail.shared_copy(), "store: no right", soon()).expect("keep");
+    let id = site.row().message_key();
+    site.ledger.keep(&id, mail.shared_copy(), "store: no right", soon()).expect("keep");
     if !in_doubt {
         site.ledger.release(&[claim], soon()).expect("release");
     }
@@ -94,7 +94,7 @@ fn kept_bytes_of_another_identity_are_placed_nowhere() {
     let site = Site::new();
     let (claim, _) = site.claim(&mail("m"), &sent());
     let other = b"Message-ID: <other@x>\r\n\r\nx\r\n";
-    site.ledger.keep(site.row().message, other, "no", soon()).expect("keep");
+    site.ledger.keep(&site.row().message_key(), other, "no", soon()).expect("keep");
     site.ledger.release(&[claim], soon()).expect("release");
     assert_eq!(site.verify(true).topics(), [(Level::Error, Topic::Kept)]);
     assert!(site.uids(&sent()).is_empty());
@@ -107,7 +107,7 @@ fn a_kept_copy_that_is_refused_at_once_keeps_no_other_from_its_mailbox() {
     kept(&site, &first, false);
     let (claim, _) = site.claim(&second, &sent());
     let row = site.rows().remove(1);
-    site.ledger.keep(row.message, second.shared_copy(), "no right", soon()).expect("keep");
+    site.ledger.keep(&row.message_key(), second.shared_copy(), "no right", soon()).expect("keep");
     site.ledger.release(&[claim], soon()).expect("release");
     let verified = site.verify_failing("append", StoreError::Refused("told to fail".to_owned()));
     assert_eq!(verified.topics(), [(Level::Error, Topic::Kept), (Level::Repaired, Topic::Kept)]);
@@ -119,10 +119,10 @@ fn a_copy_that_is_due_is_settles_and_an_error_only_once_nothing_settles_it() {
     let site = Site::new();
     let (claim, _) = site.claim(&mail("m"), &sent());
     site.ledger.release(&[claim], soon()).expect("release");
-    let id = site.row().message;
+    let id = site.row().message_key();
     let kept = (mail("m").shared_copy().to_vec(), "later");
     let after = Duration::from_secs(600);
-    site.ledger.keep_until_due(id, &sent(), (&kept.0, kept.1), after, soon()).expect("due");
+    site.ledger.keep_until_due(&id, &sent(), (&kept.0, kept.1), after, soon()).expect("due");
     for (wait, level) in [
         (Duration::ZERO, Level::Info),
         (after, Level::Info),

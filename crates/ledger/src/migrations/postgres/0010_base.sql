@@ -2,6 +2,10 @@
 -- locks; jobs. The program's role needs SELECT, INSERT, UPDATE and DELETE on these tables; `onedrop
 -- migrate` also needs CREATE on the schema. Deleting an onedrop_message row takes everything that
 -- belongs to it along; the next delivery of that message then counts as its first.
+--
+-- Texts in keys and indexes compare by bytes (COLLATE "C"): another C library may sort a language's
+-- texts in another order, and an index that the one before has sorted then misses rows. The
+-- recipient itself has the database's collation, for lower().
 
 -- Functions that are left where somebody took the tables out by hand.
 DO $$
@@ -150,8 +154,8 @@ CREATE TABLE onedrop_copy (
     found_by_look boolean NOT NULL DEFAULT false,
     by_sender     boolean NOT NULL DEFAULT false,
     value         bytea NOT NULL DEFAULT uuid_send(gen_random_uuid()),
-    account       text NOT NULL,
-    mailbox       text NOT NULL,
+    account       text COLLATE "C" NOT NULL,
+    mailbox       text COLLATE "C" NOT NULL,
     owner         text,
     lease_value   bytea,
     receipt_kind  text,
@@ -229,7 +233,7 @@ CREATE TABLE onedrop_attempt (
     id_hash     bytea,
     recipient   text NOT NULL,
     sender      text,
-    queue_id    text NOT NULL,
+    queue_id    text COLLATE "C" NOT NULL,
     host        text NOT NULL,
     outcome     text,
     status      text,
@@ -238,7 +242,7 @@ CREATE TABLE onedrop_attempt (
 ) WITH (fillfactor = 95);
 CREATE INDEX onedrop_attempt_message_id ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id);
-CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient))
+CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient) COLLATE "C")
     WHERE message_id IS NOT NULL;
 CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_id IS NULL;
 CREATE INDEX onedrop_attempt_unrecorded ON onedrop_attempt (started_at) WHERE message_id IS NULL;
@@ -314,9 +318,9 @@ COMMENT ON COLUMN onedrop_kept.why
 IS 'what the mail store said at the last try, or for what the copy waits';
 
 CREATE TABLE onedrop_proof (
-    server     text NOT NULL,
-    login_user text NOT NULL,
-    way        text NOT NULL,
+    server     text COLLATE "C" NOT NULL,
+    login_user text COLLATE "C" NOT NULL,
+    way        text COLLATE "C" NOT NULL,
     host       text NOT NULL,
     proven_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (server, login_user, way)
@@ -328,7 +332,7 @@ COMMENT ON COLUMN onedrop_proof.way IS 'how the account is named at login (store
 COMMENT ON COLUMN onedrop_proof.host IS 'which host has seen it';
 
 CREATE TABLE onedrop_host (
-    host            text PRIMARY KEY,
+    host            text COLLATE "C" PRIMARY KEY,
     program_version text NOT NULL,
     schema_version  integer NOT NULL,
     seen_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -358,6 +362,8 @@ BEGIN
     END IF;
     -- For what was left behind: nobody waits for a lock for longer than the caller waits for us.
     v_set := set_config('lock_timeout', p_lock_timeout_ms::text, true);
+    -- That a commit has not waited for its standby is said by a warning alone.
+    v_set := set_config('client_min_messages', 'warning', true);
     -- A commit that the server may forget must not let a copy be written.
     IF current_setting('synchronous_commit') = 'off' THEN
         v_set := set_config('synchronous_commit', 'on', true);
@@ -822,7 +828,7 @@ $$;
 -- named lock's affair. Every statement on these tables is one that MariaDB has, too.
 
 CREATE TABLE onedrop_job (
-    name             text PRIMARY KEY,
+    name             text COLLATE "C" PRIMARY KEY,
     revision         bigint NOT NULL,
     value            bytea,
     schedule         text NOT NULL DEFAULT '',
@@ -879,7 +885,7 @@ IS 'ok or failing: the state that its hooks were last called for';
 
 CREATE TABLE onedrop_job_run (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    job          text NOT NULL REFERENCES onedrop_job ON DELETE CASCADE,
+    job          text COLLATE "C" NOT NULL REFERENCES onedrop_job ON DELETE CASCADE,
     due_at       timestamptz NOT NULL,
     try          bigint NOT NULL,
     triggered_by text NOT NULL,

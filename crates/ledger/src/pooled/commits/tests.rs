@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use super::*;
-use onedrop_core::ledger::RandomValue;
+use onedrop_core::ledger::{MessageKey, RandomValue};
 use onedrop_core::message::{DedupBy, Message};
 
 const LATER: Duration = Duration::from_secs(60);
@@ -53,7 +53,8 @@ fn record(commits: &Commits, row: u64, call: &Call<'_>) -> Option<Result<Recorde
 fn made(records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Made {
     let recorded = records.iter().map(|one| {
         let (recorded_at, copies) = (SystemTime::UNIX_EPOCH, Vec::new());
-        let message = i64::try_from(one.entry.size_bytes).unwrap();
+        let number = i64::try_from(one.entry.size_bytes).unwrap();
+        let message = MessageKey::new(number, one.entry.identity);
         Some(Ok(Recorded {
             message,
             recorded_at,
@@ -133,7 +134,8 @@ fn records_and_receipts_go_together_and_each_gets_its_own_outcome() {
         drop(first);
         for (row, outcome) in recorded {
             let outcome = outcome.join().unwrap();
-            let own = outcome.as_ref().and_then(|one| one.as_ref().ok()).map(|one| one.message);
+            let recorded = outcome.as_ref().and_then(|one| one.as_ref().ok());
+            let own = recorded.map(|one| one.message.number);
             assert_eq!(own, Some(row as i64), "{outcome:?}");
         }
         let [two, one] = confirmed.map(|outcome| outcome.join().unwrap());

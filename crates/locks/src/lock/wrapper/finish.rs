@@ -27,7 +27,7 @@ impl Wrapper<'_> {
         let Wrapper { keeper, state, guardian, guardian_pid, wrapping, output, trust, .. } = self;
         let name = &wrapping.wish.name;
         // Then the guardian stays until the lock is given back, and gives it back itself should
-        // this process be killed before that.
+        // this process end before that.
         let guarded = Some(guardian).filter(|_| state.is_over || !state.is_ordered);
         let survivors = match guarded {
             Some(_) => None,
@@ -54,6 +54,7 @@ impl Wrapper<'_> {
             true => keeper.leave(stop),
             false => keeper.stop(stop, patience),
         };
+        let is_answered = closing.is_some();
         let (was_ours, recorded) = match closing {
             Some(Closing { was_ours, recorded }) => (was_ours, recorded),
             None if wrapping.spec.company == Company::Alone => {
@@ -61,8 +62,12 @@ impl Wrapper<'_> {
             }
             None => (None, Ok(EndRecord::NoRecord)),
         };
-        if guarded.is_some() {
-            end(guardian_pid);
+        match guarded {
+            Some(_) if is_answered => end(guardian_pid),
+            // The claim, or the release, may reach the ledger later. The guardian waits for the end
+            // of this process, which closes the socket.
+            Some(guardian) => std::mem::forget(guardian),
+            None => {}
         }
         if let Some(left_out) = passing_on.map(PassingOn::finish).filter(|bytes| *bytes > 0) {
             tracing::warn!("{left_out} bytes of the command's output were read by nobody");
