@@ -319,7 +319,7 @@ SETTLES = [
     (
         "settle writes under the lease from before its look",
         "crates/core/src/verify/settle.rs",
-        "let state = self.claim_kept(copy, &by, terms)?;", "let state = CopyState::Claimed(claim);",
+        "let state = self.claim_kept(copy, terms)?;", "let state = CopyState::Claimed(claim);",
     ),
 ]
 
