@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Group};
@@ -117,9 +118,15 @@ fn service_of(site: &Site) -> Result<Arc<Service>, String> {
     for problem in &site.loaded.job_problems {
         tracing::error!("configuration: {problem}; until that is mended this host runs no job");
     }
-    // Small messages need none, and are delivered.
-    if let Err(failure) = spool::open(&site.loaded.config.lmtp.spool_dir) {
-        tracing::error!("{failure}; until that is mended, mail above lmtp.spool_bytes waits");
+    // Small messages need none, and are delivered; a disk that hangs keeps none of them waiting.
+    let spool_dir = site.loaded.config.lmtp.spool_dir.clone();
+    let tries = thread::Builder::new().name("spool".to_owned()).spawn(move || {
+        if let Err(failure) = spool::open(&spool_dir) {
+            tracing::error!("{failure}; until that is mended, mail above lmtp.spool_bytes waits");
+        }
+    });
+    if let Err(error) = tries {
+        tracing::warn!(%error, "no thread to try lmtp.spool_dir");
     }
     let service = Service::new(site).map_err(|failure| failure.to_string())?;
     let service = Arc::new(service);

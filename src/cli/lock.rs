@@ -239,8 +239,16 @@ fn release(
     let claim = LockClaim { name, slot, epoch, owner };
     Ok(match ledger.release_lock(&claim, until).map_err(told)? {
         true => CommandOutcome::done(format!("{token} is free")),
+        false if is_as_it_was(ledger, token, until)? => no(format!(
+            "{token} has an owner that is none of Onedrop's; onedrop lock steal --force frees it"
+        )),
         false => not_held(),
     })
+}
+
+fn is_as_it_was(ledger: &dyn Locks, token: &LockToken, until: Instant) -> Result<bool, String> {
+    let rows = ledger.lock_rows(Some(&token.name), until).map_err(told)?;
+    Ok(rows.iter().any(|row| row.slot == token.slot && row.epoch == token.epoch))
 }
 
 fn steal(

@@ -1,6 +1,7 @@
 //! A filled ledger of the base version, as a dump for each engine in `fixtures/base-ledger`: this
 //! program delivers and verifies on it, migrates it, delivers and purges, and the next version's
-//! migrates it further. The dumps are never written anew: the schema goes on by migrations.
+//! migrates it further. The dumps are written anew only with the base itself: the schema goes on by
+//! migrations.
 
 use std::fs;
 use std::path::{Path, PathBuf};

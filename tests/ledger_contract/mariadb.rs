@@ -5,6 +5,7 @@ use onedrop::ledger::{BatchTerms, LockHolder, LockRequest, LockTry, PurgeWhat, R
 use onedrop::lock_name::LockName;
 
 use super::handles::{Prepared, calls};
+use super::support::directory;
 use super::support::mariadb::Mariadb;
 use super::support::proxy::{Fault, Proxy, Stage};
 use super::*;
@@ -154,6 +155,44 @@ fn rights_on_rows_are_enough_to_deliver() {
         let may_fail = name == "migrate";
         assert!(result.is_ok() || may_fail, "{name}: {result:?}");
     }
+}
+
+/// The tables that guides to a mail server make, as `docs/addresses.md` has them asked.
+#[test]
+fn a_query_asks_the_tables_of_other_programs_on_the_same_server() {
+    let rig = MariadbRig::own();
+    rig.sql(directory::TABLES);
+    let host = Host::of(&rig);
+    let mut known = Vec::new();
+    for (program, database) in
+        [("ISPmail", "mailserver"), ("PostfixAdmin", "postfix"), ("mailcow", "mailcow")]
+    {
+        rig.sql(&format!("GRANT SELECT ON {database}.* TO onedrop@'%'"));
+        let query = directory::query(program, "MariaDB");
+        let query = query.replace("FROM ", &format!("FROM {database}."));
+        for address in ["doug@a.example", "inner@a.example", "gone@a.example", "' OR '' = '"] {
+            let account = host.account(&query, &Asked::plain(address)).expect(&query);
+            assert!(account.as_deref().is_none_or(|account| account == address), "{query}");
+            known.extend(account.map(|account| format!("{program} {account}")));
+        }
+        let other = host.account(&query, &Asked::plain("doug@b.example")).expect(&query);
+        assert_eq!(other, None, "{query}");
+    }
+    assert_eq!(
+        known,
+        [
+            "ISPmail doug@a.example",
+            "PostfixAdmin doug@a.example",
+            "mailcow doug@a.example",
+            "mailcow inner@a.example",
+        ]
+    );
+    let of_doug = |query| host.account(query, &Asked::plain("doug@a.example"));
+    let refused = of_doug("DELETE FROM postfix.mailbox");
+    assert!(matches!(refused, Err(LedgerError::Refused(_))), "{refused:?}");
+    let refused = of_doug("DELETE FROM postfix.mailbox WHERE username = $1");
+    assert!(matches!(refused, Err(LedgerError::Denied(_))), "{refused:?}");
+    assert_eq!(rig.mariadb.sql("SELECT COUNT(*) FROM postfix.mailbox"), "2");
 }
 
 /// What is noted, and after how many half minutes it is to be looked at.

@@ -330,6 +330,8 @@ pub fn a_number_that_is_another_messages_names_none(rig: &dyn Rig) {
     assert!(matches!(kept, Err(LedgerError::Forgotten)), "{kept:?}");
     let due = host.0.keep_until_due(&lost, &sent(), (b"1", "why"), DAY, soon());
     assert!(matches!(due, Err(LedgerError::Forgotten)), "{due:?}");
+    host.finish(&mail("lost"), other.attempt, &AttemptEnd { outcome: "tempfail", ..delivered() });
+    assert_eq!(host.trace_one("other@example.org").attempts[0].outcome, None);
     assert_eq!(host.kept(lost), None);
     assert_eq!(host.kept(other.message).as_deref(), Some("no right"));
     assert_eq!(host.kept_bytes(other.message).as_deref(), Some(&b"the other's"[..]));

@@ -84,7 +84,7 @@ fn a_command_that_runs_too_long_is_124() {
     assert_eq!(end.code, Some(0), "none: {end:?}");
     // It ended in time, and what it had started did not.
     let script = "(trap '' TERM; sleep 60) & sleep 1; exit 0";
-    let end = ended(&mut place.shell(&["n", "--timeout", "3s", "--grace", "5s"], script));
+    let end = ended(&mut place.shell(&["n", "--timeout", "8s", "--grace", "12s"], script));
     assert_eq!((end.code, &*end.err), (Some(0), ""), "{end:?}");
 }
 

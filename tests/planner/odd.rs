@@ -454,7 +454,9 @@ fn hosts_that_write_a_schedule_differently_run_it() {
 /// A time of one host's schedule alone: the other's look forgets that it was tried.
 #[test]
 fn hosts_that_differ_begin_no_time_again_whose_last_try_has_failed() {
-    for (keys, is_final) in [("tries = 1", true), ("final_status = \"1\"", true), ("", false)] {
+    for (keys, is_final) in
+        [("tries = 1", true), ("final_status = \"1\"", true), ("retry = \"0\"", true), ("", false)]
+    {
         let of = |schedule: &str| jobs(&format!("[a]\nschedule = \"{schedule}\"\n{keys}"));
         let hosts = ["*/30 * * * *", "0 * * * *"].map(of);
         let mut world = World::unseen(hosts[0].clone(), utc("2026-05-01 12:10"));

@@ -300,11 +300,14 @@ pub enum CopyState {
 pub struct MessageKey {
     /// The message's row.
     pub number: i64,
+    /// See [`Identity`].
     pub id_hash: Hash,
+    /// See [`Identity`].
     pub digest: Hash,
 }
 
 impl MessageKey {
+    /// The row `number` of the message that `identity` names.
     pub fn new(number: i64, identity: &Identity) -> MessageKey {
         let Identity { id_hash, digest, .. } = *identity;
         MessageKey { number, id_hash, digest }

@@ -407,7 +407,7 @@ impl Slot for LmtpSlot<'_> {
             let head = [message::wrapper(&whole), copy.head.to_vec()].concat();
             let mail = HandedMail::new(account, [&head, copy.bytes], &handed)?;
             answer = store.hand_over(&mail, deadline)?;
-            self.is_wrapped = answer.is_ok();
+            self.is_wrapped |= answer.is_ok();
         }
         let answer = answer.map_err(|error| error.of(&store.settings.place));
         match answer {

@@ -88,7 +88,7 @@ fn of_job(standing: &JobStanding<'_>, seen: &JobsSeen) -> Vec<JobFinding> {
         let began = ago(row.last_start.unwrap_or(row.seen_at));
         find(
             "open run",
-            format!("try {try_no}, begun {began} ago, has no process: the next tick settles it"),
+            format!("try {try_no}, begun {began} ago, has no process: a tick settles it soon"),
         );
     }
     if standing.job.enabled && row.last_start.is_none() {

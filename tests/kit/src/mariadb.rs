@@ -326,8 +326,16 @@ impl Mariadb {
 impl Drop for Mariadb {
     fn drop(&mut self) {
         if self.server.is_none() {
-            let sql = format!("DROP DATABASE {0}; DROP USER {0}", self.database);
-            self.sql_in("mysql", &sql);
+            // And those that the test has made beside it.
+            let own = format!(
+                "SELECT schema_name FROM information_schema.schemata
+                 WHERE schema_name = '{0}' OR schema_name LIKE '{0}\\_%'",
+                self.database
+            );
+            for name in self.sql_in("mysql", &own).lines() {
+                self.sql_in("mysql", &format!("DROP DATABASE {name}"));
+            }
+            self.sql_in("mysql", &format!("DROP USER {}", self.database));
         }
     }
 }

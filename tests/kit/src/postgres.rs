@@ -360,7 +360,14 @@ impl Drop for Postgres {
         if std::thread::panicking() {
             eprintln!("--- postgres, {} ---\n{}", self.database, self.log());
         }
-        self.psql_in("postgres", &format!("DROP DATABASE {} WITH (FORCE)", self.database));
+        // And those that the test has made beside it.
+        let own = format!(
+            "SELECT datname FROM pg_database WHERE datname = '{0}' OR starts_with(datname, '{0}_')",
+            self.database
+        );
+        for name in self.psql_in("postgres", &own).lines() {
+            self.psql_in("postgres", &format!("DROP DATABASE {name} WITH (FORCE)"));
+        }
     }
 }
 

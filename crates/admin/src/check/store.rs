@@ -119,8 +119,8 @@ pub(super) fn of_the_guard(check: &CheckContext, remembers: Option<Duration>) ->
                 (Some(_), Some(other)) => (
                     Severity::Warning,
                     format!(
-                        "is in force, and does not go on record for deliveries: {other} uses this \
-                         ledger, too, and hands over to a Dovecot of its own, which knows nothing \
+                        "is in force, and does not go on record for deliveries: {other} has used \
+                         this ledger in the last week, and a Dovecot of its own would know nothing \
                          of what this one has delivered; have one Dovecot deliver for an account, \
                          and name it in store.lmtp by an address that all hosts reach \
                          (docs/set-up-filters.md)"

@@ -373,15 +373,7 @@ impl<'a> CopyInHand<'a> {
         }
         match (slot.append(), begun) {
             // Its owner has the message: its sender must not hear that it was refused.
-            (
-                Err(
-                    error @ (StoreError::OverQuota(_)
-                    | StoreError::TooBig(_)
-                    | StoreError::Rejected(_)
-                    | StoreError::NoAccount(_)),
-                ),
-                Some(receipt),
-            ) => {
+            (Err(error), Some(receipt)) if self.delivery.means.policy.returns(&error) => {
                 tracing::warn!(%error, "what filters had still to do with {receipt} is not done");
                 Ok((receipt, How::Found))
             }

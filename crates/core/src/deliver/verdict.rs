@@ -232,6 +232,16 @@ impl Policy {
         }
     }
 
+    /// Whether a copy that the store does not take for this reason may go back to its sender.
+    pub(super) fn returns(&self, error: &StoreError) -> bool {
+        match error {
+            StoreError::Rejected(_) => true,
+            StoreError::OverQuota(_) => self.over_quota == OverQuota::Bounce,
+            StoreError::NoAccount(_) => self.unknown_account == UnknownAccount::Reject,
+            _ => false,
+        }
+    }
+
     /// Whether an account that had no mail, and is unknown, is refused for good. Whether that is
     /// certain is asked where it counts.
     ///

@@ -421,7 +421,9 @@ impl Ledger for MemoryLedger {
     ) -> Result<(), LedgerError> {
         self.call("finish", || {
             let mut rows = self.rows();
-            if let Some((attempt, end)) = recorded {
+            if let Some((attempt, end)) = recorded
+                && rows.known(identity).is_some_and(|message| rows.is_of(attempt, message))
+            {
                 rows.end(attempt, end);
             }
             rows.note(identity, others);

@@ -53,8 +53,8 @@ pub trait Ledger: Proofs + Send + Sync {
     /// Claims again copies of a recorded message that were busy; durable.
     ///
     /// # Errors
-    /// [`LedgerError::Forgotten`]: the message is not on record any more. So says every call that
-    /// names one by its key.
+    /// [`LedgerError::Forgotten`]: the message is not on record any more. So say [`Ledger::keep`]
+    /// and [`Ledger::keep_until_due`].
     fn claim(
         &self,
         message: &MessageKey,
@@ -154,7 +154,7 @@ pub trait Ledger: Proofs + Send + Sync {
     /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
     /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not,
     /// or they are those for the other recipients of the same message. A row that is gone, with its
-    /// message, is no error.
+    /// message, is no error, nor is one that is another message's by now.
     fn finish(
         &self,
         identity: &Identity,

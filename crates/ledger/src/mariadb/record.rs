@@ -200,21 +200,19 @@ pub(super) fn finish(
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     let mut batch = SqlBatch::default();
-    if !others.is_empty() {
-        // Its message is not taken out before the attempt is there.
-        batch.add("SET @onedrop_message = NULL", &[]);
-        batch.add(
-            "SELECT id INTO @onedrop_message FROM onedrop_message
-             WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE",
-            values![&identity.id_hash, &identity.digest],
-        );
-    }
+    // Its message is not taken out before the attempt is there.
+    batch.add("SET @onedrop_message = NULL", &[]);
+    batch.add(
+        "SELECT id INTO @onedrop_message FROM onedrop_message
+         WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE",
+        values![&identity.id_hash, &identity.digest],
+    );
     for (attempt, end) in others {
         attempts::insert_ended(&mut batch, MESSAGE, identity, attempt, end);
     }
     // After the message's row, which a purge locks first, too.
     if let Some((attempt, end)) = recorded {
-        attempts::end(&mut batch, attempt, end, None, "TRUE");
+        attempts::end(&mut batch, attempt, end, None, "message_id = @onedrop_message");
     }
     connection.write(batch).map(drop)
 }

@@ -43,7 +43,7 @@ SELECT account FROM (
 const FINISH: &str = "
 UPDATE onedrop_attempt SET duration_ms = least($2, 2147483647), outcome = $3, status = $4,
        detail = $5, reason = $6
-WHERE id = $1";
+WHERE id = $1 AND message_id = (SELECT id FROM onedrop_message WHERE id_hash = $7 AND digest = $8)";
 
 const INSERT_ENDED_ATTEMPT: &str = "
 WITH known AS (
@@ -186,6 +186,8 @@ impl Session for Connection {
     ) -> Result<(), LedgerError> {
         let own = recorded.map(|(attempt, end)| {
             columns::end(Statement::new(FINISH).with(attempt, Type::INT8), Some(end))
+                .with(identity.id_hash.as_slice(), Type::BYTEA)
+                .with(identity.digest.as_slice(), Type::BYTEA)
         });
         let others = others.iter().map(|(attempt, end)| {
             let statement = Statement::new(INSERT_ENDED_ATTEMPT)

@@ -140,10 +140,13 @@ pub(super) fn finish(
     recorded: Option<(i64, &AttemptEnd)>,
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
-    if let Some((attempt, end)) = recorded {
-        attempts::end(tx, attempt, end)?;
-    }
     let message = find_message(tx, identity)?.map(|(message, ..)| message);
+    if let Some((attempt, end)) = recorded {
+        let of = "SELECT message_id FROM onedrop_attempt WHERE id = ?1";
+        if message.is_some() && first::<i64>(tx, of, [attempt])? == message {
+            attempts::end(tx, attempt, end)?;
+        }
+    }
     for (attempt, end) in others {
         let id = attempts::insert(tx, now, message, identity, attempt)?;
         attempts::end(tx, id, end)?;

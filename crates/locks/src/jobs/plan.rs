@@ -511,10 +511,9 @@ fn ended(
     }
     let is_stopped = how.outcome == JobOutcome::Stopped;
     let is_final = is_stopped || is_last_try(job, run.try_no, how.exit);
-    let keeps_order = job.backfill == Backfill::All && !job.schedule.goes_by_starts();
     match is_pending {
         false => {}
-        true if has_succeeded || is_final || job.retry.is_zero() && !keeps_order => {
+        true if has_succeeded || is_final => {
             set_done(job, &mut row, run.due);
         }
         true => {
@@ -531,7 +530,10 @@ fn ended(
 /// Whether no further try follows this one, if it failed with this status.
 fn is_last_try(job: &JobSettings, try_no: u32, exit: Option<i32>) -> bool {
     let is_final = |status: i32| job.final_status.iter().any(|range| range.contains(&status));
-    job.tries > 0 && try_no >= job.tries || exit.is_some_and(is_final)
+    // Of times that are made up for in their order each is tried until it succeeds.
+    let keeps_order = job.backfill == Backfill::All && !job.schedule.goes_by_starts();
+    let is_tried_once = job.retry.is_zero() && !keeps_order;
+    is_tried_once || job.tries > 0 && try_no >= job.tries || exit.is_some_and(is_final)
 }
 
 /// The run with its end.

@@ -170,6 +170,7 @@ fn run(
         // A wrapper that was killed meanwhile is found to be gone when it is heard.
         let cause = EndCause::Trust;
         let _ = Notice::Ended { status, cause, survivors: false }.send(wrapper);
+        let _ = let_go_of_the_callers_streams(&caller.null);
         return Ok(Remains::None);
     }
     let mut command = Command::new(&spec.program);
@@ -189,6 +190,7 @@ fn run(
         Err(error) => {
             let number = error.raw_os_error().unwrap_or(Errno::EAGAIN as i32);
             let _ = Notice::NotStarted(number).send(wrapper);
+            let _ = let_go_of_the_callers_streams(&caller.null);
             Ok(Remains::None)
         }
     }

@@ -7,6 +7,7 @@
 //! ledger cannot be asked, it asks less often still, and says so once. It waits by the boot clock:
 //! a machine that wakes up renews at once.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -116,11 +117,14 @@ pub(super) struct Closing {
     /// Whether the lock was still ours when it was given back; `None`: that is not known.
     pub was_ours: Option<bool>,
     pub recorded: Result<EndRecord, LedgerError>,
+    /// A claim, or the giving back, had no answer: the ledger may do it later.
+    pub is_unclear: bool,
 }
 
 impl Closing {
-    fn without_a_record(was_ours: Option<bool>) -> Closing {
-        Closing { was_ours, recorded: Ok(EndRecord::NoRecord) }
+    /// Of a lock that was given back before the command began.
+    fn given_back(was_ours: Option<bool>) -> Closing {
+        Closing { was_ours, recorded: Ok(EndRecord::NoRecord), is_unclear: was_ours.is_none() }
     }
 }
 
@@ -158,6 +162,7 @@ impl Keeper {
             stop: stopped,
             stop_rung,
             timer,
+            is_unclear: Cell::new(false),
         };
         thread::Builder::new().name("keeper".to_owned()).spawn(move || work.run(guardian))?;
         Ok(Keeper { news, bell, is_gone: false, stop, stop_bell, closing: None })
@@ -225,6 +230,8 @@ struct Work {
     stop: Receiver<Stop>,
     stop_rung: UnixStream,
     timer: BootTimer,
+    /// A claim that took no lock, as far as is known, had no answer.
+    is_unclear: Cell<bool>,
 }
 
 /// A lock that was taken.
@@ -240,7 +247,7 @@ impl Work {
     fn run(mut self, guardian: UnixStream) {
         let closing = match self.take(guardian) {
             Some(taken) => self.hold(taken),
-            None => Closing::without_a_record(None),
+            None => Closing { is_unclear: self.is_unclear.get(), ..Closing::given_back(None) },
         };
         self.tell(LockNews::Released(closing));
     }
@@ -248,7 +255,7 @@ impl Work {
     fn hold(&mut self, taken: TakenLock) -> Closing {
         let ttl = self.wish.terms.ttl;
         if self.is_told_to_stop().is_some() {
-            return Closing::without_a_record(self.release(&taken.claim));
+            return Closing::given_back(self.release(&taken.claim));
         }
         let begun = self.begin(&taken.claim, taken.asked + ttl / 3);
         let TakenLock { claim, others, asked_since_boot, .. } = taken;
@@ -256,15 +263,15 @@ impl Work {
             Ok(Begun::Run(variables)) => variables,
             Ok(Begun::NothingToDo(why)) => {
                 self.tell(LockNews::NothingToDo(why));
-                return Closing::without_a_record(self.release(&claim));
+                return Closing::given_back(self.release(&claim));
             }
             Ok(Begun::Refused(why)) => {
                 self.tell(LockNews::Refused(why));
-                return Closing::without_a_record(self.release(&claim));
+                return Closing::given_back(self.release(&claim));
             }
             Err(error) => {
                 self.tell(LockNews::Failed(error));
-                return Closing::without_a_record(self.release(&claim));
+                return Closing::given_back(self.release(&claim));
             }
         };
         let mut trust = asked_since_boot + ttl;
@@ -276,7 +283,8 @@ impl Work {
             false if stop.gives_back => self.release(&claim),
             false => None,
         };
-        Closing { was_ours, recorded }
+        let is_unclear = was_ours.is_none() && stop.gives_back;
+        Closing { was_ours, recorded, is_unclear }
     }
 
     fn tell(&self, news: LockNews) {
@@ -376,8 +384,9 @@ impl Work {
                     }
                     Err(error) => {
                         tracing::warn!(%error, lock = %claim.name, "the lock was not renewed");
-                        let pause = (ttl / 24).min(Duration::from_secs(1));
-                        due = since_boot().unwrap_or_default() + pause;
+                        let now = since_boot().unwrap_or_default();
+                        let left = trust.saturating_sub(now);
+                        due = now + (left / 24).clamp(AGAIN, TROUBLE_PAUSE);
                         continue;
                     }
                 }

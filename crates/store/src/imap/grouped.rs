@@ -197,6 +197,7 @@ impl OwnedCopy {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
+    use std::sync::atomic::AtomicU32;
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -271,10 +272,25 @@ mod tests {
         let (letter, key) = (letter(), Hash::default());
         let copy = copy_of(&letter, &key);
         let clock = Arc::<ForwardClock>::default();
-        let (leaders, ample) =
+        let (deadline, ample) =
             (Deadline::by(clock.clone(), TOTAL, ANSWER), Deadline::new(TOTAL, ANSWER));
         let (go, has_ended) = (Barrier::new(2), AtomicBool::new(false));
-        let wait_for = |count| until(|| appends.mailbox(&doug).group.count() == count);
+        let calls = AtomicU32::new(0);
+        // By whichever of the four leads.
+        let append = |copies: &[(Copy<'_>, &Deadline)], _: &mut Option<()>| {
+            let call = calls.fetch_add(1, Ordering::SeqCst) + 1;
+            assert_eq!(copies.len(), if call == 1 { 4 } else { 1 });
+            match call {
+                1 => return Err(StoreError::OverQuota("one is too many".to_owned())),
+                // The first of the others has its result by now.
+                4 => {
+                    until(|| has_ended.load(Ordering::SeqCst));
+                    clock.0.store(true, Ordering::SeqCst);
+                }
+                _ => {}
+            }
+            stored(40 + call)
+        };
         thread::scope(|scope| {
             // While it appends, the others wait.
             let before = scope.spawn(|| {
@@ -283,46 +299,25 @@ mod tests {
                     stored(41)
                 })
             });
-            wait_for((1, 0));
-            let leader = scope.spawn(|| {
-                let mut calls = 0;
-                appends.append(&doug, &copy, &leaders, |copies, _: &mut Option<()>| {
-                    calls += 1;
-                    assert_eq!(copies.len(), if calls == 1 { 4 } else { 1 });
-                    match calls {
-                        1 => return Err(StoreError::OverQuota("one is too many".to_owned())),
-                        // The first of the others has its result by now.
-                        4 => {
-                            until(|| has_ended.load(Ordering::SeqCst));
-                            clock.0.store(true, Ordering::SeqCst);
-                        }
-                        _ => {}
-                    }
-                    stored(40 + calls)
+            let count = || appends.mailbox(&doug).group.count();
+            until(|| count() == (1, 0));
+            let waiting = [(); 4].map(|()| {
+                scope.spawn(|| {
+                    let ended = appends.append(&doug, &copy, &deadline, append);
+                    has_ended.store(true, Ordering::SeqCst);
+                    ended
                 })
             });
-            wait_for((1, 1));
-            let others: Vec<_> = (2..5)
-                .map(|waiting| {
-                    let other = scope.spawn(|| {
-                        let along =
-                            appends.append(&doug, &copy, &ample, |_, _: &mut Option<()>| {
-                                panic!("this one leads")
-                            });
-                        has_ended.store(true, Ordering::SeqCst);
-                        along
-                    });
-                    wait_for((1, waiting));
-                    other
-                })
-                .collect();
+            until(|| count() == (1, 4));
             go.wait();
-            let threads = [before, leader].into_iter().chain(others);
-            let ended: Vec<Appended> = threads.map(|one| one.join().unwrap()).collect();
-            for (one, uid) in ended.iter().zip([41, 42, 43, 44]) {
-                assert_eq!(one.as_ref().unwrap(), &Receipt::uid(7, uid));
-            }
-            assert!(matches!(ended[4], Err(StoreError::NotStored(_))), "{:?}", ended[4]);
+            assert_eq!(before.join().unwrap().unwrap(), Receipt::uid(7, 41));
+            let ended = waiting.map(|one| one.join().unwrap());
+            let (stored, others): (Vec<_>, Vec<_>) = ended.into_iter().partition(Result::is_ok);
+            let mut stored: Vec<String> =
+                stored.into_iter().map(|receipt| receipt.unwrap().to_string()).collect();
+            stored.sort();
+            assert_eq!(stored, [42, 43, 44].map(|uid| Receipt::uid(7, uid).to_string()));
+            assert!(matches!(others[..], [Err(StoreError::NotStored(_))]), "{others:?}");
         });
     }
 

@@ -138,7 +138,7 @@ impl PipeTransport {
         self.service(setup, &mut remarks);
         self.command(&mut remarks);
         self.arguments(&mut remarks);
-        self.recipient_limit(&mut remarks);
+        self.recipient_limit(setup, &mut remarks);
         let time = format!("{}_time_limit", self.service.name);
         time_limit(&time, &facts.time_limit, ours, &mut remarks);
         self.attributes(setup, &mut remarks);
@@ -248,7 +248,13 @@ impl PipeTransport {
         }
     }
 
-    fn recipient_limit(&self, remarks: &mut Remarks) {
+    fn recipient_limit(&self, setup: &Setup, remarks: &mut Remarks) {
+        let by = routes::to(setup, &self.service.name);
+        let is_locals = |route: &String| LOCALS.iter().any(|name| route.starts_with(name));
+        // local(8) asks for one recipient at a time.
+        if !by.is_empty() && by.iter().all(is_locals) && routes::maps(setup).is_empty() {
+            return;
+        }
         let limit = self.facts.recipient_limit.as_str();
         let name = format!("{}_destination_recipient_limit", self.service.name);
         let flags = &self.attributes.flags;
@@ -341,6 +347,9 @@ impl PipeTransport {
         }
     }
 }
+
+/// The parameters by which local(8) leads mail to a transport.
+const LOCALS: [&str; 2] = ["mailbox_transport", "fallback_transport"];
 
 fn recipient(delivery: &DeliverArgs, is_in_a_field: bool, remarks: &mut Remarks) {
     let has = |name: &str| delivery.recipients.iter().any(|recipient| recipient.contains(name));

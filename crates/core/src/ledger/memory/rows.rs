@@ -530,6 +530,10 @@ impl Rows {
         }
     }
 
+    pub fn is_of(&self, attempt: i64, message: i64) -> bool {
+        self.attempts.get(&attempt).is_some_and(|row| row.message == Some(message))
+    }
+
     /// Puts attempts on record that [`Rows::record`] did not.
     pub fn note(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) {
         let (at, message) = (self.time.now(), self.known(identity));

@@ -64,6 +64,7 @@ impl Work {
             let time = if kept.is_some() { LEAVE / 4 } else { LEAVE };
             give_back_all_of(&*self.ledger, line.as_ref(), (name, *owner), kept, time);
         }
+        self.is_unclear.set(taken.is_none() && asked.is_unclear);
         if taken.is_none() && asked.waits {
             // Else its place runs out.
             let _ = self.ledger.stop_waiting(name, *owner, Instant::now() + LEAVE);

@@ -54,9 +54,9 @@ impl Wrapper<'_> {
             true => keeper.leave(stop),
             false => keeper.stop(stop, patience),
         };
-        let is_answered = closing.is_some();
+        let is_answered = closing.as_ref().is_some_and(|closing| !closing.is_unclear);
         let (was_ours, recorded) = match closing {
-            Some(Closing { was_ours, recorded }) => (was_ours, recorded),
+            Some(Closing { was_ours, recorded, .. }) => (was_ours, recorded),
             None if wrapping.spec.company == Company::Alone => {
                 (None, Err(LedgerError::TookTooLong("putting it on record".to_owned())))
             }
