@@ -286,5 +286,5 @@ fn check_puts_on_record_whether_the_guard_is_in_force() {
     );
     let (on_record, told) = check();
     assert_eq!(on_record, "", "{told}");
-    assert!(told.contains("does not go on record for deliveries: mx2 uses this ledger"), "{told}");
+    assert!(told.contains("does not go on record for deliveries: mx2 has used this"), "{told}");
 }

@@ -232,10 +232,11 @@ impl Policy {
         }
     }
 
-    /// Whether a copy that the store does not take for this reason may go back to its sender.
+    /// Whether mail that the store does not take for this reason goes back to its sender.
     pub(super) fn returns(&self, error: &StoreError) -> bool {
         match error {
-            StoreError::Rejected(_) => true,
+            // A size that is refused is refused by each try, until Postfix returns the mail.
+            StoreError::Rejected(_) | StoreError::TooBig(_) => true,
             StoreError::OverQuota(_) => self.over_quota == OverQuota::Bounce,
             StoreError::NoAccount(_) => self.unknown_account == UnknownAccount::Reject,
             _ => false,

@@ -142,8 +142,8 @@ pub(super) fn finish(
 ) -> Result<(), LedgerError> {
     let message = find_message(tx, identity)?.map(|(message, ..)| message);
     if let Some((attempt, end)) = recorded {
-        let of = "SELECT message_id FROM onedrop_attempt WHERE id = ?1";
-        if message.is_some() && first::<i64>(tx, of, [attempt])? == message {
+        let of = "SELECT 1 FROM onedrop_attempt WHERE id = ?1 AND message_id = ?2";
+        if first::<i64>(tx, of, params![attempt, message])?.is_some() {
             attempts::end(tx, attempt, end)?;
         }
     }

@@ -385,7 +385,7 @@ impl Work {
                     Err(error) => {
                         tracing::warn!(%error, lock = %claim.name, "the lock was not renewed");
                         let now = since_boot().unwrap_or_default();
-                        let left = trust.saturating_sub(now);
+                        let left = terms.ends_at(*trust).saturating_sub(now);
                         due = now + (left / 24).clamp(AGAIN, TROUBLE_PAUSE);
                         continue;
                     }

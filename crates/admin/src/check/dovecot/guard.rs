@@ -136,7 +136,7 @@ fn memory(script: &Path, conf: &Conf, remarks: &mut Remarks) {
         Some(Some(most)) if most > secs => {}
         Some(Some(_)) | None => remarks.warning(format!(
             "{NAME} is {}: the guard of store.lmtp asks for {secs} seconds; set it to {days}d",
-            value.unwrap_or("not set (12 hours)")
+            value.unwrap_or("not set (2 days)")
         )),
         Some(None) => remarks.warning(format!(
             "{NAME} = {} is not understood; set it to {days}d",

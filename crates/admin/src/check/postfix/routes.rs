@@ -65,6 +65,12 @@ pub(super) fn to(setup: &Setup, name: &str) -> Vec<String> {
     named.map(|route| route.shown).collect()
 }
 
+/// The parameters that do, whoever's they are.
+pub(super) fn names_to<'a>(setup: &'a Setup, name: &str) -> Vec<&'a str> {
+    let named = all(setup).into_iter().filter(|route| route.transport == name);
+    named.map(|route| route.name).collect()
+}
+
 /// The configured tables that may route mail.
 pub(super) fn maps(setup: &Setup) -> Vec<&'static str> {
     MAPS.iter().copied().filter(|name| !setup.value(name).is_empty()).collect()

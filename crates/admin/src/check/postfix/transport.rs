@@ -249,9 +249,9 @@ impl PipeTransport {
     }
 
     fn recipient_limit(&self, setup: &Setup, remarks: &mut Remarks) {
-        let by = routes::to(setup, &self.service.name);
-        let is_locals = |route: &String| LOCALS.iter().any(|name| route.starts_with(name));
         // local(8) asks for one recipient at a time.
+        let by = routes::names_to(setup, &self.service.name);
+        let is_locals = |name: &&str| LOCALS.contains(name);
         if !by.is_empty() && by.iter().all(is_locals) && routes::maps(setup).is_empty() {
             return;
         }
