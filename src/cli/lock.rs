@@ -240,8 +240,8 @@ fn release(
     Ok(match ledger.release_lock(&claim, until).map_err(told)? {
         true => CommandOutcome::done(format!("{token} is free")),
         false if is_as_it_was(ledger, token, until)? => no(format!(
-            "{token} has an owner that is none of Onedrop's, and only onedrop lock steal {} --slot {} \
-             --force frees it",
+            "{token} has an owner that is none of Onedrop's, and only onedrop lock steal {} --slot \
+             {} --force frees it",
             token.name, token.slot
         )),
         false => not_held(),
