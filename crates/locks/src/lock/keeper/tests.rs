@@ -186,6 +186,7 @@ fn a_claim_that_takes_effect_after_a_later_one_has_read_is_given_back() {
         }
         let closing = keeper.stop(stop(true), Duration::ZERO).unwrap();
         assert_eq!(closing.was_ours, Some(true).filter(|_| !is_busy));
+        assert_eq!(closing.is_unclear, is_busy, "the guardian looks once more");
         assert_eq!((held(&ledger), held(&late)), (usize::from(is_busy), 0));
     }
 }
@@ -208,6 +209,7 @@ fn one_that_does_not_wait_asks_again_where_others_were_in_its_way() {
         assert_eq!(matches!(news, LockNews::Taken { .. }), is_taken, "{news:?}");
         let closing = keeper.stop(stop(true), Duration::ZERO).unwrap();
         assert_eq!(closing.was_ours, Some(true).filter(|_| is_taken));
+        assert!(!closing.is_unclear);
     }
 }
 
