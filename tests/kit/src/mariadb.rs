@@ -329,8 +329,9 @@ impl Drop for Mariadb {
             // And those that the test has made beside it.
             let own = format!(
                 "SELECT schema_name FROM information_schema.schemata
-                 WHERE schema_name = '{0}' OR schema_name LIKE '{0}\\_%'",
-                self.database
+                 WHERE schema_name = '{0}' OR LEFT(schema_name, {1}) = '{0}_'",
+                self.database,
+                self.database.len() + 1
             );
             for name in self.sql_in("mysql", &own).lines() {
                 self.sql_in("mysql", &format!("DROP DATABASE {name}"));

@@ -195,7 +195,7 @@ impl<'a> CopyInHand<'a> {
         };
         // The turn has a session of the ledger. Who asks the ledger for another one in a turn may
         // wait for one that all others hold who do the same.
-        let write = || self.write(slot.as_mut(), in_doubt.then_some((claim, &guards)));
+        let write = || self.write(slot.as_mut(), in_doubt.then_some((claim, &*guards)));
         let step = match self.delivery.means.timed(&mut phases.append, write) {
             Ok((receipt, how)) => {
                 let how = (how, slot.is_wrapped());
@@ -356,7 +356,7 @@ impl<'a> CopyInHand<'a> {
     fn write(
         &self,
         slot: &mut dyn Slot,
-        in_doubt: Option<(&Claim, &Vec<GuardOnRecord>)>,
+        in_doubt: Option<(&Claim, &[GuardOnRecord])>,
     ) -> Result<(Receipt, How), StoreError> {
         let mut begun = None;
         if let Some((claim, guards)) = in_doubt {

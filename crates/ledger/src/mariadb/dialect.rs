@@ -94,7 +94,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ),
     ("no_end", ""),
     ("stay", "LOCK IN SHARE MODE"),
-    ("by_bytes", "@"),
     ("copy_key", "FORCE INDEX (onedrop_copy_key)"),
     ("set_lease", "leased_until = TIMESTAMPADD(MICROSECOND, @, UTC_TIMESTAMP(6))"),
     ("no_lease", "leased_until = NULL"),

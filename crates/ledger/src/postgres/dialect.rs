@@ -92,7 +92,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ),
     ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
     ("stay", "FOR KEY SHARE"),
-    ("by_bytes", r#"@ COLLATE "C""#),
     ("copy_key", ""),
     ("set_lease", "leased_until = clock_timestamp() + @ * interval '1 microsecond'"),
     ("no_lease", "leased_until = NULL"),

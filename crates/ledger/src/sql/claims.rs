@@ -47,10 +47,10 @@ const OF_CLAIM: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1");
 
 const OF_CLAIM_LOCKED: &str = select!("c.leased_until IS NOT NULL", "WHERE c.id = ?1 {locked(c)}");
 
-/// In the order in which claims lock rows.
+/// In the order in which claims lock rows: by bytes, as the columns are compared on every engine.
 const IN_ORDER: &str = select!(
     "c.leased_until IS NOT NULL",
-    "WHERE {which} ORDER BY {by_bytes(c.account)}, {by_bytes(c.mailbox)} {locked(c)}"
+    "WHERE {which} ORDER BY c.account, c.mailbox {locked(c)}"
 );
 
 /// A copy's row, and what names it.

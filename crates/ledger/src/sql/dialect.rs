@@ -44,7 +44,6 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 ///   microseconds from now, or there is none; `{lease_columns}`, `{lease_values(us)}`: of a new
 ///   row;
 /// - `{stay}`, at the end of a query: its rows are not deleted until the transaction ends;
-/// - `{by_bytes(text)}`: a text as it is sorted by its bytes;
 /// - `{nobody}`: no owner of a copy.
 ///
 /// What engines' tables differ in:

@@ -111,7 +111,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ),
     ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
     ("stay", ""),
-    ("by_bytes", "@"),
     ("copy_key", ""),
     ("set_lease", "leased_until = :boot + @ / 1e6, lease_boot = :boot_id"),
     ("no_lease", "leased_until = NULL, lease_boot = NULL"),
