@@ -4,7 +4,7 @@
 //! local(8) set MAIL_CONFIG) and standard input is a pipe, it does nothing and exits 75. Otherwise
 //! it never reads standard input.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -15,11 +15,12 @@ use nix::sys::stat::{Mode, SFlag, fstat, umask};
 use onedrop_core::deliver::Failure;
 use onedrop_core::exit::{self, Verdict};
 use onedrop_core::ledger::{CANNOT_BE_REACHED, REFUSES_OUR_LOGIN};
-use onedrop_core::outcome::Outcome;
 use onedrop_core::text::{one_line, shortened};
 use onedrop_site::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
-use onedrop_site::config::{Config, Loaded, Opens};
+use onedrop_site::config::{Config, Loaded, Opens, shown_file};
+use onedrop_site::delivery_log::DeliveryLogRecord;
 use onedrop_site::service::{Adapters, Site};
+use onedrop_site::telemetry;
 
 mod check;
 mod deliver;
@@ -63,7 +64,7 @@ pub fn run(argv: impl IntoIterator<Item = OsString>, adapters: Adapters) -> ! {
             with_lock::run(args, config, adapters, umask, is_fed_by_postfix())
         }
         // Before the command runs: it may take long, and its exit status could return the mail.
-        _ if is_fed_by_postfix() => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
+        _ if is_fed_by_postfix() => put_off(DELIVERS_NOTHING.to_owned(), config),
         CliCommand::Lmtp(args) => {
             lmtp::run(&args, config, adapters, umask).map(|()| CommandOutcome::done(String::new()))
         }
@@ -157,7 +158,12 @@ fn with_next_step(err: String, config: Option<&Path>) -> String {
 
 /// The time that `--since` names.
 fn since(text: &str) -> Result<SystemTime, String> {
-    onedrop_core::verify::since(text, SystemTime::now()).ok_or_else(|| {
+    since_by(text, SystemTime::now())
+}
+
+/// The same, by another clock than this host's.
+fn since_by(text: &str, now: SystemTime) -> Result<SystemTime, String> {
+    onedrop_core::verify::since(text, now).ok_or_else(|| {
         let text = one_line(text);
         format!("--since {text}: neither a duration (24h, 7d) nor a date (2026-11-01)")
     })
@@ -188,7 +194,9 @@ fn end_without_a_command(mut error: clap::Error, argv: &[OsString]) -> ! {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
-    let screen = Screen::of_stdout(colors_of(argv));
+    let color = value_of(argv, "--color").and_then(|said| ColorWhen::from_str(said, false).ok());
+    let screen = Screen::of_stdout(color.unwrap_or(ColorWhen::Auto));
+    let config = value_of(argv, "--config").map(Path::new);
     let shown = |error: &clap::Error| match screen.has_colors() {
         true => error.render().ansi().to_string(),
         false => error.to_string(),
@@ -203,7 +211,7 @@ fn end_without_a_command(mut error: clap::Error, argv: &[OsString]) -> ! {
         _ => error.to_string(),
     };
     match (asks, is_fed_by_postfix()) {
-        (true, true) => exit::end(&setup_failure(DELIVERS_NOTHING.to_owned())),
+        (true, true) => put_off(DELIVERS_NOTHING.to_owned(), config),
         (true, false) => exit::end_command(&text, "", Verdict::Done),
         (false, by_postfix) if words_of(argv).next().is_some_and(|word| word == "with-lock") => {
             with_lock::refuse(&format!("usage: {}", usage_problem(error)), argv, by_postfix)
@@ -215,19 +223,17 @@ fn end_without_a_command(mut error: clap::Error, argv: &[OsString]) -> ! {
             exit::end_command(&out, &err, verdict)
         }
         (false, by_postfix) if by_postfix || argv.iter().any(|word| word == "deliver") => {
-            exit::end(&setup_failure(format!("usage: {}", usage_problem(error))))
+            put_off(format!("usage: {}", usage_problem(error)), config)
         }
         (false, _) => exit::end_command("", &text, Verdict::Failed),
     }
 }
 
-/// What `--color` says, where the command line asks for help or is wrong.
-fn colors_of(argv: &[OsString]) -> ColorWhen {
-    let said = argv.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1].as_os_str());
-    let joined =
-        argv.iter().filter_map(|one| Some(OsStr::new(one.to_str()?.strip_prefix("--color=")?)));
-    let said = said.chain(joined).last().and_then(OsStr::to_str);
-    said.and_then(|said| ColorWhen::from_str(said, false).ok()).unwrap_or(ColorWhen::Auto)
+/// What an option such as `--color` says, where the command line asks for help or is wrong.
+fn value_of<'a>(argv: &'a [OsString], option: &str) -> Option<&'a str> {
+    let said = argv.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1].to_str());
+    let joined = argv.iter().map(|one| one.to_str()?.strip_prefix(option)?.strip_prefix('='));
+    said.chain(joined).flatten().last()
 }
 
 /// The command's name, and what follows it but options, wherever `--config` stands.
@@ -245,8 +251,16 @@ fn words_of(argv: &[OsString]) -> impl Iterator<Item = &OsString> {
     })
 }
 
-fn setup_failure(text: String) -> Outcome {
-    Failure::Setup(text).outcome()
+/// Ends a delivery that its command line cannot be read for. No ledger has it on record: of mail
+/// that Postfix brings, the host's log has it, under the configuration that would have been read.
+fn put_off(text: String, config: Option<&Path>) -> ! {
+    let outcome = Failure::Setup(text).outcome();
+    if is_fed_by_postfix() {
+        telemetry::start();
+        let file = shown_file(config);
+        DeliveryLogRecord { unrecorded: Some(&file), ..<_>::default() }.log(&outcome);
+    }
+    exit::end(&outcome)
 }
 
 /// Whether Postfix started this process and standard input is a pipe: then the pipe holds a

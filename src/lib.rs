@@ -8,12 +8,12 @@
 //! | crate           | holds                                                                     |
 //! |-----------------|---------------------------------------------------------------------------|
 //! | `crates/core`   | values, the ports `ledger` and `store`, the flow (`deliver`), `verify`    |
-//! | `crates/net`    | sockets with deadlines, TLS, LMTP's form, HTTP                            |
+//! | `crates/net`    | sockets with deadlines, TLS, LMTP's form, pools, group commit             |
 //! | `crates/ledger` | the ledger in Postgres, MariaDB, SQLite                                   |
 //! | `crates/store`  | IMAP, Maildirs, the hand-over by LMTP                                     |
 //! | `crates/locks`  | locks and jobs                                                            |
 //! | `crates/site`   | configuration, command line, routing, the service                         |
-//! | `crates/admin`  | check, status, replay, the web pages                                      |
+//! | `crates/admin`  | check, status, replay, the web pages, HTTP                                |
 //!
 //! A crate uses those above it in this table, but neither `net` nor an adapter is used by `core` or
 //! `locks`, and no adapter by `site` or `admin`: Cargo holds that. SQL lives in `crates/ledger`,
@@ -26,18 +26,14 @@
 pub mod cli;
 pub mod lmtp;
 
-pub use onedrop_admin::{check, replay, status, web};
+pub use onedrop_admin::{check, http, status, web};
 pub use onedrop_core::{
-    clock, deadline, deliver, directory, duration, envelope, exit, group_commit, hook, lock_key,
-    lock_name, login, login_proof, mail_root, message, os, outcome, pool, receipt, retention,
-    sender, text, verify,
+    clock, connections, deadline, deliver, directory, envelope, exit, hook, lock_key, lock_name,
+    login, message, os, outcome, receipt, retention, sender, text, verify,
 };
-pub use onedrop_locks::{jobs, lock, schedule};
+pub use onedrop_locks::{jobs, schedule};
 pub use onedrop_net as net;
-pub use onedrop_net::http;
-pub use onedrop_site::{
-    command_line, config, filing, routing, service, site_names, telemetry, userdb,
-};
+pub use onedrop_site::{command_line, config, filing, service, telemetry, userdb};
 
 /// The port and its adapters.
 pub mod ledger {

@@ -11,8 +11,8 @@ use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::sqlite::{SqliteAccounts, SqliteLedger};
 use onedrop::ledger::{AccountServer, AnyLedger, LedgerError, Program};
+use onedrop::net::pool::Limits;
 use onedrop::os::host_name;
-use onedrop::pool::Limits;
 use onedrop::service::Adapters;
 use onedrop::store::imap::{ImapSettings, ImapStore};
 use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
@@ -128,7 +128,6 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
                 create_mailboxes,
                 trust_search: settings.trust_search,
                 lock_timeout: Duration::from_secs(settings.lock_timeout_secs),
-                dedup_by: loaded.config.dedup.by,
             };
             let imap = ImapStore::new(settings, limits);
             let Some(place) = loaded.config.store.lmtp.clone() else { return Ok(Arc::new(imap)) };

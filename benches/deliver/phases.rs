@@ -222,7 +222,6 @@ fn imap_store(dovecot: &Dovecot) -> ImapStore {
         create_mailboxes: true,
         trust_search: onedrop::store::TrustSearch::Auto,
         lock_timeout: Duration::from_secs(5),
-        dedup_by: DedupBy::Content,
     };
     ImapStore::new(settings, ONE)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, HandOff, Mailboxes, Unindexed};
@@ -78,7 +78,6 @@ fn store(dovecot: &Dovecot, trust_search: TrustSearch) -> ImapStore {
         create_mailboxes: true,
         trust_search,
         lock_timeout: Duration::from_secs(5),
-        dedup_by: DedupBy::Content,
     };
     let idle = Duration::from_secs(60);
     ImapStore::new(settings, Limits { used: usize::MAX, per_key: 4, kept: 8, idle })

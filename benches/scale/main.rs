@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::{AnyLedger, Schema as _};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop_kit::{
     self as support,
     bench::{cases, fill as load},

@@ -17,10 +17,10 @@ use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::{Attempt, LedgerError, VerifyLedger, Window};
 use onedrop_core::login_proof::WayProof;
 use onedrop_core::os::host_name;
-use onedrop_core::pool::Limits;
 use onedrop_core::store::AnyStore;
 use onedrop_core::text::{shown, shown_output};
 use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Tally, Topic, VerifyTask};
+use onedrop_net::pool::Limits;
 use onedrop_site::service::{ONE, Site};
 
 /// A command that compares ledger and mailboxes.

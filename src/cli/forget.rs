@@ -1,9 +1,11 @@
 //! `onedrop forget`: what of the record is forgotten, a line for each copy.
 
+use std::time::{Duration, Instant, SystemTime};
+
 use serde::Serialize;
 
 use super::terminal::{Paint, Screen};
-use super::{CommandOutcome, counted, since};
+use super::{CommandOutcome, counted, since_by};
 use onedrop_core::clock::SystemClock;
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
@@ -13,6 +15,8 @@ use onedrop_core::text::shown;
 use onedrop_site::command_line::ForgetArgs;
 use onedrop_site::service::Site;
 
+/// For the ledger to say what time it is.
+const TIME: Duration = Duration::from_secs(30);
 const LEASED: &str = "leased not long ago";
 const NEEDED: &str = "another account's Sent still needs its Message-ID";
 
@@ -34,19 +38,22 @@ pub(super) fn run(
     site: &Site,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
+    let of_the_ledger = |error| format!("ledger: {error}");
+    let ledger = site.ledger().map_err(of_the_ledger)?;
     let what = match (&args.message_id, &args.since, &args.account) {
         (Some(id), ..) => ForgetWhat::Message(id),
-        (_, Some(text), _) => ForgetWhat::Since(since(text)?),
+        (_, Some(text), _) => {
+            // Copies were placed by the ledger's clock.
+            let now = ledger.clock(Instant::now() + TIME).map_err(of_the_ledger)?;
+            ForgetWhat::Since(since_by(text, now.unwrap_or_else(SystemTime::now))?)
+        }
         (.., Some(account)) => ForgetWhat::Account(account),
         (None, None, None) => return Err("nothing to forget is named".to_owned()),
     };
-    let of_the_ledger = |error| format!("ledger: {error}");
-    let ledger = site.ledger().map_err(of_the_ledger)?;
     let mut lines = Vec::new();
-    retention::forget(what, args.dry_run, &*ledger, &SystemClock, &mut |copy| {
+    let ended = retention::forget(what, args.dry_run, &*ledger, &SystemClock, &mut |copy| {
         lines.push(line(copy));
-    })
-    .map_err(of_the_ledger)?;
+    });
     let passed_by = lines.iter().filter(|one| one.passed_by).count() as u64;
     let done = if args.dry_run { "would be forgotten" } else { "forgotten" };
     let copies = lines.len() as u64 - passed_by;
@@ -72,7 +79,12 @@ pub(super) fn run(
         true => serde_json::to_string_pretty(&lines).unwrap_or_default(),
         false => lines.iter().map(|one| text(one, done, screen)).collect(),
     };
-    let verdict = if lines.is_empty() || passed_by > 0 { Verdict::No } else { Verdict::Done };
+    // What was forgotten by then is named nowhere else.
+    let (err, verdict) = match ended {
+        Err(error) => (format!("{}; before that {err}", of_the_ledger(error)), Verdict::Failed),
+        Ok(()) if lines.is_empty() || passed_by > 0 => (err, Verdict::No),
+        Ok(()) => (err, Verdict::Done),
+    };
     Ok(CommandOutcome { out, err, verdict })
 }
 

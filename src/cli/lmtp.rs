@@ -211,7 +211,8 @@ pub(super) fn listen_at(
                 lchown(path, None, Some(group.as_raw())).map_err(|error| {
                     format!(
                         "cannot listen on {place}: cannot give it to lmtp.socket_group \
-                         \"{name}\": {error}; run as root or as a member of that group"
+                         \"{name}\": {error}; run as root or as a member of that group, and with \
+                         the unit's SystemCallFilter=@chown"
                     )
                 })?;
             }

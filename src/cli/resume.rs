@@ -3,8 +3,8 @@
 //! removed when the run comes to its end. A run that was killed leaves it, and the next one goes on
 //! there.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -105,7 +105,10 @@ impl Resume {
     fn write(&self) -> io::Result<()> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
-        fs::write(&beside, serde_json::to_vec(&self.stood)?)?;
+        // Durable before it has the name: a loss of power would leave an empty one.
+        let mut file = File::create(&beside)?;
+        file.write_all(&serde_json::to_vec(&self.stood)?)?;
+        file.sync_all()?;
         fs::rename(&beside, &self.path)
     }
 }

@@ -2,7 +2,7 @@
 //! lines are wrapped at 100 columns; for other readers no line is wrapped, so that they find whole
 //! values.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -62,11 +62,12 @@ pub(super) fn run(args: &TraceArgs, site: &Site, screen: Screen) -> Result<Comma
         Ok(traces) => (traces, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    let since = filter.since.unwrap_or(SystemTime::UNIX_EPOCH);
-    let of_log = args.wanted.as_deref().and_then(|name| {
-        unrecorded_trace(&site.loaded.shown_file(), name, since, &traces, Instant::now() + LOG_TIME)
-    });
-    traces.extend(of_log);
+    // The log has no subjects.
+    if filter.name.is_some() && filter.subject.is_none() {
+        let (file, until) = (site.loaded.shown_file(), Instant::now() + LOG_TIME);
+        let of_log = unrecorded_trace(&file, &filter, &traces, until);
+        traces.extend(of_log);
+    }
     // It may be why these are not on record.
     if let Some(why) = away.as_ref().filter(|_| traces.is_empty()) {
         return Err(why.clone());

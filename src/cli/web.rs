@@ -9,11 +9,11 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::lmtp::{listen_at, systemds_listeners};
+use onedrop_admin::http;
 use onedrop_admin::web::{self, AT_A_TIME, ConfiguredJobs, PagesState};
 use onedrop_core::os::host_name;
-use onedrop_core::pool::Limits;
-use onedrop_net::http;
 use onedrop_net::listener::Listener;
+use onedrop_net::pool::Limits;
 use onedrop_site::command_line::WebArgs;
 use onedrop_site::config::{Loaded, Opens, Problem};
 use onedrop_site::service::{Adapters, Site};

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Uid;
 
+use onedrop_admin::http;
 use onedrop_admin::status::StatusGauges;
-use onedrop_net::http;
 use onedrop_net::listener::Listener;
 use onedrop_net::lmtp::{ServerReply, reply};
 use onedrop_net::socket::Socket;
@@ -38,6 +38,8 @@ use overdue::OverdueWatch;
 
 /// How often pools are looked at and systemd hears that all is well.
 const TICK: Duration = Duration::from_secs(1);
+/// How much longer systemd waits for a stop, each time that it hears of one.
+const EXTENDED_USEC: u32 = 5_000_000;
 
 /// What all connections share for the life of the server.
 struct ServerState {
@@ -362,14 +364,21 @@ fn drain(state: &ServerState, wakes: &UnixStream, stop: UnixStream) {
     loop {
         state.under_way.answer(Instant::now());
         // A message whose data came to its end since may take its time as well.
-        until = state.under_way.last_due().map_or(until, |due| until.max(due + TICK));
+        // For one that hangs the server answers once its grace is over.
+        let last = |due| until.max(due + overdue::GRACE + TICK);
+        until = state.under_way.last_due().map_or(until, last);
         let (clients, deliveries) = (state.metrics.connections.get(), state.under_way.count());
         if clients == 0 && deliveries == 0 || Instant::now() >= until {
             tracing::info!(clients, deliveries, "stopped");
             return;
         }
         let status = format!("stopping: {clients} clients, {deliveries} deliveries");
-        tell_systemd(&[sd_notify::NotifyState::Status(&status), sd_notify::NotifyState::Watchdog]);
+        tell_systemd(&[
+            sd_notify::NotifyState::Status(&status),
+            sd_notify::NotifyState::Watchdog,
+            // Past TimeoutStopSec= as well.
+            sd_notify::NotifyState::ExtendTimeoutUsec(EXTENDED_USEC),
+        ]);
         let _ = poll(&mut [PollFd::new(wakes.as_fd(), PollFlags::POLLIN)], 100u16);
         clear(wakes);
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::journal::told_to_the_journal;
 use crate::support::postfix::{DOMAIN, Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use crate::support::site::{Files, Site};
-use crate::support::{fixture, fixture_text, onedrop, onedrop_path, set_mode, wait_until};
+use crate::support::{base_ledger, fixture, onedrop, onedrop_path, set_mode, wait_until};
 
 pub const SCUBA: &str = "scuba@mail.axial.net";
 
@@ -325,8 +325,7 @@ fn a_real_postfix_keeps_a_message_that_it_gave_to_a_command_that_delivers_nothin
 fn what_a_migration_would_do_comes_as_json() {
     let admin = Admin::empty();
     let base = admin.site.root.join("base.db");
-    let text = fixture_text("fixtures/base-ledger/sqlite.sql");
-    rusqlite::Connection::open(&base).and_then(|db| db.execute_batch(&text)).expect("a ledger");
+    base_ledger::load_into_sqlite(&rusqlite::Connection::open(&base).expect("a file"));
     let url = format!("sqlite:{}", base.display());
     let run = |args: &[&str]| {
         let mut command = admin.command(args);

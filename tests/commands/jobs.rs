@@ -14,7 +14,7 @@ use onedrop::ledger::{
     JobChange, JobOutcome, JobRow, JobRun, JobTrigger, Jobs, LockClaim, LockHolder, LockRequest,
     LockTry, Locks, RandomValue,
 };
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 
 use crate::command_line::Ended;
 use crate::support::onedrop;

@@ -11,7 +11,7 @@ use onedrop::directory::Home;
 use onedrop::status::{StatusLevel, of_postqueue};
 use serde_json::Value;
 
-use crate::command_line::{Admin, Ended};
+use crate::command_line::{Admin, Ended, SCUBA};
 use crate::support::postfix::stopped;
 use crate::support::set_mode;
 
@@ -120,13 +120,22 @@ fn a_postfix_that_does_not_run_wants_attention_where_it_delivers_by_this_configu
     let lmtp = "virtual_transport = lmtp:unix:/run/onedrop/lmtp.sock\n";
     let local = "local unix - n n - - local\n";
     let client = "lmtp unix - - n - - lmtp\n";
-    for (main_cf, master_cf, leads_to_us) in [
-        ("", ours.as_str(), true),
-        (&command, local, true),
-        ("", others.as_str(), false),
+    let listens = Admin::with("[lmtp]\nlisten = [\"unix:/run/elsewhere.sock\"]\n");
+    let by_table = "transport_maps = hash:/etc/postfix/transport\n";
+    let by_name = "virtual_transport = lmtp:inet:mx.example.net:24\n";
+    for (admin, main_cf, master_cf, leads_to_us) in [
+        (&admin, "", ours.as_str(), true),
+        (&admin, &command, local, true),
+        (&admin, "", others.as_str(), false),
         // The server at that socket reads the host's own configuration.
-        (lmtp, client, false),
-        ("", local, false),
+        (&admin, lmtp, client, false),
+        (&admin, "", local, false),
+        // What a table or a name leads to is not looked up.
+        (&listens, by_table, client, true),
+        (&listens, by_name, client, true),
+        (&listens, by_table, local, false),
+        (&listens, "", client, false),
+        (&admin, by_table, client, false),
     ] {
         let bin = stopped(&admin.site.root, main_cf, master_cf);
         let mut command = admin.command(&["status"]);
@@ -205,6 +214,41 @@ fn all_wrong(admin: &Admin) {
             old = now - 5 * 86_400,
         ))
         .expect("rows");
+}
+
+#[test]
+fn the_queue_is_that_of_all_instances_that_are_enabled() {
+    let admin = Admin::new();
+    let bin = admin.site.root.join("bin");
+    fs::create_dir_all(&bin).expect("a folder");
+    let postconf = "#!/bin/sh\ncase \"$*\" in
+        *multi_instance_directories) echo '/etc/postfix-in, /etc/postfix-off' ;;
+        '-c /etc/postfix-in -hx multi_instance_enable') echo yes ;;
+        *) echo no ;;
+        esac\n";
+    fs::write(bin.join("postconf"), postconf).expect("a program");
+    set_mode(&bin.join("postconf"), 0o755);
+    let queued = |id: &str| {
+        format!(
+            "{{\"queue_name\": \"deferred\", \"queue_id\": \"{id}\", \"arrival_time\": 1, \
+             \"recipients\": [{{\"address\": \"{SCUBA}\"}}]}}"
+        )
+    };
+    let (first, second) = (queued("4First"), queued("4Second"));
+    let postqueue = format!(
+        "case \"$*\" in
+         '-j') echo '{first}' ;;
+         '-c /etc/postfix-in -j') echo '{second}' ;;
+         *) echo \"postqueue: fatal: $*\" >&2; exit 1 ;;
+         esac\n"
+    );
+    let ended = status_by(&admin, &postqueue, &[]);
+    assert!(ended.out.contains("2 for us in Postfix' queue, 2 deferred"), "{ended:?}");
+    let broken = postqueue.replace(&format!("echo '{second}'"), "exit 1");
+    let ended = status_by(&admin, &broken, &[]);
+    let next = "  -> postqueue -c /etc/postfix-in -p\n";
+    assert!(ended.out.contains("the instance /etc/postfix-in: "), "{ended:?}");
+    assert!(ended.out.contains(next) && ended.status == Some(1), "{ended:?}");
 }
 
 /// A query without domains would be asked for every address, also for those elsewhere.
@@ -330,6 +374,18 @@ fn more_than_a_hundredth_deferred_wants_attention_but_for_full_mailboxes_and_oth
     // One of a hundred took longer than the others.
     let (_, text) = line_after(&admin, "", "duration");
     assert_eq!(text, "delivered in 49000 ms (p50), 98000 ms (p99)");
+}
+
+#[test]
+fn more_mail_returned_than_delivered_wants_attention() {
+    let admin = Admin::new();
+    let after = |sql: String| line_after(&admin, &sql, "reasons");
+    let (level, text) = after(attempts(19, "permfail", "no_account"));
+    assert_eq!((&*level, &*text), ("ok", "why not: no_account 19"));
+    let (level, text) = after(attempts(1, "permfail", "no_account"));
+    assert_eq!(level, "ATTENTION", "{text}");
+    assert!(text.ends_with("  -> onedrop trace --failed --since 1h"), "{text}");
+    assert_eq!(after(attempts(20, "delivered", "delivered")).0, "ok");
 }
 
 #[test]

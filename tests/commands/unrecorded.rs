@@ -70,7 +70,7 @@ fn what_no_ledger_has_is_shown_from_the_journal() {
     let fields: Vec<&str> = fields.expect("the fields that are read").split(',').collect();
     let read = ["MESSAGE", "_HOSTNAME", "_PID", "ONEDROP_RECIPIENT", "ONEDROP_STATUS"];
     assert!(read.iter().all(|one| fields.contains(one)), "{fields:?}");
-    for one in ["--since=-3600s", "--lines=1000", "--output=json", &ours] {
+    for one in ["--since=-3600s", "--lines=1000", "--output=json", "--all", &ours] {
         assert!(asked.lines().any(|line| line == one), "{one} is not in {asked}");
     }
     // A fault of the set-up wants somebody.
@@ -118,6 +118,26 @@ fn what_no_ledger_has_is_shown_from_the_journal() {
     let traced = run(&admin, &["trace", "--json", SCUBA]);
     let on_record: Value = serde_json::from_str(&traced.out).expect("JSON");
     assert_eq!(on_record.as_array().map(Vec::len), Some(1), "{on_record}");
+    // A server's process makes all tries of a message, each minutes after the one before.
+    let mut before = known.clone();
+    before["__REALTIME_TIMESTAMP"] = json!("1795700000000000");
+    journalctl(&admin, &[known, before]);
+    let traced = run(&admin, &["trace", "--json", SCUBA]);
+    let both: Value = serde_json::from_str(&traced.out).expect("JSON");
+    let times: Vec<&str> = both[1]["attempts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one["started_at"].as_str())
+        .collect();
+    assert_eq!(times, ["2026-11-26T13:33:20Z"], "{both}");
+    for (by, found) in [("Lisa@", 2), ("nobody@", 0)] {
+        let traced = run(&admin, &["trace", "--json", SCUBA, "--sender", by]);
+        let traces: Value = serde_json::from_str(&traced.out).expect("JSON");
+        assert_eq!(traces.as_array().map(Vec::len), Some(found), "{traces}");
+    }
+    let traced = run(&admin, &["trace", "--json", SCUBA, "--subject", "e"]);
+    assert!(!traced.out.contains("not on record"), "{traced:?}");
     let mut command = admin.command(&["trace", "4Early"]);
     with_path(&admin, &mut command);
     let ended = Ended::of(&command.env("ONEDROP__LEDGER__URL", away).output().expect("onedrop"));
@@ -163,6 +183,26 @@ fn a_senders_words_are_not_told_as_the_reason() {
     let ended = run(&admin, &["status"]);
     let line = ", the last: 4.3.0 ledger: cannot be reached: 127.0.0.1:9: ";
     assert!(ended.out.contains(line) && !ended.out.contains("lost"), "{ended:?}");
+}
+
+/// A command line in master.cf that cannot be read is found where other mistakes of the set-up are.
+#[test]
+fn a_wrong_command_line_is_told_to_the_journal_where_postfix_calls() {
+    let admin = Admin::new();
+    let config = admin.site.root.join("etc/onedrop.toml").display().to_string();
+    for args in [&["deliver", "-d", SCUBA, "--queue-di", "4X"][..], &["purge"], &["--help"]] {
+        let mut command = admin.command(args);
+        let (_, told) = told_to_the_journal(&command, b"\n");
+        assert_eq!(told, [""; 0], "who calls it by hand sees the line");
+        command.env("MAIL_CONFIG", "/etc/postfix").env("ONEDROP_CONFIG", &config);
+        let (status, told) = told_to_the_journal(&command, b"\n");
+        let [record] = &told[..] else { panic!("{args:?}: {told:?}") };
+        assert_eq!(status.code(), Some(75), "{record}");
+        let fields = [&*format!("ONEDROP_UNRECORDED={config}"), "ONEDROP_STATUS=4.3.5"];
+        for field in fields.into_iter().chain(["PRIORITY=3"]) {
+            assert!(record.lines().any(|line| line == field), "no {field} in {record}");
+        }
+    }
 }
 
 #[test]

@@ -134,6 +134,7 @@ fn a_root_that_is_not_mounted_is_not_written() {
         host.ends(&["migrate"], 75, says);
     };
     wait("second", "mail is not there");
+    host.ends(&["migrate"], 75, "a new one is made by \"onedrop migrate --accept-config\"");
     assert!(!host.path("mail").exists());
     // An empty mount point.
     fs::create_dir(host.path("mail")).expect("a folder");

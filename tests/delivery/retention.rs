@@ -104,6 +104,20 @@ fn mailboxes_that_are_older_than_the_ledger_get_back_what_it_kept() {
     }
 }
 
+/// The mail program may have saved its own: `settle` looks for that first.
+#[test]
+fn a_copy_that_is_due_is_not_written_from_the_ledger() {
+    let (site, config) =
+        site("[ledger]\nkeep_raw = true\n[sent]\ntrust = \"header\"\nafter = \"10m\"\n");
+    let letter = "From: Doug <doug@mail.axial.net>\nSubject: due\nMessage-ID: <due@x>\n\ndue\n";
+    let said = delivered(&config, &["-f", "doug@mail.axial.net", TO[0], TO[1]], letter.as_bytes());
+    assert!(said.contains("due account=doug mailbox=Sent at="), "{said}");
+    let replayed = run(&config, &["replay", "--from-ledger"]);
+    assert_eq!(replayed.status.code(), Some(0), "{}", out(&replayed));
+    assert!(out(&replayed).contains("0 copies delivered"), "{}", out(&replayed));
+    assert!(site.copies("doug", "Sent").is_empty());
+}
+
 /// A store that is away ends it: it does not wait for each of many messages.
 #[test]
 fn what_the_ledger_kept_is_not_tried_message_by_message_where_no_mailbox_can_be_written() {

@@ -1,26 +1,21 @@
-//! A filled ledger of the base version, as a dump for each engine in `fixtures/base-ledger`: this
-//! program delivers and verifies on it, migrates it, delivers and purges, and the next version's
-//! migrates it further. The dumps are written anew only with the base itself: the schema goes on by
-//! migrations.
+//! A filled ledger of the base version: this program delivers and verifies on it, migrates it,
+//! delivers and purges, and the next version's migrates it further. `fixtures/base-ledger` is
+//! written anew only with the base itself: the schema goes on by migrations.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use super::upgrades::{Server, UpgradedSite, Version, letter};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
-use crate::support::{TempRoot, run};
+use crate::support::{TempRoot, base_ledger, run};
 
 const MESSAGES: usize = 10;
 
 /// Continues `[directory]`.
 const MORE: &str = "accounts = { \"lisa@gmail.com\" = \"lisa\" }\n[sent]\ntrust = \"header\"\n\
      [jobs.note]\nevery = \"1h\"\ncommand = [\"/bin/true\"]\n";
-
-fn dump_of(engine: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/base-ledger/{engine}.sql"))
-}
 
 fn recipients(n: usize) -> &'static [&'static str] {
     if n.is_multiple_of(2) { &["scuba", "doug"] } else { &["scuba"] }
@@ -43,21 +38,15 @@ fn well(site: &UpgradedSite, version: Version, config: &Path, args: &[&str]) -> 
     String::from_utf8_lossy(&end.stdout).into_owned()
 }
 
-fn load(site: &UpgradedSite, path: &Path) {
-    let (mut command, sqlite) = (Command::new("psql"), site.root.join("ledger.db"));
+fn load(site: &UpgradedSite) {
     match &site.server {
-        Server::Postgres(server) => {
-            let url = server.url_socket();
-            command.args(["-Xq", "-v", "ON_ERROR_STOP=1", "-d", &url, "-f"]).arg(path);
-        }
-        Server::Mariadb(server) => return server.load(server.database(), path),
+        Server::Postgres(server) => base_ledger::load_into_postgres(server),
+        Server::Mariadb(server) => base_ledger::load_into_mariadb(server, server.database()),
         Server::None => {
-            let text = fs::read_to_string(path).expect("the dump");
-            let ledger = rusqlite::Connection::open(sqlite).expect("a file");
-            return ledger.execute_batch(&text).expect("the dump");
+            let ledger = rusqlite::Connection::open(site.root.join("ledger.db")).expect("a file");
+            base_ledger::load_into_sqlite(&ledger);
         }
     }
-    run(&mut command);
 }
 
 fn rows(site: &UpgradedSite, sql: &str) -> Vec<String> {
@@ -92,22 +81,22 @@ fn restore_mail(site: &UpgradedSite, n: usize, told: &str) {
 
 #[test]
 fn a_ledger_of_the_base_version_in_postgres_is_used_and_migrated() {
-    used_and_migrated(Server::Postgres(Postgres::shared_and_empty()), "postgres");
+    used_and_migrated(Server::Postgres(Postgres::shared_and_empty()));
 }
 
 #[test]
 fn a_ledger_of_the_base_version_in_mariadb_is_used_and_migrated() {
-    used_and_migrated(Server::Mariadb(Mariadb::shared_and_empty()), "mariadb");
+    used_and_migrated(Server::Mariadb(Mariadb::shared_and_empty()));
 }
 
 #[test]
 fn a_ledger_of_the_base_version_in_sqlite_is_used_and_migrated() {
-    used_and_migrated(Server::None, "sqlite");
+    used_and_migrated(Server::None);
 }
 
-fn used_and_migrated(server: Server, engine: &str) {
+fn used_and_migrated(server: Server) {
     let site = UpgradedSite { server, root: TempRoot::new() };
-    load(&site, &dump_of(engine));
+    load(&site);
     for account in ["scuba", "doug", "lisa"] {
         fs::create_dir_all(site.root.join("mail").join(account)).expect("a folder");
     }

@@ -21,7 +21,7 @@ use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{AnyLedger, LedgerError, Migration};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::service::Adapters;
 use onedrop::store::maildir::MaildirStore;
 use onedrop::store::{AnyStore, StoreError};

@@ -242,6 +242,20 @@ fn root_removes_ends_alone_and_none_through_a_link() {
     assert_eq!(names(&folder), ["folder.end", "link.end", "shadow"]);
 }
 
+/// Else a crash to come would be called one at once.
+#[test]
+fn a_lock_that_is_held_again_was_not_found_free() {
+    let site = JobSite::new(&job("j", "touch began; sleep 600", ""));
+    let mut run = site.started(&["run", "j"]);
+    assert!(exists(&site.path("began")));
+    site.change("j", |row| row.unheld_at = Some(row.seen_at - Duration::from_secs(3600)));
+    assert_eq!(site.tick().code, Some(0));
+    assert_eq!(site.row("j").unheld_at, None);
+    assert_eq!(site.outcomes("j"), [None]);
+    run.signal(Signal::SIGTERM);
+    let _ = run.code();
+}
+
 /// How it ended may be kept there.
 #[test]
 fn a_host_that_cannot_read_its_ends_waits_before_it_calls_a_run_crashed() {

@@ -7,6 +7,7 @@ mod claims;
 mod claims_table;
 mod clocks;
 mod company;
+mod failing;
 mod growth;
 mod handles;
 mod host;
@@ -50,8 +51,8 @@ use onedrop::ledger::{
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};
+use onedrop::net::pool::Limits;
 use onedrop::outcome::Reason;
-use onedrop::pool::Limits;
 use onedrop::store::{Receipt, Way};
 use onedrop_core::testing::ports;
 use onedrop_kit::{self as support, next};
@@ -170,6 +171,7 @@ macro_rules! ledger_contract {
                     the_first_delivery_says_what_all_hosts_have_alike,
                     a_record_rests_on_the_list_of_fields_that_is_in_force,
                     a_key_of_a_later_version_is_compared_once_it_is_on_record,
+                    of_eight_hosts_that_each_add_a_key_all_keys_stay,
                     of_twenty_first_deliveries_that_differ_one_says_what_holds,
                 }
                 verify {

@@ -1,13 +1,14 @@
-//! What MariaDB promises besides: servers that may keep no ledger, logins, connections that die, a
-//! server that hangs.
+//! What MariaDB promises besides: servers that may keep no ledger, logins, records in one round
+//! trip, commits without an answer, a server that says what it should not.
 
 use onedrop::ledger::{BatchTerms, LockHolder, LockRequest, LockTry, PurgeWhat, RandomValue};
 use onedrop::lock_name::LockName;
 
+use super::failing::Failing;
 use super::handles::{Prepared, calls};
 use super::support::directory;
 use super::support::mariadb::Mariadb;
-use super::support::proxy::{Fault, Proxy, Stage};
+use super::support::proxy::{Fault, Stage};
 use super::*;
 
 fn ledger(mariadb: &Mariadb, url: &str, password: Option<&str>) -> Host {
@@ -324,7 +325,7 @@ fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
     let failing = Failing::on(MariadbRig::own());
     let server = &failing.rig.mariadb;
     let warm = |name: &str| {
-        let host = failing.rig.through(&failing.proxy);
+        let host = failing.through();
         host.record(&mail(&format!("warms-{name}")), &[inbox()]);
         let before = failing.proxy.answers();
         record_now(&host, &format!("before-{name}")).expect("a record");
@@ -501,170 +502,6 @@ fn facts_that_grow_old_during_a_purge_go_with_the_next_one() {
     assert_eq!(purge().gone, 0);
 }
 
-/// A ledger through a proxy that fails connections at a stage of theirs.
-struct Failing {
-    // Declared first: its connections end before the server does.
-    proxy: Proxy,
-    rig: MariadbRig,
-    prepared: Arc<Prepared>,
-    /// How many requests a handle has made that was used once.
-    requests: usize,
-}
-
-impl Failing {
-    fn new() -> Failing {
-        Failing::on(MariadbRig::shared())
-    }
-
-    fn on(rig: MariadbRig) -> Failing {
-        let proxy = rig.proxy();
-        let prepared = Prepared::by(&Host::of(&rig), "failing");
-        Failing::used(&rig, &proxy);
-        let requests = proxy.answers();
-        Failing { proxy, rig, prepared, requests }
-    }
-
-    /// A handle with a connection that is kept.
-    fn used(rig: &MariadbRig, proxy: &Proxy) -> Host {
-        let host = rig.through(proxy);
-        assert!(!host.has_placed_copy("another"));
-        assert_eq!(host.0.count(), (0, 1));
-        host
-    }
-
-    /// A handle whose one connection is kept and fails later; those that it opens then do not.
-    fn kept(&self, stage: Stage, fault: Fault) -> Host {
-        self.proxy.plan(stage, fault);
-        let host = Failing::used(&self.rig, &self.proxy);
-        self.proxy.plan(Stage::Request(usize::MAX), Fault::Cut);
-        host
-    }
-}
-
-#[test]
-fn a_kept_connection_that_dies_at_a_call_costs_no_error() {
-    let failing = Failing::new();
-    for (name, call) in calls(&failing.prepared) {
-        let host = failing.kept(Stage::Request(failing.requests), Fault::Cut);
-        let result = call(&*host.0, soon());
-        assert!(result.is_ok(), "{name}: {result:?}");
-        assert_eq!(host.0.count(), (0, 1), "{name}");
-    }
-    assert!(failing.proxy.reached() > 0);
-}
-
-#[test]
-fn a_call_in_a_new_connection_is_made_once() {
-    let failing = Failing::new();
-    // One request begins a session.
-    for (name, call) in calls(&failing.prepared) {
-        let before = failing.proxy.reached();
-        failing.proxy.plan(Stage::Request(1), Fault::Cut);
-        let host = failing.rig.through(&failing.proxy);
-        let result = call(&*host.0, soon());
-        // This one asks whether its session lives, and opens another.
-        let expected = if name == "release_lock" { 2 } else { 1 };
-        assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{name}: {result:?}");
-        assert_eq!(failing.proxy.reached() - before, expected, "{name}");
-        assert_eq!(host.0.count(), (0, 0), "{name}: what failed is not kept");
-    }
-}
-
-#[test]
-fn a_call_whose_answer_is_lost_finds_what_it_did() {
-    let failing = Failing::new();
-    let own = &failing.prepared;
-    for (name, call) in calls(own) {
-        if !["record", "claim", "confirm", "release", "keep", "finish"].contains(&name) {
-            continue;
-        }
-        // The second is that to COMMIT.
-        for answer in 1..=2 {
-            let stage = Stage::Reply(failing.requests + answer);
-            let host = failing.kept(stage, Fault::Cut);
-            // The session that was cut may hold the message's lock for a moment still.
-            let mut result = call(&*host.0, soon());
-            while matches!(result, Err(LedgerError::Contended)) {
-                result = call(&*host.0, soon());
-            }
-            assert!(result.is_ok(), "{name}, answer {answer}: {result:?}");
-            let copies = [inbox(), sent()].map(|one| {
-                let state = host.claim_again(own.recorded.message, &[one], &own.by, LEASE);
-                state.into_iter().next().expect("a state")
-            });
-            let is_placed = matches!(name, "confirm" | "release" | "keep" | "finish");
-            match is_placed {
-                true => assert_eq!(copies[0], CopyState::Placed(uid(1)), "{name} {answer}"),
-                false => assert_eq!(copies[0], CopyState::Claimed(own.own), "{name} {answer}"),
-            }
-            let shared = claimed(&copies[1]);
-            assert!(!shared.in_doubt, "{name} {answer}: {shared:?}");
-        }
-    }
-    assert!(failing.proxy.reached() >= 6, "each call lost an answer");
-}
-
-#[test]
-fn each_call_returns_in_time_from_a_server_that_hangs() {
-    const TIME: Duration = Duration::from_millis(400);
-    const SLACK: Duration = Duration::from_secs(5);
-    let failing = Failing::new();
-    let calls = calls(&failing.prepared);
-    let in_time = |name: &str, host: &Host, call: &handles::Call| {
-        let began = Instant::now();
-        let result = call(&*host.0, began + TIME);
-        assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{name}: {result:?}");
-        assert!(began.elapsed() < TIME + SLACK, "{name}: {:?}", began.elapsed());
-    };
-    // When it is asked to let us in; at the first call; at a call in a connection that was kept.
-    let stages = [Stage::Greeting, Stage::Request(1), Stage::Request(failing.requests)];
-    for (at, stage) in stages.into_iter().enumerate() {
-        let hosts: Vec<Host> = calls
-            .iter()
-            .map(|_| match at {
-                2 => failing.kept(stage, Fault::Freeze),
-                _ => failing.rig.through(&failing.proxy),
-            })
-            .collect();
-        if at < 2 {
-            failing.proxy.plan(stage, Fault::Freeze);
-        }
-        at_once(calls.len(), |n| {
-            let (name, call) = &calls[n];
-            // It opens connections of its own, which do not fail here.
-            if *name != "prove_exclusion" || at < 2 {
-                in_time(name, &hosts[n], call);
-            }
-        });
-    }
-}
-
-#[test]
-fn a_turn_is_over_in_time_when_the_server_hangs() {
-    const TIME: Duration = Duration::from_secs(3);
-    let failing = Failing::new();
-    let (own, key) = (failing.prepared.own, copy_key(&failing.prepared.mail, &inbox()));
-    for confirms in [true, false] {
-        // One request begins the session, one the turn.
-        failing.proxy.plan(Stage::Request(2), Fault::Freeze);
-        let host = failing.rig.through(&failing.proxy);
-        let turn = host.0.take_turn(&own, &key, Instant::now() + TIME).expect("a turn");
-        let (turn, began) = (Taken::from(turn), Instant::now());
-        assert_eq!(turn, OURS);
-        match confirms {
-            true => {
-                let confirmed = turn.try_confirm_until(&own, &uid(1), began + TIME);
-                assert!(matches!(confirmed, Err(LedgerError::Unavailable(_))), "{confirmed:?}");
-            }
-            false => drop(turn),
-        }
-        assert!(began.elapsed() < 5 * TIME, "{:?}", began.elapsed());
-        failing.proxy.heal();
-        let other = Host::of(&failing.rig);
-        assert_eq!(other.turn_when_free(&own, &key), OURS, "its session ended with it");
-    }
-}
-
 /// Its place among the server's connections is free again, and what it did is found.
 #[test]
 fn a_commit_without_an_answer_is_cancelled() {
@@ -703,7 +540,7 @@ fn a_commit_without_an_answer_is_cancelled() {
 /// What a server that is none, or means harm, says in place of its greeting.
 #[test]
 fn a_server_that_says_what_it_should_not_costs_no_more_than_an_error() {
-    let failing = Failing::new();
+    let failing = Failing::on(MariadbRig::shared());
     let greetings: [Fault; 8] = [
         Fault::SayAndCut(b""),
         Fault::SayAndCut(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
@@ -718,7 +555,7 @@ fn a_server_that_says_what_it_should_not_costs_no_more_than_an_error() {
     let (_, record) = calls(&failing.prepared).swap_remove(0);
     for (n, fault) in greetings.into_iter().enumerate() {
         failing.proxy.plan(Stage::Greeting, fault);
-        let host = failing.rig.through(&failing.proxy);
+        let host = failing.through();
         let result = record(&*host.0, Instant::now() + Duration::from_secs(2));
         assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{n}: {result:?}");
         failing.proxy.heal();
@@ -734,12 +571,12 @@ fn a_server_that_says_what_it_should_not_costs_no_more_than_an_error() {
         Fault::Edit(|said| said.iter().map(|byte| byte ^ 0x11).collect()),
     ] {
         failing.proxy.plan(Stage::Reply(2), fault);
-        let host = failing.rig.through(&failing.proxy);
+        let host = failing.through();
         let result = record(&*host.0, Instant::now() + Duration::from_secs(2));
         assert!(result.is_err(), "{fault:?}: {result:?}");
         failing.proxy.heal();
         // The server frees the message's lock once it has seen the connection end.
-        let goes_on = || record(&*failing.rig.through(&failing.proxy).0, soon()).is_ok();
+        let goes_on = || record(&*failing.through().0, soon()).is_ok();
         assert!(support::wait_until(Duration::from_secs(20), goes_on), "{fault:?}");
     }
 }

@@ -1,5 +1,4 @@
-//! What Postgres promises besides: other schemas, other programs, connections that die, a server
-//! that hangs.
+//! What Postgres promises besides: other schemas, other programs, calls that share a session.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -8,9 +7,7 @@ use onedrop::ledger::{
     BatchTerms, LockClaim, LockHolder, LockRequest, LockTry, PurgeWhat, RandomValue,
 };
 
-use super::handles::{Prepared, calls};
 use super::rigs::NO_FUNCTIONS;
-use super::support::proxy::{Fault, Proxy, Stage};
 use super::support::wait_until;
 use super::*;
 
@@ -368,167 +365,6 @@ fn calls_whose_shared_session_is_lost_are_each_made_again() {
         assert!(matches!(recorded.copies[..], [CopyState::Claimed(claim)] if claim.epoch == 1));
         let trace = host.trace_one(&format!("m{n}@example.org"));
         assert_eq!(trace.message, recorded.message.number);
-    }
-}
-
-/// A ledger through a proxy that fails connections at a stage of theirs.
-struct Failing {
-    // Declared first: its connections end before the server does.
-    proxy: Proxy,
-    rig: PostgresRig,
-    prepared: Arc<Prepared>,
-    /// How many answers a handle has had that was used once.
-    answers: usize,
-}
-
-impl Failing {
-    fn new() -> Failing {
-        let rig = PostgresRig::shared();
-        let proxy = rig.proxy();
-        let prepared = Prepared::by(&Host::of(&rig), "failing");
-        Failing::used(&rig, &proxy);
-        let answers = proxy.answers();
-        Failing { proxy, rig, prepared, answers }
-    }
-
-    /// A handle with a connection that is kept.
-    fn used(rig: &PostgresRig, proxy: &Proxy) -> Host {
-        let host = rig.through(proxy);
-        assert!(!host.has_placed_copy("another"));
-        assert_eq!(host.0.count(), (0, 1));
-        host
-    }
-
-    /// A handle whose one connection is kept and fails later; those that it opens then do not.
-    fn kept(&self, stage: Stage, fault: Fault) -> Host {
-        self.proxy.plan(stage, fault);
-        let host = Failing::used(&self.rig, &self.proxy);
-        self.proxy.plan(Stage::Request(usize::MAX), Fault::Cut);
-        host
-    }
-}
-
-#[test]
-fn a_kept_connection_that_dies_at_a_call_costs_one_more_connection_and_no_error() {
-    let failing = Failing::new();
-    for (name, call) in calls(&failing.prepared) {
-        let before = failing.proxy.reached();
-        let host = failing.kept(Stage::Request(failing.answers), Fault::Cut);
-        let result = call(&*host.0, soon());
-        assert!(result.is_ok(), "{name}: {result:?}");
-        // The proof opens connections of its own.
-        let expected = usize::from(name != "prove_exclusion");
-        assert_eq!(failing.proxy.reached() - before, expected, "{name}");
-        assert_eq!(host.0.count(), (0, 1), "{name}");
-    }
-}
-
-#[test]
-fn a_call_in_a_new_connection_is_made_once() {
-    let failing = Failing::new();
-    for (name, call) in calls(&failing.prepared) {
-        let before = failing.proxy.reached();
-        failing.proxy.plan(Stage::Request(1), Fault::Cut);
-        let host = failing.rig.through(&failing.proxy);
-        let result = call(&*host.0, soon());
-        assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{name}: {result:?}");
-        assert_eq!(failing.proxy.reached() - before, 1, "{name}");
-        assert_eq!(host.0.count(), (0, 0), "{name}: what failed is not kept");
-    }
-}
-
-#[test]
-fn a_call_whose_answer_is_lost_finds_what_it_did() {
-    let failing = Failing::new();
-    let own = &failing.prepared;
-    for (name, call) in calls(own) {
-        if !["record", "claim", "confirm", "release", "keep", "finish"].contains(&name) {
-            continue;
-        }
-        // A statement alone has one answer; in a transaction the third is that to its COMMIT.
-        for answer in 1..=3 {
-            let stage = Stage::Reply(failing.answers + answer);
-            let host = failing.kept(stage, Fault::Cut);
-            // The session that was cut may hold the message's lock for a moment still.
-            let mut result = call(&*host.0, soon());
-            while matches!(result, Err(LedgerError::Contended)) {
-                result = call(&*host.0, soon());
-            }
-            assert!(result.is_ok(), "{name}, answer {answer}: {result:?}");
-            let copies = [inbox(), sent()].map(|one| {
-                let state = host.claim_again(own.recorded.message, &[one], &own.by, LEASE);
-                state.into_iter().next().expect("a state")
-            });
-            let is_placed = matches!(name, "confirm" | "release" | "keep" | "finish");
-            match is_placed {
-                true => assert_eq!(copies[0], CopyState::Placed(uid(1)), "{name} {answer}"),
-                false => assert_eq!(copies[0], CopyState::Claimed(own.own), "{name} {answer}"),
-            }
-            let shared = claimed(&copies[1]);
-            assert!(!shared.in_doubt, "{name} {answer}: {shared:?}");
-        }
-    }
-    assert!(failing.proxy.reached() >= 6, "each call lost an answer");
-}
-
-#[test]
-fn each_call_returns_in_time_from_a_server_that_hangs() {
-    const TIME: Duration = Duration::from_millis(400);
-    const SLACK: Duration = Duration::from_secs(5);
-    let failing = Failing::new();
-    let calls = calls(&failing.prepared);
-    let in_time = |name: &str, host: &Host, call: &handles::Call| {
-        let began = Instant::now();
-        let result = call(&*host.0, began + TIME);
-        assert!(matches!(result, Err(LedgerError::Unavailable(_))), "{name}: {result:?}");
-        assert!(began.elapsed() < TIME + SLACK, "{name}: {:?}", began.elapsed());
-    };
-    // When it is asked to let us in; at the first call; at a call in a connection that was kept.
-    for stage in [Stage::Greeting, Stage::Request(1), Stage::Request(failing.answers)] {
-        let hosts: Vec<Host> = calls
-            .iter()
-            .map(|_| match stage == Stage::Request(failing.answers) {
-                true => failing.kept(stage, Fault::Freeze),
-                false => failing.rig.through(&failing.proxy),
-            })
-            .collect();
-        if stage != Stage::Request(failing.answers) {
-            failing.proxy.plan(stage, Fault::Freeze);
-        }
-        at_once(calls.len(), |n| {
-            let (name, call) = &calls[n];
-            match (*name, stage) {
-                // It opens connections of its own, which do not fail here.
-                ("prove_exclusion", Stage::Request(n)) if n != 1 => {}
-                _ => in_time(name, &hosts[n], call),
-            }
-        });
-    }
-}
-
-#[test]
-fn a_turn_is_over_in_time_when_the_server_hangs() {
-    const TIME: Duration = Duration::from_secs(3);
-    let failing = Failing::new();
-    let (own, key) = (failing.prepared.own, copy_key(&failing.prepared.mail, &inbox()));
-    for confirms in [true, false] {
-        // One answer to the login, two to the turn.
-        failing.proxy.plan(Stage::Request(3), Fault::Freeze);
-        let host = failing.rig.through(&failing.proxy);
-        let turn = host.0.take_turn(&own, &key, Instant::now() + TIME).expect("a turn");
-        let (turn, began) = (Taken::from(turn), Instant::now());
-        assert_eq!(turn, OURS);
-        match confirms {
-            true => {
-                let confirmed = turn.try_confirm_until(&own, &uid(1), began + TIME);
-                assert!(matches!(confirmed, Err(LedgerError::Unavailable(_))), "{confirmed:?}");
-            }
-            false => drop(turn),
-        }
-        assert!(began.elapsed() < 5 * TIME, "{:?}", began.elapsed());
-        failing.proxy.heal();
-        let other = Host::of(&failing.rig);
-        assert_eq!(other.turn_when_free(&own, &key), OURS, "its session ended with it");
     }
 }
 

@@ -219,6 +219,27 @@ pub fn a_key_of_a_later_version_is_compared_once_it_is_on_record(rig: &dyn Rig) 
     assert!(old.0.check_program(soon()).is_ok());
 }
 
+/// What one has read, another may have replaced before it writes.
+pub fn of_eight_hosts_that_each_add_a_key_all_keys_stay(rig: &dyn Rig) {
+    const HOSTS: usize = 8;
+    let of = |keys: &[String], value: &str| {
+        let keys = keys.iter().map(|key| (&**key, value.to_owned()));
+        Host(rig.ledger_of(Some(SharedConfig::new(keys))))
+    };
+    let keys: Vec<String> = (0..HOSTS).map(|n| format!("new.key{n}")).collect();
+    let hosts: Vec<Host> = keys.iter().map(|key| of(std::slice::from_ref(key), "one")).collect();
+    hosts[0].record(&mail("first"), &[inbox()]);
+    let shared = at_once(HOSTS, |n| hosts[n].0.share_config(n % 2 == 0, soon()));
+    assert!(shared.iter().all(Result::is_ok), "{shared:?}");
+    match of(&keys, "two").0.check_program(soon()) {
+        Err(LedgerError::OtherConfig(differing)) => {
+            let missing: Vec<_> = keys.iter().filter(|key| !differing.contains(*key)).collect();
+            assert_eq!(missing, [""; 0], "{differing}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 pub fn of_twenty_first_deliveries_that_differ_one_says_what_holds(rig: &dyn Rig) {
     let hosts: Vec<Host> = (0..20)
         .map(|n| Host(rig.ledger_of(Some(shared("content", &format!("Sent{}", n % 2))))))

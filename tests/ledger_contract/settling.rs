@@ -259,8 +259,16 @@ pub fn another_message_with_the_same_id_in_the_same_mailbox_is_known(rig: &dyn R
     due(&mail("two"), "lisa");
     due(&mail("three"), "lisa");
     due(&other("three"), "zoe");
+    // By another name of the mailbox, which a sender chose; and where it cannot be.
+    let named = due(&mail("four"), "lisa");
+    host.record(
+        &other("four"),
+        &[Destination { mailbox: "Sent\\9f".to_owned(), ..Destination::inbox("lisa") }],
+    );
+    due(&mail("five"), "lisa");
+    host.record(&other("five"), &[Destination::inbox("lisa")]);
     for copy in host.to_settle() {
-        let expected = [one.number, two.number].contains(&copy.message);
+        let expected = [one.number, two.number, named.number].contains(&copy.message);
         assert_eq!(host.has_namesake(&copy), expected, "{copy:?}");
     }
 }

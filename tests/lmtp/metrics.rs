@@ -332,7 +332,7 @@ fn ask(lmtp: &Lmtp, request: &str) -> String {
 }
 
 /// There are eight places; a silent client gives its own up where another needs it, and after two
-/// seconds (`crates/net/src/http.rs`).
+/// seconds (`crates/admin/src/http.rs`).
 #[test]
 fn silent_clients_leave_their_places_to_others() {
     let site = Site::embedded();

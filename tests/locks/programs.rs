@@ -241,6 +241,28 @@ fn no_procedure_is_called_within_a_transaction_on_mariadb() {
     none_is_called_within_a_transaction(&Server::mariadb(&Mariadb::shared()));
 }
 
+/// There each question begins a transaction.
+#[test]
+fn a_session_without_autocommit_takes_a_lock_each_time_on_mariadb() {
+    let script = "
+        $db = $connect();
+        $db->exec('SET autocommit = 0');
+        $call = function ($sql) use ($db) {
+            $rows = $db->query($sql);
+            $row = $rows->fetch(PDO::FETCH_NUM);
+            $rows->closeCursor();
+            return $row;
+        };
+        foreach ([1, 2, 3] as $time) {
+            [$owner, , $epoch] = $call(\"CALL onedrop_lock('own', 60, 0, 1)\");
+            $held = $call(\"CALL onedrop_lock_holder('own')\")[0];
+            echo $epoch, $held, $call(\"CALL onedrop_unlock('own', '$owner')\")[0], ' ';
+        }\n";
+    let mariadb = Mariadb::shared();
+    let server = Server::mariadb(&mariadb);
+    assert_eq!(out(&mut server.php(script)), "111 211 311 ");
+}
+
 /// By a time to come every lease has run out.
 #[test]
 fn a_session_of_mariadb_that_has_a_clock_of_its_own_gets_no_lock() {

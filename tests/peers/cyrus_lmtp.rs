@@ -117,6 +117,52 @@ fn what_cyrus_refuses_by_lmtp_is_handed_over_attached() {
     assert!(verified.1.contains("b@odd") && !verified.1.contains("a@odd"), "{verified:?}");
 }
 
+/// It reads a long line in pieces, each as a line, and one may be a dot: what follows would be
+/// commands, and another message past Postfix.
+#[test]
+fn no_line_of_a_message_ends_it() {
+    let cyrus = Cyrus::start(&["lisa", "doug"]);
+    let mail = site(&cyrus, &cyrus.lmtp_socket());
+    let forged = "MAIL FROM:<>\nRCPT TO:<doug>\nDATA\nSubject: forged\n\nforged";
+    let long = format!("{}.\n{forged}", "x".repeat(8189));
+    for body in [long, format!("one\r.\n{forged}")] {
+        // Else Cyrus has the one before.
+        let text = String::from_utf8(letter(&body)).expect("text");
+        let text = text.replace("<cyrus@a>", &format!("<{}@a>", body.len()));
+        let args = ["deliver", "-f", "ann@a", "-d", "lisa@b.example"];
+        let end = mail.run(&args, text.as_bytes());
+        assert!(end.0 == 0 && end.1.contains("stored account=lisa mailbox=INBOX"), "{end:?}");
+        let stands = cyrus.messages("lisa", "INBOX").pop().expect("a message");
+        assert!(stands.ends_with(b"\r\nforged\r\n"), "{}", String::from_utf8_lossy(&stands));
+        assert!(cyrus.messages("doug", "INBOX").is_empty());
+        let again = mail.run(&args, text.as_bytes());
+        assert!(again.0 == 0 && again.1.contains("already there account=lisa"), "{again:?}");
+    }
+    let verified = mail.run(&["verify", "--all"], b"");
+    assert_eq!(verified.0, 0, "{verified:?}");
+}
+
+#[test]
+fn what_cyrus_adds_to_a_message_hides_no_copy() {
+    let cyrus = Cyrus::start(&["lisa"]);
+    let mail = site(&cyrus, &cyrus.lmtp_socket());
+    let (id, date) = ("Message-ID: <added@a>\n", "Date: Mon, 23 Nov 2026 07:00:00 +0000\n");
+    let heads = [id.to_owned(), date.to_owned(), String::new(), format!("Message-ID:\n{date}")];
+    let args = ["deliver", "-f", "ann@a", "-d", "lisa@b.example"];
+    let crashed = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
+                   wrapped = 0, in_doubt = 1, leased_until = 1";
+    for (count, head) in (1..).zip(&heads) {
+        let text =
+            format!("Return-Path: <ann@a>\nFrom: Ann <ann@a>\n{head}Subject: {count}\n\nx\n");
+        let first = mail.run(&args, text.as_bytes());
+        assert!(first.0 == 0 && first.1.contains("handed over account=lisa"), "{head:?} {first:?}");
+        mail.execute(crashed);
+        let again = mail.run(&args, text.as_bytes());
+        assert!(again.0 == 0 && again.1.contains("found account=lisa"), "{head:?} {again:?}");
+        assert_eq!(cyrus.messages("lisa", "INBOX").len(), count, "{head:?}");
+    }
+}
+
 /// It knows the copy's value, and writes it into other mail: nothing goes for that, and nothing is
 /// taken for the copy.
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::message::{self, DedupBy, Message};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore};
 use onedrop::store::{Copy, CopySearch, Mailboxes, Need, Proof, Receipt, Store, StoreError};
 

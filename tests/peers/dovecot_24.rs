@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore};
 use onedrop::store::{Access, MailboxOwner, Need, Store, StoreError};
 

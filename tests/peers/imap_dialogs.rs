@@ -12,8 +12,8 @@ use crate::escapes::unescaped;
 use crate::imap_script::{
     DATE, LETTER, LOGIN, ScriptedServer, copy_of, deadline, inbox, letter, listen, overslept, soon,
 };
+use onedrop::connections::Connections;
 use onedrop::directory::Destination;
-use onedrop::pool::Connections;
 use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapStore, Tls};
 use onedrop::store::{Access, Mailboxes, Need, Store};

@@ -12,7 +12,7 @@ use crate::support::dovecot::Dovecot;
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Access, Need, Store};
 use onedrop::store::{MailboxOwner, Receipt, StoreError};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use onedrop::directory::{Destination, SENT_ROLE};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::imap::{ImapSettings, ImapStore};
 use onedrop::store::{Access, CopySearch, Mailboxes, Need, Receipt, Store, StoreError};
 

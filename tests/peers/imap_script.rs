@@ -14,7 +14,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, Need, Receipt, Store, StoreError};
@@ -150,7 +150,6 @@ pub fn settings(port: u16) -> ImapSettings {
         create_mailboxes: true,
         trust_search: TrustSearch::Always,
         lock_timeout: Duration::from_secs(5),
-        dedup_by: DedupBy::Content,
     }
 }
 

@@ -9,8 +9,8 @@ use crate::imap_script::{
     CAPABILITIES, LETTER, ScriptedServer, World, copy_of, deadline, deadline_of_a_test, inbox,
     is_not_stored, letter, soon, uid,
 };
+use onedrop::connections::Connections;
 use onedrop::deadline::Deadline;
-use onedrop::pool::Connections;
 use onedrop::store::imap::Tls;
 use onedrop::store::{Access, Need, Slot, Store, StoreError};
 

@@ -11,8 +11,8 @@ use crate::imap_script::{
     CAPABILITIES, ScriptedServer, TestClock, World, deadline, deadline_by, is_not_stored,
     overslept, soon, uid,
 };
+use onedrop::connections::Connections;
 use onedrop::deadline::Deadline;
-use onedrop::pool::Connections;
 use onedrop::store::{Receipt, Store, StoreError};
 
 const MULTI: &str = "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS MULTIAPPEND";

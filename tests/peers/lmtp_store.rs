@@ -1,6 +1,9 @@
 //! A mail server's LMTP that refuses, is silent, closes or lies, and what that means for a copy
 //! that is handed over to it (`store.lmtp`).
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +12,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::hook::{Call, Hook};
 use onedrop::message::{DedupBy, Message};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Access, Copy, HandOff, Need, Receipt, Store, StoreError};
@@ -39,16 +42,8 @@ impl Rig {
     fn beside(inner: MemoryStore) -> Rig {
         let root = TempRoot::new();
         let peer = LmtpPeer::start(&root.join("lmtp"));
-        let settings = HandOffSettings {
-            place: LmtpPlace::Unix(root.join("lmtp")),
-            starttls: true,
-            ca_file: None,
-            host: "mx.example".to_owned(),
-        };
-        let idle = Duration::from_secs(60);
-        let limits = Limits { used: 9, per_key: 9, kept: 9, idle };
         inner.make_mailbox("doug", "lists");
-        let store = LmtpStore::new(settings, Box::new(inner), limits);
+        let store = store_at(&root.join("lmtp"), inner);
         Rig { peer, store, _root: root }
     }
 
@@ -66,19 +61,95 @@ impl Rig {
         sender: &str,
         deadline: &Deadline,
     ) -> Result<Receipt, StoreError> {
-        let handed = HandOff {
-            value: [7; 16],
-            epoch: 3,
-            again: false,
-            sender,
-            recipient: "Doug+lists@mail.axial.net",
-            filter_fields: "",
-        };
-        let copy = Copy { handed: Some(handed), ..copy_of(message) };
-        let inbox = Destination::inbox(account);
-        assert!(self.store.hands_over(&inbox));
-        let slot = self.store.reserve(&inbox, copy, Need::Write, deadline);
-        slot.expect("a slot").expect("a slot").append()
+        hand_over(&self.store, account, message, sender, deadline)
+    }
+}
+
+fn store_at(socket: &Path, inner: MemoryStore) -> LmtpStore {
+    let settings = HandOffSettings {
+        place: LmtpPlace::Unix(socket.to_owned()),
+        starttls: true,
+        ca_file: None,
+        host: "mx.example".to_owned(),
+    };
+    let idle = Duration::from_secs(60);
+    let limits = Limits { used: 9, per_key: 9, kept: 9, idle };
+    LmtpStore::new(settings, Box::new(inner), limits)
+}
+
+fn hand_over(
+    store: &LmtpStore,
+    account: &str,
+    message: &Message,
+    sender: &str,
+    deadline: &Deadline,
+) -> Result<Receipt, StoreError> {
+    let handed = HandOff {
+        value: [7; 16],
+        epoch: 3,
+        again: false,
+        sender,
+        recipient: "Doug+lists@mail.axial.net",
+        filter_fields: "",
+    };
+    let copy = Copy { handed: Some(handed), ..copy_of(message) };
+    let inbox = Destination::inbox(account);
+    assert!(store.hands_over(&inbox));
+    let slot = store.reserve(&inbox, copy, Need::Write, deadline);
+    slot.expect("a slot").expect("a slot").append()
+}
+
+/// It may have taken a part of the message for all of it, and stored that.
+#[test]
+fn a_yes_before_the_end_of_the_message_is_a_doubt() {
+    for (early, is_doubt) in [("250 2.0.0 <doug> cut Saved", true), ("452 4.2.2 no room", false)] {
+        let root = TempRoot::new();
+        let listener = UnixListener::bind(root.join("lmtp")).expect("a socket");
+        let server = thread::spawn(move || {
+            let (mut client, _) = listener.accept().expect("a client");
+            let mut lines = BufReader::new(client.try_clone().expect("a socket"));
+            let mut say = |text| client.write_all(format!("{text}\r\n").as_bytes()).expect("said");
+            say("220 x LMTP");
+            let mut line = String::new();
+            while line != "DATA\r\n" {
+                line.clear();
+                lines.read_line(&mut line).expect("a command");
+                say(if line == "DATA\r\n" { "354 go" } else { "250 2.0.0 ok" });
+            }
+            lines.read_exact(&mut [0; 1000]).expect("a part");
+            say(early);
+            let _ = std::io::copy(&mut lines, &mut std::io::sink());
+        });
+        let large = ["From: ann@x\n\n", &"a line of it\n".repeat(400_000)].concat();
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(30));
+        let store = store_at(&root.join("lmtp"), MemoryStore::default());
+        let message = letter(large.as_bytes());
+        let error = hand_over(&store, "doug", &message, "ann@x", &deadline).expect_err(early);
+        assert_eq!(matches!(error, StoreError::InDoubt(_)), is_doubt, "{error}");
+        assert!(error.to_string().contains("before it had the message"), "{error}");
+        drop(store);
+        server.join().expect("no panic");
+    }
+}
+
+/// What a server may read as several lines goes by IMAP, whose literals have a length.
+#[test]
+fn what_a_server_may_take_for_the_end_of_a_message_is_not_said_to_it() {
+    let long = ["x".repeat(8189), ".".to_owned()].concat();
+    for body in [&*long, "one\r.\nMAIL FROM:<>", "one\rtwo"] {
+        let rig = Rig::new();
+        let receipt = rig.hand_over(&letter(format!("\n{body}\n").as_bytes()), "ann@x");
+        let receipt = receipt.expect("stored");
+        assert!(!receipt.is_handed(), "{receipt:?}");
+        assert!(rig.peer.taken().is_empty(), "{:?}", rig.peer.taken());
+    }
+    // A Dovecot reads a line of any length as one.
+    let short = ["x".repeat(7000), ".".to_owned()].concat();
+    for (body, greeting) in [(&short, "220 peer"), (&long, "220 Dovecot ready.")] {
+        let rig = Rig::new();
+        rig.peer.plan("220", Act::say(greeting));
+        let receipt = rig.hand_over(&letter(format!("\n{body}\r\n").as_bytes()), "ann@x");
+        assert!(receipt.expect("handed over").is_handed());
     }
 }
 

@@ -93,6 +93,26 @@ pub fn a_copy_is_found_by_what_a_ledger_knows(rig: &dyn Rig) {
     }
 }
 
+/// Whichever `dedup.by` was in force when it was recorded, and where its Message-ID was forgotten.
+pub fn a_copy_is_found_by_the_hashes_on_record(rig: &dyn Rig) {
+    let (store, of) = (rig.store(), |mail: &Message| mail.own_copy().len() as u64);
+    let unnamed = message("Subject: none\r\n\r\nno name\r\n");
+    let by_id = |name| Message::new(mail(name).own_copy().to_vec(), DedupBy::MessageId);
+    for mail in [mail("two"), by_id("three"), unnamed] {
+        append(store.as_ref(), &inbox(), &mail_with_body("two", "other content\r\n"));
+        let receipt = append(store.as_ref(), &inbox(), &mail);
+        let forgotten = Identity { message_id: None, ..mail.identity().clone() };
+        for identity in [mail.identity(), &forgotten] {
+            for (on_record, needs_proof) in [(None, false), (None, true), (Some(&receipt), true)] {
+                let (sought, how) = ((identity, of(&mail)), (needs_proof, false));
+                let found = find_identity(store.as_ref(), &inbox(), sought, on_record, how);
+                let found: Vec<_> = found.iter().map(|one| (&one.receipt, one.proof)).collect();
+                assert_eq!(found, [(&receipt, Proof::Equal)], "{identity:?}");
+            }
+        }
+    }
+}
+
 /// Saved by a mail program, by whatever name and date, with the very content: it is not as
 /// ours.
 pub fn an_equal_message_with_another_date_is_not_as_ours(rig: &dyn Rig) {

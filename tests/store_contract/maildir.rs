@@ -314,6 +314,71 @@ fn all_below(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     all
 }
 
+/// A restored backup may lack what was empty.
+#[test]
+fn a_part_of_a_maildir_that_is_gone_is_made_again() {
+    for destination in [inbox(), sent()] {
+        for part in ["tmp", "cur", "new"] {
+            let rig = MaildirRig::new();
+            append(rig.store().as_ref(), &destination, &mail("there"));
+            let folder = rig.folder(&destination.account, &destination.mailbox);
+            fs::remove_dir_all(folder.join(part)).expect("removal");
+            append(rig.store().as_ref(), &destination, &mail("two"));
+            assert!(subjects(&rig, &destination).contains(&"two".to_owned()), "{part}");
+        }
+    }
+}
+
+/// Else the mail would be filed in INBOX for good, or a second time.
+#[test]
+fn a_folder_that_cannot_be_looked_at_is_not_taken_for_missing() {
+    let rig = MaildirRig::new();
+    let lists = Destination { mailbox: "lists".to_owned(), ..inbox() };
+    append(rig.store().as_ref(), &inbox(), &mail("there"));
+    let folder = rig.folder("doug", "lists");
+    std::os::unix::fs::symlink(&folder, &folder).expect("a link to itself");
+    let looked = try_look(rig.store().as_ref(), &lists, &mail("two"));
+    assert!(matches!(looked, Err(StoreError::NotStored(_))), "{looked:?}");
+    let deadline = ample();
+    let stored = append_as(rig.store().as_ref(), &lists, &mail("two"), (recorded_at(), &deadline));
+    assert!(matches!(stored, Err(StoreError::NotStored(_))), "{stored:?}");
+    assert_eq!(subjects(&rig, &inbox()), ["there"]);
+}
+
+/// The folder may be its owner's: what is planted there leads nowhere, and no delivery hangs in it.
+#[test]
+fn a_new_folder_is_made_behind_no_link_and_waits_for_no_pipe() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let missing = outside.path().join("missing");
+    let link = |path: &Path| std::os::unix::fs::symlink(&missing, path).expect("a link");
+    let pipe =
+        |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let plants: [&dyn Fn(&Path); 2] = [&link, &pipe];
+    for (plant, name) in plants
+        .into_iter()
+        .flat_map(|plant| ["subscriptions", ".Sent/maildirfolder"].map(|name| (plant, name)))
+    {
+        let rig = MaildirRig::new();
+        append(rig.store().as_ref(), &Destination::inbox("lisa"), &mail("there"));
+        let path = rig.folder("lisa", "INBOX").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        plant(&path);
+        let (store, (done, is_done)) = (rig.store(), channel());
+        thread::spawn(move || {
+            let deadline = ample();
+            let stored =
+                append_as(store.as_ref(), &sent(), &mail("two"), (recorded_at(), &deadline));
+            let _ = done.send(stored.map(drop));
+        });
+        let stored = is_done.recv_timeout(Duration::from_secs(60));
+        let stored = stored.unwrap_or_else(|_| panic!("{name}: it hangs"));
+        assert!(!missing.exists(), "{name}: {stored:?}");
+        fs::remove_file(&path).expect("removal");
+        append(rig.store().as_ref(), &sent(), &mail("two"));
+        assert_eq!(subjects(&rig, &sent()), ["two"], "{name}");
+    }
+}
+
 /// What root made there would shut its owner out, and a link could lead it elsewhere.
 #[test]
 fn root_writes_nothing_into_anothers_mailbox() {

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::message::Message;
+use onedrop::message::{DedupBy, Identity, Message};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{AnyStore, LookBack, LookedBack, Mark, Need, Slot};
 use onedrop::store::{Copy, CopySearch, FoundCopy, Proof, Receipt, StoreError, Unindexed};
@@ -107,6 +107,7 @@ macro_rules! store_contract {
                                 all_copies_of_a_message_are_found,
                                 a_copy_is_found_with_its_date_and_its_deletion,
                                 a_copy_is_found_by_what_a_ledger_knows,
+                                a_copy_is_found_by_the_hashes_on_record,
                                 another_message_with_its_id_is_found_where_that_is_asked_for,
                     an_equal_message_with_another_date_is_not_as_ours,
                     what_is_sought_together_is_found_as_alone,
@@ -290,12 +291,22 @@ fn find_as(
     destination: &Destination,
     mail: &Message,
     on_record: Option<&Receipt>,
-    (needs_proof, by_id): (bool, bool),
+    how: (bool, bool),
 ) -> Vec<FoundCopy> {
     let size_bytes = mail.own_copy().len() as u64;
+    find_identity(store, destination, (mail.identity(), size_bytes), on_record, how)
+}
+
+fn find_identity(
+    store: &dyn AnyStore,
+    destination: &Destination,
+    (identity, size_bytes): (&Identity, u64),
+    on_record: Option<&Receipt>,
+    (needs_proof, by_id): (bool, bool),
+) -> Vec<FoundCopy> {
     let sought = CopySearch {
-        key: &mail.identity().copy_key(&destination.account, &destination.mailbox),
-        identity: mail.identity(),
+        key: &identity.copy_key(&destination.account, &destination.mailbox),
+        identity,
         recorded_at: recorded_at(),
         looks_back: false,
         looked: None,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop::pool::{Exhausted, InUse, Limits, Pool};
+use onedrop::net::pool::{Exhausted, InUse, Limits, Pool};
 
 fn pool(used: usize, per_key: usize, kept: usize) -> Arc<Pool<u32>> {
     Arc::new(Pool::new(Limits { used, per_key, kept, idle: Duration::ZERO }))

@@ -57,6 +57,7 @@ fn a_folder_that_cannot_be_listed_is_no_empty_one() {
     let cur = rig.folder("doug", "INBOX").join("cur");
     fs::remove_dir(&cur).expect("removal");
     assert!(look(rig.store().as_ref(), &inbox(), &mail("there")).is_some(), "it may be missing");
+    fs::remove_dir(&cur).expect("it was made again");
     fs::write(&cur, "").expect("a file");
     assert!(try_look(rig.store().as_ref(), &inbox(), &mail("there")).is_err());
 }
@@ -112,6 +113,9 @@ fn what_a_check_finds_is_said_of_the_folder_and_of_its_locks() {
     let at_first =
         format!("{inbox_path} will be made at the first delivery; {} is writable", root.display());
     assert_eq!(check(), [at_first]);
+    let makes_nothing = rig.store_that_makes_nothing().expect("a store");
+    let error = makes_nothing.check("doug", soon()).expect_err("no Maildir").to_string();
+    assert!(error.contains("is no Maildir and store.create_mailboxes is false"), "{error}");
     append(rig.store().as_ref(), &inbox(), &mail("there"));
     let exists = format!("{inbox_path} exists; {inbox_path} is writable");
     let locks = folder.join(LOCKS);

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use onedrop::login::LoginForm;
-use onedrop::message::DedupBy;
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
@@ -188,7 +187,6 @@ impl ImapRig {
             // So that both ways are tried.
             trust_search: TrustSearch::Never,
             lock_timeout: Duration::from_secs(5),
-            dedup_by: DedupBy::Content,
         };
         let idle = Duration::from_secs(60);
         Box::new(ImapStore::new(settings, Limits { used: usize::MAX, per_key: 4, kept: 8, idle }))

@@ -1,5 +1,5 @@
 //! Holds what Cargo cannot see of the walls that `src/lib.rs` draws: words of SQL and IMAP in
-//! strings, and what ends a process. And which crates a crate may name in its Cargo.toml.
+//! strings, and what ends a process.
 //!
 //! Sources are read as tokens, without what is for their own tests, and not by `syn`, which leaves
 //! what stands in macros as tokens.
@@ -27,30 +27,6 @@ const WORDS: [(&str, &[&str], &str); 2] = [
 /// Ways to give a process its exit number, and the file that may.
 const ENDINGS: [&str; 4] = ["process::exit", "ExitCode", "sysexits", "libc::_exit"];
 const EXIT: &str = "crates/core/src/exit.rs";
-
-/// Which crates of ours a crate may use, and which that have a protocol.
-const MAY_USE: [(&str, &[&str]); 7] = [
-    ("core", &[]),
-    ("net", &["onedrop-core", "rustls", "tokio-postgres"]),
-    (
-        "ledger",
-        &[
-            "mysql_async",
-            "onedrop-core",
-            "onedrop-net",
-            "postgres",
-            "rusqlite",
-            "rustls",
-            "tokio-postgres",
-        ],
-    ),
-    ("store", &["imap", "onedrop-core", "onedrop-net", "rustls"]),
-    ("locks", &["onedrop-core"]),
-    ("site", &["onedrop-core", "onedrop-locks", "onedrop-net"]),
-    ("admin", &["onedrop-core", "onedrop-locks", "onedrop-net", "onedrop-site"]),
-];
-const PROTOCOLS: [&str; 6] =
-    ["imap", "mysql_async", "postgres", "rusqlite", "rustls", "tokio-postgres"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -159,42 +135,4 @@ fn sql_imap_and_exit_numbers_stand_where_they_belong() {
         })
         .collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
-}
-
-#[test]
-fn a_crate_uses_those_below_it_alone() {
-    for (name, may_use) in MAY_USE {
-        let file = root().join("crates").join(name).join("Cargo.toml");
-        let manifest: toml::Table =
-            toml::from_str(&fs::read_to_string(&file).expect("a manifest")).expect("TOML");
-        let is_watched = |used: &&str| used.starts_with("onedrop") || PROTOCOLS.contains(used);
-        let uses = manifest["dependencies"].as_table().expect("a table").keys();
-        let uses: Vec<&str> = uses.map(String::as_str).filter(is_watched).collect();
-        assert_eq!(uses, may_use, "{}", file.display());
-    }
-}
-
-#[test]
-fn every_breach_is_found() {
-    for (file, text, expected) in [
-        ("src/cli.rs", "#[cfg(test)] mod tests { const A: &str = \"UID 1\"; }", vec![]),
-        ("src/cli.rs", "/// SELECT 1\n fn f() { crate::exit::end() }", vec![]),
-        ("crates/ledger/src/a.rs", "const ALL: &str = \"SELECT * FROM message\";", vec![]),
-        (EXIT, "pub fn end() -> ! { std::process::exit(75) }", vec![]),
-        (
-            "src/cli.rs",
-            "const Q: &str = \"SELECT 1\"; fn f() { write!(b\"a1 UID STORE 1\") }",
-            vec![
-                "src/cli.rs speaks SQL: \"SELECT 1\"",
-                "src/cli.rs speaks IMAP: \"a1 UID STORE 1\"",
-            ],
-        ),
-        (
-            "src/main.rs",
-            "fn f() -> ! { std::process::exit(70) }",
-            vec!["src/main.rs has process::exit, which is for exit alone"],
-        ),
-    ] {
-        assert_eq!(Source::of(text).breaches(file), expected, "{file}: {text}");
-    }
 }

@@ -5,6 +5,7 @@ mod config;
 mod filing;
 mod fuzz;
 mod golden;
+mod group_commit;
 mod layering;
 mod lmtp_wire;
 mod net;

@@ -1,15 +1,11 @@
 //! The pages of a ledger that is not of this program's schema version: one of the version before is
 //! shown as it is, and for another the page says what to do.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use crate::served::Served;
 use crate::support::mariadb::Mariadb;
-use crate::support::postgres::{Postgres, bin};
+use crate::support::postgres::Postgres;
 use crate::support::site::{Files, Site};
-use crate::support::{run, wait_until};
+use crate::support::{base_ledger, wait_until};
 use crate::wire::LONG;
 
 /// Each page, and what it has of the ten messages that are there.
@@ -24,10 +20,6 @@ const PAGES: [(&str, &[&str]); 9] = [
     ("/locks", &["<h1>Locks</h1>"]),
     ("/hosts", &["<h1>Hosts</h1>"]),
 ];
-
-fn dump(engine: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/base-ledger/{engine}.sql"))
-}
 
 /// Serves a ledger whose schema is of version 10, and then says that it is of another.
 #[track_caller]
@@ -72,7 +64,7 @@ fn all_is_shown(site: &Site<Files>, ledger: &str, sql: impl Fn(&str)) {
 fn a_ledger_of_the_version_before_is_shown_on_sqlite() {
     let site = Site::embedded();
     let ledger = rusqlite::Connection::open(site.root.join("ledger.db")).expect("a file");
-    ledger.execute_batch(&fs::read_to_string(dump("sqlite")).expect("a dump")).expect("a dump");
+    base_ledger::load_into_sqlite(&ledger);
     ledger.pragma_update(None, "journal_mode", "wal").expect("WAL");
     all_is_shown(&site, "", |sql| ledger.execute_batch(sql).expect("a change"));
 }
@@ -80,16 +72,15 @@ fn a_ledger_of_the_version_before_is_shown_on_sqlite() {
 #[test]
 fn a_ledger_of_the_version_before_is_shown_on_postgres() {
     let (site, postgres) = (Site::embedded(), Postgres::shared_and_empty());
-    let url = postgres.url_socket();
-    let mut psql = Command::new(bin("psql"));
-    run(psql.args(["-Xq", "-v", "ON_ERROR_STOP=1", "-d", &url, "-f"]).arg(dump("postgres")));
-    all_is_shown(&site, &format!("[ledger]\nurl = \"{url}\"\n"), |sql| drop(postgres.psql(sql)));
+    base_ledger::load_into_postgres(&postgres);
+    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    all_is_shown(&site, &ledger, |sql| drop(postgres.psql(sql)));
 }
 
 #[test]
 fn a_ledger_of_the_version_before_is_shown_on_mariadb() {
     let (site, mariadb) = (Site::embedded(), Mariadb::shared_and_empty());
-    mariadb.load(mariadb.database(), &dump("mariadb"));
+    base_ledger::load_into_mariadb(&mariadb, mariadb.database());
     all_is_shown(&site, &mariadb.toml(), |sql| drop(mariadb.sql(sql)));
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use onedrop::config::{Config, LedgerUrl};
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::{AnyLedger, Numbered, Program};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::web::{self, AT_A_TIME, ConfiguredJobs, PagesState as Pages};
 
 use crate::support::postgres::Postgres;

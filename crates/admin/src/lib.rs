@@ -4,6 +4,7 @@
 //! They know the ports, and no adapter.
 
 pub mod check;
+pub mod http;
 pub mod replay;
 pub mod status;
 pub mod web;

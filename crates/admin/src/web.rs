@@ -23,13 +23,13 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use tokio::runtime::Handle;
 
+use crate::http::HttpLimits;
 use activity::Activity;
 use configured::KeptJobs;
 use findings::KeptFindings;
 use guard::PageGuard;
 use health::KeptHealth;
 use onedrop_core::ledger::{LedgerError, PagesLedger, SchemaVersion};
-use onedrop_net::http::HttpLimits;
 use onedrop_site::config::{Config, OWN_ROLE};
 use page::{Head, Html, NotShown};
 use turns::{PageTurn, Turns};

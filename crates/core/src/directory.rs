@@ -203,7 +203,8 @@ impl Directory {
         }
         let is_local = self.domains.iter().any(|ours| ours == domain);
         let asks = self.query.is_some() || self.userdb.is_some();
-        if asks && (is_local || self.domains.is_empty()) {
+        // `@domain` is the row of whoever takes all mail of a domain, and no recipient.
+        if asks && !base.is_empty() && (is_local || self.domains.is_empty()) {
             return Known::Ask(asked);
         }
         let account = self.account.account(base, domain);

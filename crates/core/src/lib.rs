@@ -5,7 +5,7 @@
 //! |--------|------------------------------------------------------------------------------------|
 //! | values | `message`, `directory`, `envelope`, `sender`, `outcome`, `receipt`, `login`, `text` |
 //! |        | `lock_key`, `lock_name`, `duration`                                                |
-//! | tools  | `clock`, `deadline`, `os`, `pool`, `group_commit`, `exit`, `hook` (tests)          |
+//! | tools  | `clock`, `deadline`, `os`, `connections`, `exit`, `hook` (tests)                   |
 //! | ports  | `ledger`, `store`; the adapters in memory below them, which tests use              |
 //! | flow   | `deliver`: record, place, finish; its header has the map of its files              |
 //! | proof  | `login_proof`: a login leads to the account named; `mail_root`: the ledger's root   |
@@ -14,13 +14,13 @@
 //! A layer uses the ones above it in this table; the ports do not use each other.
 
 pub mod clock;
+pub mod connections;
 pub mod deadline;
 pub mod deliver;
 pub mod directory;
 pub mod duration;
 pub mod envelope;
 pub mod exit;
-pub mod group_commit;
 pub mod hook;
 pub mod ledger;
 pub mod lock_key;
@@ -31,7 +31,6 @@ pub mod mail_root;
 pub mod message;
 pub mod os;
 pub mod outcome;
-pub mod pool;
 pub mod receipt;
 pub mod retention;
 pub mod sender;

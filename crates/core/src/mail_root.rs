@@ -86,10 +86,13 @@ impl MailRoot {
         let (shown, mark) = (root.display(), root.join(MARK));
         let mark = mark.display();
         let why = match self {
-            MailRoot::Missing => format!(
-                "{shown} is not there: if its file system is not mounted, mount it; a new one is \
-                 made by \"onedrop migrate\""
-            ),
+            MailRoot::Missing => {
+                let accept = if is_proven(&marks())? { " --accept-config" } else { "" };
+                format!(
+                    "{shown} is not there: if its file system is not mounted, mount it; a new one \
+                     is made by \"onedrop migrate{accept}\""
+                )
+            }
             MailRoot::Unmarked if !is_proven(&marks())? => return Ok(()),
             MailRoot::Unmarked => format!(
                 "{shown} lacks the mark {mark} of this ledger: if its file system is not mounted, \

@@ -32,7 +32,7 @@ pub use nul::{NulError, restore_nul};
 pub use parts::PartFact;
 pub use received::taken_at;
 pub use variant::{SoughtVariant, filter_variant, nul_variant};
-pub use wrapped::{handed, inner, is_damaged, may_be_wrapper, wrapper};
+pub use wrapped::{handed, inner, is_damaged, may_be_wrapper, without_added, wrapper};
 
 /// Read at once.
 const BLOCK: usize = 16 * 1024;

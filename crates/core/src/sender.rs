@@ -45,7 +45,11 @@ pub fn author(
     let [address] = addresses.as_slice() else { return None };
     let address = address.clone();
     let (_, domain) = address.rsplit_once('@')?;
-    if trust == Trust::Header || dmarc_passed(message, authserv_id, domain) {
+    // Who sent it anew is in Resent-From (RFC 5322 section 3.6.6): From says nothing of that, and a
+    // signature stays whole below the new fields.
+    let is_resent = message.fields().any(|field| field.name_lower().starts_with(b"resent-"));
+    let is_believed = trust == Trust::Header || dmarc_passed(message, authserv_id, domain);
+    if is_believed && !is_resent {
         return Some(Author { address, if_same_account_as: None });
     }
     let login = Some(envelope.sasl_username.clone()).filter(|login| !login.is_empty())?;

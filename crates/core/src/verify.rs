@@ -1,7 +1,7 @@
 //! Compares the ledger with the mailboxes and repairs what Onedrop wrote. Outside the protocol's
-//! promise (a process frozen past its lease, a late server, a ledger that lost a commit) a mailbox
-//! may have two copies; so each placed copy that was leased more than once gets a second look after
-//! its last lease.
+//! promise (a process frozen past its lease, a late server) a mailbox may have two copies; so each
+//! placed copy that was leased more than once gets a second look after its last lease. A ledger
+//! that lost a commit does not know that a copy was leased twice.
 //!
 //! Relies on the ledger's rows. It writes only shared copies whose bytes the ledger keeps, by the
 //! delivery's own code. It settles a doubt as a delivery does: lease, the copy's lock, look,

@@ -12,6 +12,7 @@ pub mod mariadb;
 mod pooled;
 pub mod postgres;
 mod rows;
+mod runtime;
 mod session;
 mod sql;
 pub mod sqlite;

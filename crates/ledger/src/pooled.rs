@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::{Committed, Session, ToRecord, TurnState, rows};
 use commits::Commits;
+use onedrop_core::connections::Connections;
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms, Ledger,
@@ -21,8 +22,8 @@ use onedrop_core::ledger::{
 };
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::Identity;
-use onedrop_core::pool::{Connections, InUse, Limits, Pool};
 use onedrop_core::receipt::Receipt;
+use onedrop_net::pool::{InUse, Limits, Pool};
 
 mod commits;
 
@@ -298,6 +299,9 @@ impl<S: Session + 'static> PooledLedger<S> {
     }
 }
 
+/// How often what all hosts share is read anew, where others write it as well.
+const MOST_SHARING: u32 = 20;
+
 /// [`Schema::check_program`].
 fn check_program<S: Session>(session: &mut S) -> Result<(), LedgerError> {
     session.schema_version()?.check()?;
@@ -365,20 +369,26 @@ impl<S: Session + 'static> Schema for PooledLedger<S> {
     fn share_config(&self, replace: bool, until: Instant) -> Result<(), LedgerError> {
         self.call(until, |session| {
             let Some(config) = session.program().config.clone() else { return Ok(()) };
-            let now = SystemTime::now();
-            match replace {
-                true => {
-                    let on_record = session.shared_config()?;
-                    session.share_config(&config.replacing(on_record.as_deref(), now), true)?;
+            // Another host may write between our reading and writing.
+            for _ in 0..MOST_SHARING {
+                let (on_record, now) = (session.shared_config()?, SystemTime::now());
+                let wanted = match on_record.as_deref() {
+                    None => Some(config.json().to_owned()),
+                    Some(theirs) if replace => Some(config.replacing(theirs, now)),
+                    Some(theirs) => {
+                        config.check(Some(theirs))?;
+                        config.completed(theirs, now)?
+                    }
+                };
+                if let Some(wanted) = wanted.as_deref().filter(|_| wanted != on_record) {
+                    session.share_config(wanted, on_record.as_deref())?;
+                    if session.shared_config()?.as_deref() != Some(wanted) {
+                        continue;
+                    }
                 }
-                false => session.share_config(config.json(), false)?,
+                return check_program(session);
             }
-            check_program(session)?;
-            let on_record = session.shared_config()?;
-            match config.completed(on_record.as_deref().unwrap_or("{}"), now)? {
-                Some(completed) => session.share_config(&completed, true),
-                None => Ok(()),
-            }
+            Err(LedgerError::Contended)
         })
     }
 

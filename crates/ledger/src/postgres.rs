@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::PooledLedger;
 use crate::pooled::Traits;
 use onedrop_core::ledger::{LedgerError, Program};
-use onedrop_core::pool::Limits;
+use onedrop_net::pool::Limits;
 
 mod account;
 mod cancel;

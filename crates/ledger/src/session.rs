@@ -131,8 +131,8 @@ pub trait Session: Send {
     /// What is on record of the configuration that all hosts share, if the schema fits.
     fn shared_config(&mut self) -> Result<Option<String>, LedgerError>;
 
-    /// Puts `json` there, where nothing is, or in any case with `replace`.
-    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError>;
+    /// Puts `json` there, if `read` is there still.
+    fn share_config(&mut self, json: &str, read: Option<&str>) -> Result<(), LedgerError>;
 
     /// Takes the lock called `name` until [`leave`](Session::leave).
     ///

@@ -30,8 +30,8 @@ use onedrop_core::lock_key::{self, Hash};
 use onedrop_core::message::Identity;
 use onedrop_core::os::byte_lock;
 use onedrop_core::os::owner;
-use onedrop_core::pool::Limits;
 use onedrop_core::receipt::Receipt;
+use onedrop_net::pool::Limits;
 
 mod account;
 mod attempts;
@@ -483,8 +483,8 @@ impl Session for SqliteSession {
         schema::shared_config(&self.connection)
     }
 
-    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
-        self.write(|tx, _| schema::share_config(tx, json, replace))
+    fn share_config(&mut self, json: &str, read: Option<&str>) -> Result<(), LedgerError> {
+        self.write(|tx, _| schema::share_config(tx, json, read))
     }
 
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {

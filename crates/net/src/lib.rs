@@ -1,15 +1,15 @@
 //! The network, one of each: the socket with a deadline and the listener that makes it, the buffer
-//! that reads lines, TLS as a client, LMTP's form, xtext, the URLs of SQL servers, the runtime of
-//! their clients, HTTP, and what counts as this machine.
-//! Adapters and servers share them; what is said over them is theirs.
+//! that reads lines, TLS as a client, LMTP's form, xtext, the URLs of SQL servers, a pool of
+//! sessions, group commit, and what counts as this machine. Adapters and servers share them; what
+//! is said over them is theirs.
 
-pub mod http;
+pub mod group_commit;
 pub mod input;
 pub mod listener;
 pub mod lmtp;
 pub mod mysql_url;
+pub mod pool;
 pub mod postgres_url;
-pub mod runtime;
 pub mod socket;
 pub mod tls;
 mod url_options;

@@ -122,6 +122,12 @@ impl Socket {
         again(|| recv(self.fd.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT))
     }
 
+    /// What [`read_now`](Socket::read_now) would say, and leaves it to be read.
+    pub fn peek_now(&self) -> io::Result<usize> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
+        again(|| recv(self.fd.as_raw_fd(), &mut [0], flags))
+    }
+
     /// Writes what the peer takes of `bytes`, at least one of them; waits for it until `until`, and
     /// writes nothing after that.
     pub fn write(&self, bytes: &[u8], until: Instant) -> io::Result<usize> {

@@ -13,6 +13,7 @@ use jiff::Zoned;
 use crate::config::{Config, Loaded};
 use crate::routing::Routing;
 use crate::site_names::{self, SiteNames};
+use onedrop_core::connections::Connections;
 use onedrop_core::deadline::Deadline;
 use onedrop_core::deliver::{
     self, DeliveryRequest, Ending, Failure, LookBacks, Means, PastMail, Policy, Watch,
@@ -24,8 +25,8 @@ use onedrop_core::login_proof::{Unproven, WayProof};
 use onedrop_core::message::{self, DedupBy, Message, ReceivedClauses, trace_head};
 use onedrop_core::os::host_name;
 use onedrop_core::outcome::UnknownAccount;
-use onedrop_core::pool::{Connections, Limits};
 use onedrop_core::store::{AnyStore, StoreError, WitnessNames};
+use onedrop_net::pool::Limits;
 
 mod look_backs;
 

@@ -19,11 +19,10 @@ use std::time::{Duration, Instant};
 
 use secrecy::SecretString;
 
+use onedrop_core::connections::Connections;
 use onedrop_core::deadline::Deadline;
 use onedrop_core::directory::Destination;
 use onedrop_core::login::LoginForm;
-use onedrop_core::message::DedupBy;
-use onedrop_core::pool::{Connections, InUse, Limits, Pool};
 use onedrop_core::receipt;
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{Access, Mailboxes, Need, Slot, Store};
@@ -31,6 +30,7 @@ use onedrop_core::store::{
     Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Receipt, StoreError, Way,
     WitnessNames,
 };
+use onedrop_net::pool::{InUse, Limits, Pool};
 
 pub use onedrop_net::tls::Tls;
 
@@ -82,8 +82,6 @@ pub struct ImapSettings {
     /// How long the server waits for a mailbox's lock at the least, in whole seconds
     /// (`mail_max_lock_timeout` of Dovecot).
     pub lock_timeout: Duration,
-    /// What makes a stored message the copy that is looked for.
-    pub dedup_by: DedupBy,
 }
 
 /// The store on an IMAP server.
@@ -205,7 +203,7 @@ impl ImapStore {
         until: Instant,
     ) -> Result<Vec<Vec<FoundCopy>>, StoreError> {
         check_name(destination)?;
-        let ImapSettings { dedup_by: by, trust_search: trust, .. } = self.connector.settings;
+        let trust = self.connector.settings.trust_search;
         let (mut here, mut handed) = (Vec::new(), Vec::new());
         for one in sought {
             match one.handed {
@@ -217,7 +215,7 @@ impl ImapStore {
         if !here.is_empty() {
             let found_here = self.run(&destination.account, at_hand, until, |session| {
                 let mailbox = names::in_command(session, destination.place(), until)?;
-                look::find_all(session, &mailbox, &here, (by, trust), until)
+                look::find_all(session, &mailbox, &here, trust, until)
             });
             let doing = || format!("looking in {destination}");
             found = found_here.map_err(|error| error.while_doing(&doing()))?;
@@ -226,7 +224,7 @@ impl ImapStore {
             return Ok(found);
         }
         let everywhere = self.run(&destination.account, at_hand, until, |session| {
-            all_mailboxes::find_all(session, &handed, (by, trust), until)
+            all_mailboxes::find_all(session, &handed, trust, until)
         });
         let doing = || format!("looking in all mailboxes of account={}", destination.account);
         let everywhere = everywhere.map_err(|error| error.while_doing(&doing()))?;
@@ -333,10 +331,10 @@ impl Store for ImapStore {
         until: Instant,
     ) -> Result<Option<LookedBack>, StoreError> {
         check_name(destination)?;
-        let (by, trust) = (self.connector.settings.dedup_by, self.connector.settings.trust_search);
-        let (account, copy, how) = (&destination.account, sought.sought(), (by, trust));
+        let (account, copy) = (&destination.account, sought.sought());
+        let trust = self.connector.settings.trust_search;
         let look =
-            |s: &mut ImapSession| all_mailboxes::look_back(s, destination, &copy, how, until);
+            |s: &mut ImapSession| all_mailboxes::look_back(s, destination, &copy, trust, until);
         let looked = match sought.is_apart() {
             true => self.connector.open_apart(account, until).and_then(|mut one| look(&mut one)),
             false => self.run(account, &mut None, until, look),

@@ -16,15 +16,16 @@ use std::time::Instant;
 
 use rustls::ClientConfig;
 
+use onedrop_core::connections::Connections;
 use onedrop_core::deadline::Deadline;
 use onedrop_core::directory::Destination;
 use onedrop_core::message;
-use onedrop_core::pool::{Connections, InUse, Limits, Pool};
 use onedrop_core::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
 use onedrop_core::store::{
     HandOff, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, Way, WitnessNames,
 };
 use onedrop_net::is_loopback;
+use onedrop_net::pool::{InUse, Limits, Pool};
 
 use account_turns::{AccountTurn, AccountTurns};
 use session::LmtpSession;
@@ -408,6 +409,14 @@ impl Slot for LmtpSlot<'_> {
             let mail = HandedMail::new(account, [&head, copy.bytes], &handed)?;
             answer = store.hand_over(&mail, deadline)?;
             self.is_wrapped |= answer.is_ok();
+        }
+        if matches!(answer, Err(HandOffError::Unsafe)) {
+            // An IMAP literal has a length: what is in it ends nothing. No filter runs.
+            let head = [mail.fields().as_bytes(), copy.head].concat();
+            let copy = Copy { head: &head, ..copy };
+            let slot = store.inner.reserve(destination, copy, Need::Write, deadline)?;
+            let busy = || StoreError::NotStored("its mailboxes are in use".to_owned());
+            return slot.ok_or_else(busy)?.append();
         }
         let answer = answer.map_err(|error| error.of(&store.settings.place));
         match answer {

@@ -9,8 +9,8 @@
 //! file system has no unnamed files, a name under `tmp/` is used and a crash may leave it there
 //! (Maildir readers remove such files after 36 hours).
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -18,12 +18,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use nix::libc;
 
 use super::utf7::modified_utf7;
+use onedrop_core::connections::Connections;
 use onedrop_core::deadline::Deadline;
 use onedrop_core::directory::{Destination, FolderTemplate, SENT_ROLE};
 use onedrop_core::lock_key::{self, Hash};
 use onedrop_core::os::durable::{sync_folder, sync_way_to};
 use onedrop_core::os::owner;
-use onedrop_core::pool::Connections;
 use onedrop_core::store::{Access, Mailboxes, Need, Slot, Store};
 use onedrop_core::store::{Copy, CopySearch, FoundCopy, LookBack, LookedBack, Receipt, StoreError};
 
@@ -40,6 +40,12 @@ mod sync;
 
 /// Of a folder, without the dot in front (NAME_MAX).
 const LONGEST_NAME: usize = 254;
+
+/// Of a Maildir; the last one that is made is the one that readers look for.
+const SUBFOLDERS: [&str; 3] = ["tmp", "cur", "new"];
+
+/// What is read of a `subscriptions` file.
+const LARGEST_SUBSCRIPTIONS: u64 = 1024 * 1024;
 
 /// A Maildir++ folder has this file, an INBOX has none.
 const FOLDER_MARK: &str = "maildirfolder";
@@ -110,7 +116,11 @@ impl MaildirStore {
         // What is made last shows that all of it was: a crash in between must not leave a mailbox
         // unsubscribed.
         let is_inbox = destination.place() == "INBOX";
-        if if is_inbox { folder.join("new").is_dir() } else { folder.join(FOLDER_MARK).exists() } {
+        let mut is_whole = is_inbox || folder.join(FOLDER_MARK).exists();
+        for sub in SUBFOLDERS {
+            is_whole = is_whole && is_folder(&folder.join(sub))?;
+        }
+        if is_whole {
             // The process that made it may have died before its name was durable; the lock file is
             // made after that.
             return match folder.join(LOCKS).exists() {
@@ -119,22 +129,21 @@ impl MaildirStore {
             };
         }
         if !self.create_mailboxes {
-            let text =
-                format!("{} is no Maildir and store.create_mailboxes is false", folder.display());
-            return Err(StoreError::Refused(text));
+            return Err(StoreError::Refused(no_maildir(folder)));
         }
         // Whoever delivers has seen it; it may be gone since then.
         if let Some(root) = self.root().filter(|root| !root.join(".").is_dir()) {
             return Err(StoreError::NotStored(format!("{} is not there", root.display())));
         }
-        for sub in ["tmp", "cur", "new"] {
+        for sub in SUBFOLDERS {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub));
             made.map_err(|error| not_stored(folder, &error))?;
         }
         if let Some(inbox) = folder.parent().filter(|_| !is_inbox) {
             self.ensure(inbox, &Destination::inbox(&destination.account))?;
             subscribe(inbox, name_of(destination)).map_err(|error| at(inbox, &error))?;
-            File::create(folder.join(FOLDER_MARK)).map_err(|error| at(folder, &error))?;
+            let mark = own_file().write(true).open(folder.join(FOLDER_MARK));
+            mark.map_err(|error| at(folder, &error))?;
         }
         // The names of all that was made must be as durable as the mail in it.
         sync_way_to(folder).map_err(|error| at(folder, &error))
@@ -250,7 +259,7 @@ impl MaildirStore {
         let lock = CopyLock::try_take(&locks, copy.key)
             .map_err(|error| not_stored(&locks.join(LOCKS), &error))?;
         let name = file_name(copy.key, copy.recorded_at);
-        let is_missing = stand_in.is_some() && !folder.join("new").is_dir();
+        let is_missing = stand_in.is_some() && !is_folder(&folder.join("new"))?;
         Ok(lock.map(|lock| MaildirSlot {
             folder,
             is_missing,
@@ -315,7 +324,7 @@ impl Slot for MaildirSlot<'_> {
                 sync_folder(folder).map_err(|error| at(folder, &error))?;
             }
         }
-        let file = self.synced().map_err(|error| not_stored(&self.folder, &error))?;
+        let file = self.synced().map_err(|error| not_stored(&self.folder.join("tmp"), &error))?;
         self.deadline
             .pass_point_of_no_return()
             .map_err(|error| StoreError::NotStored(error.to_string()))?;
@@ -423,17 +432,44 @@ fn name_of(destination: &Destination) -> &str {
 /// dot.
 fn subscribe(inbox: &Path, mailbox: &str) -> io::Result<()> {
     let path = inbox.join("subscriptions");
-    let known = fs::read_to_string(&path).unwrap_or_default();
+    let mut known = String::new();
+    if let Ok(file) = own_file().create(false).read(true).open(&path) {
+        file.take(LARGEST_SUBSCRIPTIONS).read_to_string(&mut known)?;
+    }
     let separator = if known.starts_with("V\t2") { "\t" } else { "." };
     let mailbox = modified_utf7(mailbox).replace('/', separator);
     if known.lines().any(|line| line == mailbox) {
         return Ok(());
     }
-    // The folder may be its owner's: no link to elsewhere is followed.
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let mut file = options.open(path)?;
+    let mut file = own_file().append(true).open(path)?;
     file.write_all(format!("{mailbox}\n").as_bytes())
+}
+
+/// For a file that is there or is made. The folder may be its owner's: no link to elsewhere is
+/// followed, and no pipe holds anybody up.
+fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+}
+
+fn no_maildir(folder: &Path) -> String {
+    format!("{} is no Maildir and store.create_mailboxes is false", folder.display())
+}
+
+/// Whether a folder is there, and open to us.
+///
+/// # Errors
+/// It cannot be found out (NFS): as "not there" it would file the mail elsewhere for good.
+fn is_folder(path: &Path) -> Result<bool, StoreError> {
+    use io::ErrorKind as Kind;
+    match fs::metadata(path) {
+        Ok(found) => Ok(found.is_dir()),
+        Err(error) => match error.kind() {
+            Kind::NotFound | Kind::NotADirectory | Kind::PermissionDenied => Ok(false),
+            _ => Err(not_stored(path, &error)),
+        },
+    }
 }
 
 /// Removes a file; that it is gone is fine.

@@ -49,7 +49,7 @@ pub(super) fn run(
     }
     let end = Instant::now() + (job.ttl / 3).min(ASKED_FOR_THE_END) + job.grace + SLACK;
     while Instant::now() < end {
-        let runs = ledger.job_runs(name, 10, end).map_err(told)?;
+        let runs = ledger.job_runs(name, 10, end + SLACK).map_err(told)?;
         let run = runs.iter().find(|run| run.epoch == epoch);
         match run.map(|run| run.outcome) {
             Some(None) => thread::sleep(PAUSE),

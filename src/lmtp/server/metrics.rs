@@ -185,6 +185,8 @@ impl Metrics {
         for (state, count) in [("running", running), ("waiting", waiting)] {
             self.look_backs_open.get_or_create(&[("state", state)]).set(count as i64);
         }
+        // After a reload there may be one less.
+        self.sessions.clear();
         for (pool, (used, idle)) in pools {
             for (state, count) in [("used", used), ("idle", idle)] {
                 let labels = [("pool", pool), ("state", state)];

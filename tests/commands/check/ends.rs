@@ -15,7 +15,7 @@ use onedrop::ledger::{
     SCHEMA_VERSION, SchemaVersion, ToConfirm,
 };
 use onedrop::message::{DedupBy, Message};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::service::{Adapters, MakeLedger, MakeStore};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Receipt, StoreError};

@@ -270,7 +270,7 @@ fn a_service_and_its_command_line_are_read_as_pipe_reads_them() {
         ("n n - - pipe flags=D {FLAGS = F} argv=onedrop", "flags=D lacks R"),
         ("n n - - pipe NULL_SENDER=a null_sender=b argv=onedrop", "null_sender=b: bounces come"),
         ("- n - - pipe argv=/usr/bin/onedrop deliver", "\"unpriv\" of master.cf is not n"),
-        ("n y - - pipe argv=/usr/bin/onedrop deliver", "\"chroot\" of master.cf is y"),
+        ("n y - - pipe argv=/usr/bin/onedrop deliver", "\"chroot\" of master.cf means y"),
         ("n n - - pipe argv=env A=b {onedrop} deliver", "argv starts onedrop through env: "),
         ("n n - - pipe argv=sh -c {exec /usr/bin/onedrop deliver}", in_a_shell),
         ("n n - - pipe argv=env A=b;onedrop", in_a_shell),
@@ -333,6 +333,29 @@ fn the_domains_that_the_directory_does_not_know_are_told() {
 }
 
 #[test]
+fn a_limit_below_that_of_postfix_is_told() {
+    let site = CheckSite::good();
+    let main = fixture_text("fixtures/postfix/good/main.cf");
+    let said = |own: &str, of_postfix: &str| {
+        site.write_postfix("main.cf", &format!("{main}message_size_limit = {of_postfix}\n"));
+        let settings = [("LIMITS__MESSAGE_BYTES", own)];
+        let told = site.about("postfix", &mut site.command_with(&settings));
+        let line = told.lines().find(|line| line.contains("limits.message_bytes"));
+        line.map(str::to_owned)
+    };
+    for (own, of_postfix) in [("0", "0"), ("1000000", "1000000"), ("1000001", "1000000")] {
+        assert_eq!(said(own, of_postfix), None, "{own} beside {of_postfix}");
+    }
+    for (own, of_postfix, shown) in [("999999", "1000000", "1000000"), ("50", "0", "0 (none)")] {
+        let line = said(own, of_postfix).expect("a line");
+        let begins = format!(
+            "warning limits.message_bytes = {own} is less than message_size_limit = {shown}: "
+        );
+        assert!(line.starts_with(&begins), "{line}");
+    }
+}
+
+#[test]
 fn what_becomes_of_mail_for_addresses_that_postfix_does_not_know_is_told() {
     let site = CheckSite::good();
     let main = fixture_text("fixtures/postfix/good/main.cf");
@@ -388,6 +411,11 @@ fn a_next_hop_is_read_as_lmtp_does() {
         site.write_postfix("master.cf", &format!("lmtp unix - - {chroot} - - lmtp\n"));
         let told = site.about("postfix", &mut site.command_with(&[("LMTP__LISTEN", listen)]));
         assert_eq!(told.contains(" transport lmtp: "), leads, "{next_hop} {listen}: {told}");
-        assert_eq!(told.contains("nothing in this Postfix runs onedrop"), !leads, "{told}");
+        // A name is not looked up.
+        let is_name = ["mail.example", "inet:[mail.example]:24", "127.0.0.1:lmtp", ""];
+        let is_unseen = !leads && is_name.contains(&next_hop);
+        assert_eq!(told.contains("no service is seen to run onedrop"), is_unseen, "{told}");
+        let leads_nowhere = !leads && !is_unseen;
+        assert_eq!(told.contains("nothing in this Postfix runs onedrop"), leads_nowhere, "{told}");
     }
 }

@@ -55,14 +55,18 @@ fn a_verify_that_nobody_runs_wants_attention() {
 fn a_verify_that_runs_no_more_wants_attention() {
     let admin = Admin::with(
         "[jobs.nightly]\nschedule = \"@daily\"\n\
-         command = [\"sh\", \"-c\", \"onedrop verify --since 48h --repair\"]\n",
+         command = [\"sh\", \"-c\", \"/usr/bin/onedrop --color never verify --since 48h\"]\n\
+         [jobs.backup]\nschedule = \"@daily\"\ncommand = [\"pgbackrest\", \"verify\"]\n\
+         [jobs.asked]\nschedule = \"@daily\"\n\
+         command = [\"onedrop\", \"jobs\", \"check\", \"verify\"]\n",
     );
     let age = format!("UPDATE onedrop_ledger SET remembers_since = $NOW - {}", 40 * DAY);
     let after = |sql: String| verify_after(&admin, &format!("{age}; {sql}"));
     // The shipped job, also on a host that does not have it in its configuration.
     let stopped = "ended 30d ago, and no job has run it since  -> onedrop verify --since 33d \
                    --repair";
-    let paused = succeeded("nightly", 35 * DAY) + ";" + &succeeded("verify", 30 * DAY);
+    let others = ["backup", "asked"].map(|name| succeeded(name, 600)).join(";");
+    let paused = [succeeded("nightly", 35 * DAY), succeeded("verify", 30 * DAY), others].join(";");
     assert_eq!(after(paused), told("ATTENTION", stopped, 1));
     let well = told("ok", "ended 1d 23h ago, nothing left to repair", 0);
     assert_eq!(after(succeeded("verify", 2 * DAY - 600)), well);
@@ -100,6 +104,13 @@ fn where_all_hosts_are_gone_the_last_one_is_named() {
     let gone = seen("mx1", 2) + &seen("mx2", 3);
     let (level, text) = line_after(&admin, &gone, "hosts");
     assert_eq!(level, "ok", "mail comes by a host that only runs deliver: {text}");
+    // It may have run the server until then.
+    let of_it = "UPDATE onedrop_host SET host = (SELECT host FROM onedrop_attempt LIMIT 1)
+                 WHERE host = 'mx1'";
+    let (level, now) = line_after(&admin, of_it, "hosts");
+    assert_eq!((&*level, now), ("ok", text));
+    let back = "UPDATE onedrop_host SET host = 'mx1' WHERE host <> 'mx2'";
+    line_after(&admin, back, "hosts");
     let (level, text) = line_after(&admin, "DELETE FROM onedrop_attempt", "hosts");
     assert_eq!(level, "ATTENTION");
     let last =

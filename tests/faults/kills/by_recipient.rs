@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::thread;
@@ -12,9 +12,9 @@ use std::thread;
 use super::settings::Setting;
 use super::sites::{Combination, Standing};
 use crate::support::site::{deliver, run};
-use crate::support::{letters, maildir_copies, onedrop_path};
+use crate::support::{base_ledger, letters, maildir_copies, onedrop_path};
 
-/// What the dumps hold.
+/// What a base ledger has.
 const MESSAGES_BEFORE: usize = 10;
 const READ: [&str; 3] = ["onedrop_attempt", "onedrop_ledger", "onedrop_schema"];
 
@@ -113,25 +113,22 @@ impl Setting for ByRecipient<'_> {
     }
 
     fn prepare(&self, id: &str) {
-        let dump = |engine: &str| {
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/base-ledger/{engine}.sql"))
-        };
-        // The dump's store was elsewhere.
+        // Its store was elsewhere.
         let moved = "UPDATE onedrop_ledger SET config = NULL";
         let reader: Box<dyn Any + Send> = if let Some(mariadb) = &self.site.mariadb {
             let name = self.site.database(id);
             mariadb.create_database(&name);
-            mariadb.load(&name, &dump("mariadb"));
+            base_ledger::load_into_mariadb(mariadb, &name);
             mariadb.sql_in(&name, moved);
             let read = READ.map(|table| format!("SELECT COUNT(*) FROM {name}.{table}"));
             Box::new(mariadb.begin(&read.join("; ")))
         } else {
             let folder = self.site.site.root.join(id).join("ledger");
             fs::create_dir_all(folder).expect("a folder");
-            let text = fs::read_to_string(dump("sqlite")).expect("the dump");
             let reader = self.site.sqlite(id);
-            reader.execute_batch(&format!("{text}; PRAGMA journal_mode = WAL")).expect("the dump");
-            reader.execute_batch(&format!("{moved}; BEGIN")).expect("a transaction");
+            base_ledger::load_into_sqlite(&reader);
+            let begin = format!("PRAGMA journal_mode = WAL; {moved}; BEGIN");
+            reader.execute_batch(&begin).expect("a transaction");
             for table in READ {
                 let sql = format!("SELECT count(*) FROM {table}");
                 reader.query_row(&sql, [], |row| row.get::<_, i64>(0)).expect("rows");

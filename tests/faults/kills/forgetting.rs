@@ -133,7 +133,7 @@ impl Forgetting<'_> {
     }
 
     fn config(&self, id: &str) -> PathBuf {
-        let config = self.site.config(id);
+        let config = self.site.patient_config(id);
         let text = fs::read_to_string(&config).expect("configuration");
         let text = self.site.in_database(id, &text);
         let text = text.replace("[ledger]\n", "[ledger]\nkeep_raw = true\n");

@@ -12,6 +12,7 @@
 // never a default.
 #![allow(clippy::unused_self, clippy::doc_markdown, clippy::new_without_default)]
 
+pub mod base_ledger;
 pub mod bench;
 pub mod dialog;
 pub mod directory;

@@ -13,7 +13,7 @@ use mysql_async::{Conn, OptsBuilder, Row, Value};
 use nix::sys::signal::Signal;
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
 use onedrop::ledger::{Program, Schema as _};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 
 use super::server::{Server, guarded, tail};
 use super::shared::{self, Shared, Starting};
@@ -236,8 +236,18 @@ impl Mariadb {
 
     /// Like [`Mariadb::sql`], in another database.
     pub fn sql_in(&self, database: &str, sql: &str) -> String {
-        let way = OptsBuilder::default().user(Some("root")).db_name(Some(database));
-        let way = way.socket(Some(self.socket().display().to_string()));
+        self.sql_by(OptsBuilder::default().user(Some("root")), database, sql)
+    }
+
+    /// The same as the test's user, whose views and procedures then have its rights.
+    pub fn sql_of_user(&self, database: &str, sql: &str) -> String {
+        let user = OptsBuilder::default().user(Some(self.database()));
+        self.sql_by(user.pass(Some(PASSWORD)), database, sql)
+    }
+
+    fn sql_by(&self, user: OptsBuilder, database: &str, sql: &str) -> String {
+        let socket = self.socket().display().to_string();
+        let way = user.db_name(Some(database)).socket(Some(socket));
         // In this process: a client of its own for each question took as long as its answer.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let told = runtime.expect("a runtime").block_on(answers(way, sql));
@@ -251,13 +261,8 @@ impl Mariadb {
         run(command.arg("-S").arg(self.socket()).arg(database))
     }
 
-    /// A dump of another server, too: what was and ran there as `onedrop` is and runs here by the
-    /// test's names.
+    /// Makes what a [`dump`](Mariadb::dump) of this server has.
     pub fn load(&self, database: &str, dump: &Path) {
-        let text = fs::read_to_string(dump).expect("a dump");
-        let text = text.replace("`onedrop`@", &format!("`{}`@", self.database));
-        let text = text.replace("`onedrop`.", &format!("`{database}`."));
-        let dump = self.root.write(&format!("{database}.sql"), text);
         let mut command = Command::new("/usr/bin/mariadb");
         command.args(["--no-defaults", "-uroot", "--default-character-set=utf8mb4"]);
         command.arg("-S").arg(self.socket()).arg(database);

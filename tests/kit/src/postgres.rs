@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::{Program, Schema as _};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use super::disk::SmallDisk;

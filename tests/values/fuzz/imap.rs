@@ -11,7 +11,7 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
 use onedrop::message::{DedupBy, Message};
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 use onedrop::store::TrustSearch;
 use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::{Copy, Receipt, StoreError};
@@ -153,7 +153,6 @@ fn with<T>(
         create_mailboxes: true,
         trust_search: TrustSearch::Always,
         lock_timeout: Duration::from_secs(5),
-        dedup_by: DedupBy::Content,
     };
     thread::scope(|scope| {
         scope.spawn(|| {

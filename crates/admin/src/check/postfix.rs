@@ -37,7 +37,8 @@ pub(super) const SOCKET: &str = "/run/onedrop/lmtp.sock";
 pub(super) const USERS: &str = "/run/onedrop/users.sock";
 
 /// Further parameters of main.cf.
-const MAIN: [&str; 9] = [
+const MAIN: [&str; 10] = [
+    "compatibility_level",
     "config_directory",
     "enable_long_queue_ids",
     "export_environment",
@@ -115,8 +116,7 @@ impl Setup {
         let mut main = postconf.values(&[], names.into_iter().chain(domains::parameters()))?;
         // This one is not expanded: its $names are for a shell.
         main.extend(postconf.as_written(&["mailbox_command", "mailbox_command_maps"])?);
-        let services = master::services(&postconf.services()?);
-        let mut setup = Setup { main, services, ..Setup::default() };
+        let mut setup = Setup::new(main, &postconf.services()?);
         setup.mailbox_commands = site::mailbox_commands(&setup, postconf)?;
         let mut pipes = setup.pipes();
         for transport in &mut pipes {
@@ -129,6 +129,18 @@ impl Setup {
         }
         setup.lmtp = lmtp::transports(&setup, postconf, &ours.places())?;
         Ok(setup)
+    }
+
+    /// The parameters and the services of master.cf, as postconf(1) prints these.
+    fn new(main: Parameters, master: &str) -> Setup {
+        let mut setup = Setup { main, services: master::services(master), ..Setup::default() };
+        // COMPATIBILITY_README, "chroot=y".
+        let level = setup.value("compatibility_level").split('.').next().unwrap_or_default();
+        let chroot = if level.parse().unwrap_or(0) < 1 { "y" } else { "n" };
+        for service in setup.services.iter_mut().filter(|service| service.chroot == "-") {
+            service.chroot = chroot.to_owned();
+        }
+        setup
     }
 
     /// A parameter's value; empty if Postfix does not know it.
@@ -146,13 +158,26 @@ impl Setup {
         self.services_of("pipe").filter_map(PipeTransport::read).collect()
     }
 
-    /// Whether a service or `mailbox_command` delivers by the configuration of `ours`.
+    /// Whether a service or `mailbox_command` delivers by the configuration of `ours`, or may.
     fn leads_to(&self, ours: &ExpectedPostfix) -> bool {
         let by_pipe = self.transports.iter().any(|one| one.reads(&ours.config_file));
         let by_local = self.mailbox_commands.iter().any(|one| one.reads(&ours.config_file));
         // The socket of systemd's unit is that of the host's own configuration.
         let listens = ours.is_the_hosts() || ours.places().len() > 1;
-        by_pipe || by_local || (listens && !self.lmtp.is_empty())
+        by_pipe || by_local || (listens && (!self.lmtp.is_empty() || self.may_lead_unseen()))
+    }
+
+    /// Whether an lmtp(8) service may get mail for our server by what is not looked into: a table,
+    /// or a host's name.
+    fn may_lead_unseen(&self) -> bool {
+        let (folder, named) = (self.value("queue_directory"), routes::all(self));
+        let is_unknown = |service: &MasterService| {
+            named.iter().any(|route| {
+                route.transport == service.name
+                    && routes::next_hop(route.next_hop, folder, service.chroot == "y").is_none()
+            })
+        };
+        self.services_of("lmtp").any(|one| !routes::maps(self).is_empty() || is_unknown(one))
     }
 
     /// The `-o` settings of the queue manager, which sees no other service's.
@@ -219,8 +244,7 @@ fn judged(setup: &Setup, ours: &ExpectedPostfix) -> Vec<Finding> {
 
 /// The findings for these outputs of postconf (main.cf, master.cf), without I/O.
 pub fn of_output(main: &str, master: &str) -> Vec<Finding> {
-    let (main, services) = (postconf::pairs(main), master::services(master));
-    let mut setup = Setup { main, services, ..Setup::default() };
+    let mut setup = Setup::new(postconf::pairs(main), master);
     setup.transports = setup.pipes();
     for route in routes::all(&setup) {
         for is_chrooted in [false, true] {

@@ -17,7 +17,7 @@ use onedrop_core::ledger::{
     Attempt, CopyState, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage, Recorded,
     ReplayLedger,
 };
-use onedrop_core::message::{DedupBy, Identity, Message};
+use onedrop_core::message::Message;
 use onedrop_core::receipt::Receipt;
 use onedrop_core::store::Store;
 
@@ -72,10 +72,10 @@ pub fn from_ledger(
             let end = match task.dry_run {
                 true => ReplayedEnd::WouldBeDelivered,
                 false if failed.is_left(account) => ReplayedEnd::Left,
-                false => {
-                    let end = place(task, ledger, store, &raw, destination);
-                    ReplayedEnd::Tried(end.unwrap_or_else(CopyEnd::Failed))
-                }
+                false => match place(task, ledger, store, &raw, destination).transpose() {
+                    Some(end) => ReplayedEnd::Tried(end.unwrap_or_else(CopyEnd::Failed)),
+                    None => continue,
+                },
             };
             let why = match &end {
                 ReplayedEnd::Tried(CopyEnd::Placed(_) | CopyEnd::Left(_)) => EndMeaning::Delivered,
@@ -105,23 +105,28 @@ fn is_to_be_placed((one, receipt): &(Destination, Option<Receipt>), raw: &RawMes
     })
 }
 
+/// `None`: it is due, and left to `settle`.
 fn place(
     task: &ReplayTask<'_>,
     ledger: &dyn ReplayLedger,
     store: &dyn Store,
     raw: &RawMessage,
     destination: &Destination,
-) -> Result<CopyEnd, Failure> {
+) -> Result<Option<CopyEnd>, Failure> {
     let message = message(raw)?;
     let (total, answer) = task.time;
     let deadline = Deadline::by(Arc::clone(task.clock), total, answer);
     let by = Attempt { value: RandomValue::default(), ..task.by.clone() };
     let terms =
-        LeaseTerms { lease: task.policy.lease, join: store.append_is_idempotent(), due: true };
+        LeaseTerms { lease: task.policy.lease, join: store.append_is_idempotent(), due: false };
     let wanted = std::slice::from_ref(destination);
     let key = MessageKey::new(raw.message, &raw.identity);
     let copies = ledger.claim(&key, wanted, &by, terms, deadline.end())?;
     if copies == [CopyState::Busy] {
+        // One that is due is for `settle` alone: it looks first for the mail program's own.
+        if destination.shared && ledger.kept(&key, deadline.end())?.is_some() {
+            return Ok(None);
+        }
         return Err(Failure::Contended(format!("the copy {destination}")));
     }
     let recorded = Recorded {
@@ -151,24 +156,20 @@ fn place(
         watch: &(),
         look_backs: &(),
     };
-    Ok(deliver::place(&job, means, &by, &recorded))
+    Ok(Some(deliver::place(&job, means, &by, &recorded)))
 }
 
 /// The message as it is to stand in mailboxes. Where several have a copy, the bytes on record are
 /// those that came for one of them: then without what names a single recipient.
 fn message(raw: &RawMessage) -> Result<Message, Failure> {
-    let by = [DedupBy::Content, DedupBy::MessageId].into_iter().find(|by| {
-        let message = Message::new(raw.bytes.clone(), *by);
-        *message.identity() == raw.identity
-    });
-    let by =
-        by.ok_or_else(|| Failure::Setup("the bytes on record are another message's".to_owned()))?;
-    let message = Message::new(raw.bytes.clone(), by);
+    let message = raw.identity.message_in(raw.bytes.clone());
+    let message = message
+        .ok_or_else(|| Failure::Setup("the bytes on record are another message's".to_owned()))?;
     let owners = raw.copies.iter().filter(|(one, _)| !one.shared).count();
     if owners <= 1 {
         return Ok(message);
     }
-    let shared = Message::new(message.shared_copy().to_vec(), by);
-    debug_assert_eq!(*shared.identity(), Identity::of(message.own_copy(), by));
+    let shared = Message::new(message.shared_copy().to_vec(), message.dedup_by());
+    debug_assert_eq!(shared.identity(), message.identity());
     Ok(shared)
 }

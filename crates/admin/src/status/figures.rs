@@ -190,7 +190,7 @@ impl StatusGauges {
         of.register("onedrop_ledger_up", help, gauges.ledger_up.clone());
         let help = "Whether the mail store answered when it was last asked";
         of.register("onedrop_store_up", help, gauges.store_up.clone());
-        let help = "Whether the host can read its jobs; 0: it runs none, for a mistake in [jobs]";
+        let help = "Whether the host can read its jobs; 0: a mistake in its configuration";
         of.register("onedrop_jobs_config_ok", help, gauges.jobs_config_ok.clone());
         let help = "Deliveries of the last hour on this host, put off before they were on record";
         of.register("onedrop_unrecorded_deliveries", help, gauges.unrecorded.clone());

@@ -25,6 +25,8 @@ const NAMED: usize = 3;
 const DAILY: Duration = Duration::from_secs(2 * 24 * 3600);
 /// Of a hundred ends that are no quota's and no other delivery's, this many may be deferred.
 const DEFERRED: u64 = 1;
+/// From this number on, more mail returned than delivered is a mistake of the set-up.
+const REFUSED: u64 = 20;
 
 pub(super) fn of_ledger(facts: &LedgerFacts, jobs: &[JobSettings]) -> Vec<StatusFinding> {
     let mut found = vec![schema(facts)];
@@ -68,9 +70,10 @@ fn hosts(facts: &LedgerFacts) -> Vec<StatusFinding> {
     for row in facts.hosts.iter().filter(|row| row.seen_ago < SILENT) {
         seen.push(format!("{} {} {}", row.host, row.program_version, ago(row.seen_ago)));
     }
-    // A host that only runs `onedrop deliver` says nothing but what it delivers.
+    // A host that only runs `onedrop deliver`, or does so for some days, says nothing but what it
+    // delivers.
     for (host, count) in &facts.attempts.hosts {
-        if facts.hosts.iter().all(|row| row.host != *host) {
+        if facts.hosts.iter().all(|row| row.host != *host || row.seen_ago >= GONE) {
             seen.push(format!("{host} ({})", counted(*count, "attempt", "attempts")));
         }
     }
@@ -153,7 +156,9 @@ fn attempts(counts: &[AttemptCount], reach: Duration) -> Vec<StatusFinding> {
     };
     let normal: u64 = counts.iter().filter(is_normal).map(|one| one.count).sum();
     let bad = deferred - normal;
-    let is_bad = setup > 0 || bad * 100 > DEFERRED * (delivered + bad);
+    let is_bad = setup > 0
+        || bad * 100 > DEFERRED * (delivered + bad)
+        || refused >= REFUSED && refused > delivered;
     found.push(match (setup > 0, is_bad) {
         (true, _) => {
             let sentence = format!("{sentence}; {setup} of them are yours to mend (4.3.5)");
@@ -275,11 +280,28 @@ fn of_jobs(facts: &LedgerFacts, jobs: &[JobSettings]) -> Vec<StatusFinding> {
 /// The rows of jobs that run `onedrop verify`: others than the shipped one by their command. A
 /// host's configuration may lack that one, or be one that cannot be read.
 fn verify_jobs<'a>(facts: &'a LedgerFacts, jobs: &[JobSettings]) -> Vec<&'a JobRow> {
-    let has_word = |word: &String| word.split_whitespace().any(|part| part == "verify");
-    let runs_it = |job: &&JobSettings| job.command.iter().any(has_word);
+    let runs_it = |job: &&JobSettings| runs_verify(&job.command);
     let mut names: Vec<&str> = jobs.iter().filter(runs_it).map(|job| &*job.name).collect();
     names.push("verify");
     facts.jobs.rows.iter().filter(|row| names.contains(&&*row.name)).collect()
+}
+
+/// Whether a job's command, or the text of a shell in it, has `onedrop`, options that each command
+/// takes, and then `verify`.
+fn runs_verify(command: &[String]) -> bool {
+    let words: Vec<&str> = command.iter().flat_map(|word| word.split_whitespace()).collect();
+    let is_ours = |word: &str| word.rsplit('/').next() == Some("onedrop");
+    let starts = (0..words.len()).filter(|at| is_ours(words[*at]));
+    starts.into_iter().any(|at| {
+        let mut rest = words[at + 1..].iter();
+        loop {
+            match rest.next() {
+                Some(&("--config" | "--color")) => _ = rest.next(),
+                Some(option) if option.starts_with("--") => {}
+                word => return word == Some(&"verify"),
+            }
+        }
+    })
 }
 
 /// For how long no job has run `onedrop verify` with success; if none ever has, how far back the

@@ -1,8 +1,8 @@
-//! Postfix' queue on this host, by `postqueue -j` (postqueue(1)): mail for those that the directory
-//! knows, and how long the oldest has waited. Whose the other mail is, a query or userdb without
-//! `domains` would have to be asked, and is not: it is counted apart. A host without Postfix, or
-//! where Postfix has no configuration, has no such finding. A Postfix that does not run matters
-//! where its own configuration leads to ours.
+//! Postfix' queues on this host, by `postqueue -j` (postqueue(1)): mail for those that the
+//! directory knows, and how long the oldest has waited. Whose the other mail is, a query or userdb
+//! without `domains` would have to be asked, and is not: it is counted apart. A host without
+//! Postfix, or where Postfix has no configuration, has no such finding. A Postfix that does not run
+//! matters where its own configuration leads to ours.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,6 +13,7 @@ use super::{StatusFinding, counted};
 use crate::check::{self, program};
 use onedrop_core::directory::{Directory, Known};
 use onedrop_core::duration::brief;
+use onedrop_core::text::shell::operand;
 use onedrop_site::config::Loaded;
 
 /// Mail that has waited for longer needs somebody. Postfix tries again after five minutes, and then
@@ -37,8 +38,21 @@ struct QueuedRecipient {
 
 pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> {
     let program = program::find("postqueue")?;
-    match program::output_of(Command::new(program).arg("-j"), "tell the queue", until) {
-        Ok(output) => {
+    let ask = |args: &[&str]| {
+        program::output_of(Command::new(&program).args(args).arg("-j"), "tell the queue", until)
+    };
+    match ask(&[]) {
+        Ok(mut output) => {
+            for folder in instances(until) {
+                match ask(&["-c", &folder]) {
+                    Ok(more) => output.push_str(&more),
+                    Err(why) => {
+                        let sentence = format!("the instance {folder}: {}", why.text);
+                        let next = format!("postqueue -c {} -p", operand(&folder));
+                        return Some(StatusFinding::attention("queue", sentence, next));
+                    }
+                }
+            }
             let directory = &loaded.config.directory.addresses;
             Some(of_output(&output, directory, SystemTime::now()))
         }
@@ -61,6 +75,21 @@ pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> 
         // This user may not ask, or the queue is too long to be listed in time.
         Err(why) => Some(StatusFinding::attention("queue", why.text, "postqueue -p")),
     }
+}
+
+/// The configuration folders of Postfix' instances beside the first, as far as each is enabled
+/// (postmulti(1)).
+fn instances(until: Instant) -> Vec<String> {
+    let Some(program) = program::find("postconf") else { return Vec::new() };
+    let value = |args: &[&str], name: &str| {
+        let mut command = Command::new(&program);
+        program::output(command.args(args).args(["-hx", name]), until).unwrap_or_default()
+    };
+    let folders = value(&[], "multi_instance_directories");
+    let folders = folders.split([' ', ',', '\t', '\n']).filter(|folder| !folder.is_empty());
+    let is_enabled =
+        |folder: &&str| value(&["-c", folder], "multi_instance_enable").trim() == "yes";
+    folders.filter(is_enabled).map(str::to_owned).collect()
 }
 
 /// What the output of `postqueue -j` says; for the tests, which have no Postfix.

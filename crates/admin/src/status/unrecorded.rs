@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::{HOUR, StatusFinding};
 use crate::check::program;
-use onedrop_core::ledger::{Trace, TraceAttempt};
+use onedrop_core::ledger::{Trace, TraceAttempt, TraceFilter};
 use onedrop_core::outcome::Status;
 use onedrop_core::text;
 use onedrop_core::text::shell::operand;
@@ -102,7 +102,8 @@ fn newest(file: &str, back: Duration, name: Option<&str>, until: Instant) -> Vec
     let mut command = Command::new(journalctl);
     command.args(["--quiet", "--no-pager", "--output=json", "--reverse"]);
     command.arg(format!("--since=-{}s", back.as_secs())).arg(format!("--lines={MOST}"));
-    command.arg(format!("--output-fields={FIELDS}"));
+    // Without --all a text of 4096 bytes or more is null: a sender's Message-ID is in it.
+    command.args(["--all", &format!("--output-fields={FIELDS}")]);
     let ours = matched(file);
     match name {
         None => command.arg(ours),
@@ -150,21 +151,38 @@ pub fn count(file: &str, until: Instant) -> u64 {
     newest(file, HOUR, None, until).len() as u64
 }
 
-/// Those for a recipient or a queue id since then, in the form of what is on record, without those
-/// that `on_record` has.
+/// Whether an attempt that began at `started_at`, by the ledger's clock, may be this one of the
+/// log, which is dated by its end. A server has one pid for all tries of a message, and Postfix
+/// makes the next one minutes later.
+fn is_about_the_time(one: &TraceAttempt, started_at: &str) -> bool {
+    const CLOCKS: i64 = 60;
+    let [Ok(ended), Ok(started)] = [&one.started_at, started_at].map(str::parse::<Timestamp>)
+    else {
+        return false;
+    };
+    let took = one.duration_ms.unwrap_or_default() / 1000;
+    (ended.as_second() - took - started.as_second()).abs() <= CLOCKS
+}
+
+/// Those for the name (a recipient or a queue id), time and sender of `filter`, in the form of what
+/// is on record, without those that `on_record` has.
 pub fn trace(
     file: &str,
-    name: &str,
-    since: SystemTime,
+    filter: &TraceFilter<'_>,
     on_record: &[Trace],
     until: Instant,
 ) -> Option<Trace> {
+    let since = filter.since.unwrap_or(SystemTime::UNIX_EPOCH);
     let back = SystemTime::now().duration_since(since).unwrap_or_default();
-    let mut attempts = newest(file, back, Some(name), until);
+    let mut attempts = newest(file, back, filter.name, until);
+    if let Some(part) = filter.sender.map(str::to_lowercase) {
+        attempts.retain(|one| one.sender.to_lowercase().contains(&part));
+    }
     let known = |one: &TraceAttempt| {
         let is_same = |other: &TraceAttempt| {
             (other.pid, &other.queue_id) == (one.pid, &one.queue_id)
                 && other.recipient.eq_ignore_ascii_case(&one.recipient)
+                && is_about_the_time(one, &other.started_at)
         };
         on_record.iter().flat_map(|trace| &trace.attempts).any(is_same)
     };

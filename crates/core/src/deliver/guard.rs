@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::ledger::{Ledger, LedgerError, Proofs};
+use crate::ledger::{Ledger, LedgerError, Proofs, Schema};
 use crate::login::Way;
 use crate::store::Store;
 
@@ -61,14 +61,17 @@ impl GuardOnRecord {
 /// # Errors
 /// Those of the ledger.
 pub fn note(
-    ledger: &(impl Ledger + ?Sized),
+    ledger: &(impl Ledger + Schema + ?Sized),
     server: &str,
     remembers: Option<Duration>,
     host: &str,
     until: Instant,
 ) -> Result<(), LedgerError> {
     let known = on_record(ledger, server, until)?;
-    let seen = remembers.map(|remembers| GuardOnRecord { remembers, since: ledger.time() });
+    // Rows are dated by the ledger's clock; `time` of a process that has recorded nothing is its
+    // host's.
+    let since = ledger.clock(until)?.unwrap_or_else(|| ledger.time());
+    let seen = remembers.map(|remembers| GuardOnRecord { remembers, since });
     let now = seen.map(|seen| with(&known, seen)).unwrap_or_default();
     let note = |one: &GuardOnRecord, holds| {
         ledger.note_proof(&one.way(server.to_owned()), holds, host, until)

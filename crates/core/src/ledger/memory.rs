@@ -17,12 +17,12 @@ use super::{
     SharedConfig,
 };
 use crate::clock::Clock;
+use crate::connections::Connections;
 use crate::directory::{Asked, Destination, Home};
 use crate::hook::{Call, Hook};
 use crate::lock_key::{self, Hash};
 use crate::login::Way;
 use crate::message::Identity;
-use crate::pool::Connections;
 use crate::receipt::Receipt;
 
 pub use rows::MemoryCopy;

@@ -22,11 +22,11 @@ use super::{
     LeaseTerms, LedgerError, MessageKey, Overview, PlannedStep, Recorded, SchemaVersion, Trace,
     TraceFilter, Window,
 };
+use crate::connections::Connections;
 use crate::directory::{Asked, Destination, Home};
 use crate::lock_key::Hash;
 use crate::login::Way;
 use crate::message::Identity;
-use crate::pool::Connections;
 use crate::receipt::Receipt;
 
 /// What a delivery needs of a ledger.

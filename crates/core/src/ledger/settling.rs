@@ -69,6 +69,8 @@ pub trait Settling: Send + Sync {
         until: Instant,
     ) -> Result<bool, LedgerError>;
 
-    /// Whether another message with the same Message-ID has a copy on record in the same mailbox.
+    /// Whether another message with the same Message-ID has a copy on record that may stand in the
+    /// same mailbox of the account: any but one in INBOX, as a mailbox has several names (`\\Sent`,
+    /// a server's prefix), and a sender may choose one (`directory.detail`).
     fn has_namesake(&self, copy: &CopyOnRecord, until: Instant) -> Result<bool, LedgerError>;
 }

@@ -119,11 +119,12 @@ impl SharedConfig {
         Ok((!is_whole).then(|| SharedConfig::of(keys).json))
     }
 
-    /// What is to be on record in place of this.
-    pub fn replacing(&self, on_record: Option<&str>, now: SystemTime) -> String {
-        let theirs = on_record.and_then(|on_record| parse(on_record).ok());
-        let former = theirs.and_then(|theirs| self.former(&theirs, now));
-        let mut keys = self.keys.clone();
+    /// What is to be on record in place of this: keys of a later version stay.
+    pub fn replacing(&self, on_record: &str, now: SystemTime) -> String {
+        let mut keys = parse(on_record).unwrap_or_default();
+        let former = self.former(&keys, now);
+        keys.remove(FORMER);
+        keys.extend(self.keys.clone());
         keys.extend(former.map(|former| (FORMER.to_owned(), former)));
         SharedConfig::of(keys).json
     }
@@ -197,12 +198,12 @@ mod tests {
         // None was in force before the key came.
         let first = ours("a").completed("{}", day(1)).unwrap().unwrap();
         assert_eq!((lists(&first, day(10)), lists(&first, day(11))), (vec![String::new()], vec![]));
-        let second = ours("b").replacing(Some(&first), day(2));
+        let second = ours("b").replacing(&first, day(2));
         assert_eq!(lists(&second, day(3)), ["", "a"]);
         assert_eq!(lists(&second, day(11)), ["a"]);
-        assert_eq!(ours("b").replacing(Some(&second), day(20)), ours("b").json());
+        assert_eq!(ours("b").replacing(&second, day(20)), ours("b").json());
         // Back again: its copies go by the list in force.
-        assert_eq!(lists(&ours("a").replacing(Some(&second), day(3)), day(4)), ["", "b"]);
+        assert_eq!(lists(&ours("a").replacing(&second, day(3)), day(4)), ["", "b"]);
 
         // Named by what was on record a moment ago: what is there now differs.
         let known = ours("b").filter_fields(Some(&first)).unwrap();
@@ -224,6 +225,10 @@ mod tests {
         let later = r#"{"dedup.by":"content","new.key":"x","sent.mailbox":"Sent"}"#;
         assert!(ours.check(Some(later)).is_ok());
         assert_eq!(ours.completed(later, UNIX_EPOCH), Ok(None));
+        assert_eq!(shared("message-id", "Sent").replacing(later, UNIX_EPOCH), {
+            r#"{"dedup.by":"message-id","new.key":"x","sent.mailbox":"Sent"}"#
+        });
+        assert_eq!(ours.replacing("{", UNIX_EPOCH), ours.json());
         let earlier = r#"{"dedup.by":"content","old.key":"x"}"#;
         assert!(ours.check(Some(earlier)).is_ok());
         let both = r#"{"dedup.by":"content","old.key":"x","sent.mailbox":"Sent"}"#;

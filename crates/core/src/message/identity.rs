@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::Message;
 use super::fields::{Field, fields, split};
-use super::{date, head};
+use super::{Bytes, date, head};
 use crate::lock_key::{self, Hash};
 
 /// Fields that the author writes, besides [`AUTHORED_KINDS`]. The last five direct answers, keys
@@ -106,16 +106,36 @@ impl Identity {
         Identity { message_id, id_hash, digest }
     }
 
+    /// Whether it was made by the Message-ID alone: the content may be any. A ledger's rows may be
+    /// older than the `dedup.by` in force.
+    pub fn is_by_id(&self) -> bool {
+        self.digest == self.id_hash
+    }
+
+    fn by(&self) -> DedupBy {
+        if self.is_by_id() { DedupBy::MessageId } else { DedupBy::Content }
+    }
+
+    /// The message of this identity, if that is in `bytes`.
+    pub fn message_in(&self, bytes: impl Into<Bytes>) -> Option<Message> {
+        Some(Message::new(bytes, self.by())).filter(|message| message.identity() == self)
+    }
+
     /// Whether it is that of the message in `bytes`, whichever `dedup.by` it was made by.
     pub fn is_that_of(&self, bytes: &[u8]) -> bool {
-        [DedupBy::Content, DedupBy::MessageId].iter().any(|by| Identity::of(bytes, *by) == *self)
+        Identity::of(bytes, self.by()) == *self
     }
 
     /// Whether the message in `bytes`, whose header is enough, has this first Message-ID; never
     /// where there is none.
     pub fn has_same_id(&self, bytes: &[u8]) -> bool {
         let (header, _) = split(bytes);
-        self.message_id.is_some() && first_message_id(header) == self.message_id
+        first_message_id(header).is_some_and(|id| self.has_id(&id))
+    }
+
+    /// By the hash: of a message whose facts were forgotten it alone is known.
+    fn has_id(&self, id: &[u8]) -> bool {
+        lock_key::message_hash(id) == self.id_hash
     }
 
     /// Whether a message that begins with `start` may be this one, or have the same first
@@ -133,7 +153,11 @@ impl Identity {
             // The line that ends the header is whole.
             None => start[header.len()..].contains(&b'\n'),
         };
-        !is_shown || first_message_id(header) == self.message_id
+        !is_shown
+            || match first_message_id(header) {
+                Some(id) => self.has_id(&id),
+                None => lock_key::content_hash(&self.digest) == self.id_hash,
+            }
     }
 
     /// Names this message's copy in one mailbox.

@@ -22,7 +22,7 @@ const LONGEST: usize = 500;
 
 /// Whether a server may refuse a message for its header: it ends with a line that is no field, or
 /// with the message, and not by an empty line; or a blank stands before a colon (RFC 5322 section
-/// 4.5).
+/// 4.5); or its Message-ID is empty (Cyrus, imap/lmtpengine.c).
 pub fn is_damaged(bytes: &[u8]) -> bool {
     let (header, body) = split(bytes);
     let is_separated = header.len() + body.len() < bytes.len();
@@ -30,7 +30,9 @@ pub fn is_damaged(bytes: &[u8]) -> bool {
         let name = field.raw.split(|byte| *byte == b':').next();
         name.is_some_and(|name| name.ends_with(b" ") || name.ends_with(b"\t"))
     };
-    !bytes.is_empty() && (!is_separated || fields(header).any(has_blank))
+    let has_no_id = |field: &Field<'_>| field.is(b"message-id") && field.unfolded().is_empty();
+    !bytes.is_empty()
+        && (!is_separated || fields(header).any(|field| has_no_id(&field) || has_blank(field)))
 }
 
 /// What stands before a message, for it to be wrapped.
@@ -58,6 +60,25 @@ pub fn inner(bytes: &[u8]) -> Option<&[u8]> {
     let end = memchr::memmem::find(bytes, BODY.as_bytes())? + BODY.len();
     let (header, message) = bytes.split_at(end);
     (header == wrapper(message)).then_some(message)
+}
+
+/// What a message may have been before Cyrus' LMTP gave it a Message-ID, a Date, or both, after its
+/// last field (imap/lmtpengine.c, savemsg).
+pub fn without_added(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (header, _) = split(bytes);
+    let is_added = |field: &Field<'_>| {
+        let is_id = || field.unfolded().starts_with(b"<cmu-lmtpd-");
+        field.is(b"date") || field.is(b"message-id") && is_id()
+    };
+    let all: Vec<Field<'_>> = fields(header).collect();
+    let (rest, mut end) = (&bytes[header.len()..], header.len());
+    let added = all.iter().rev().take(2).take_while(|field| is_added(field));
+    added
+        .map(|field| {
+            end -= field.raw.len();
+            [&header[..end], rest].concat()
+        })
+        .collect()
 }
 
 /// A message that was handed over, without what was put before it: the server's trace fields, and

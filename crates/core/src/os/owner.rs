@@ -15,7 +15,11 @@ pub fn keeps_root_out(path: &Path) -> Option<String> {
         return None;
     }
     // Those that are not there would be root's.
-    let found = |at: &Path| Some((at.to_owned(), fs::symlink_metadata(at).ok()?.uid()));
+    let found = |at: &Path| {
+        let own = fs::symlink_metadata(at).ok()?.uid();
+        let behind = fs::metadata(at).map_or(own, |behind| behind.uid());
+        Some((at.to_owned(), if own == 0 { behind } else { own }))
+    };
     let (at, uid) = path.ancestors().filter_map(found).find(|(_, uid)| *uid != 0)?;
     let name = match User::from_uid(uid.into()) {
         Ok(Some(user)) => user.name,

@@ -12,12 +12,12 @@ use super::port::{Mailboxes, Need, Slot, Store};
 use super::{
     Copy, CopySearch, FoundCopy, LookBack, LookedBack, Mark, Naming, Proof, Receipt, StoreError,
 };
+use crate::connections::Connections;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::hook::{Call, Hook};
 use crate::lock_key::{self, Hash};
 use crate::message::{DedupBy, Identity};
-use crate::pool::Connections;
 use crate::receipt;
 
 use finding::{found_by_identity, found_by_name};

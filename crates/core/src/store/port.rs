@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use super::{Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Receipt};
 use super::{StoreError, Way, WitnessNames};
+use crate::connections::Connections;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
-use crate::pool::Connections;
 
 /// What a delivery needs of a store.
 pub trait Store: Send + Sync {

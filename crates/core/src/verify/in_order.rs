@@ -99,6 +99,16 @@ impl<'t> InOrder<'t> {
     }
 }
 
+impl Drop for InOrder<'_> {
+    /// A run that ended early leaves news of accounts whose turn never came: what was done there is
+    /// reported all the same.
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let left = std::mem::take(&mut state.later).into_values();
+        left.flat_map(|one| one.news).for_each(&mut *state.tell);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,7 +137,9 @@ mod tests {
         order.end();
         order.tell(6, progress("last"));
         drop(order);
-        assert_eq!(told.iter().filter(|one| *one == "late").count(), 2 * (MOST_WAITING + 1));
+        // With those of the accounts whose turn never came.
+        assert_eq!(told.iter().filter(|one| *one == "late").count(), 3 * MOST_WAITING + 2);
         assert_eq!(told[..2], ["first", "first"]);
+        assert_eq!(told.last().map(String::as_str), Some("last"));
     }
 }

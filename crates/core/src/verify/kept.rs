@@ -10,7 +10,7 @@ use crate::deadline::Deadline;
 use crate::deliver::{self, CopyEnd, DeliveryRequest, Failure, Left, Means, Placed, Policy};
 use crate::envelope::Envelope;
 use crate::ledger::{CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
-use crate::message::{DedupBy, Identity, Message};
+use crate::message::Message;
 use crate::outcome::{OverQuota, UnknownAccount};
 use crate::store::Store;
 
@@ -65,11 +65,7 @@ impl Verification<'_, '_> {
             }
             return Ok(None);
         };
-        // dedup.by may have been another when it came in.
-        let message = [DedupBy::Content, DedupBy::MessageId]
-            .into_iter()
-            .find(|by| Identity::of(&bytes, *by) == copy.identity)
-            .map(|by| Message::new(bytes, by));
+        let message = copy.identity.message_in(bytes);
         if message.is_none() {
             let text = "the bytes that are kept are another message's: they stay";
             self.found(copy, Level::Error, topic, None, text);

@@ -40,12 +40,12 @@ pub fn verify(
 }
 
 /// What the workers of a verification share.
-struct Run<'a> {
+struct Run<'a, 't> {
     task: &'a VerifyTask<'a>,
     ledger: &'a dyn VerifyLedger,
     store: &'a dyn AnyStore,
     accounts: Mutex<AccountQueue>,
-    told: &'a InOrder<'a>,
+    told: &'a InOrder<'t>,
 }
 
 /// The accounts that are still to be verified.
@@ -62,7 +62,7 @@ struct AccountQueue {
     error: Option<LedgerError>,
 }
 
-impl Run<'_> {
+impl Run<'_, '_> {
     fn work(&self) {
         while let Some((number, account)) = self.next() {
             let mut tell = |news| self.told.tell(number, news);

@@ -334,8 +334,8 @@ impl Verification<'_, '_> {
         Ok(())
     }
 
-    /// The mail program's own copy among those found, not marked as deleted. Where Sent has a copy
-    /// of another message with this Message-ID, only what is equal is this one's.
+    /// The mail program's own copy among those found, not marked as deleted. Where Sent may have a
+    /// copy of another message with this Message-ID, only what is equal is this one's.
     fn senders<'f>(
         &self,
         copy: &CopyOnRecord,

@@ -55,6 +55,9 @@ fn a_detail_names_a_mailbox_in_its_own_case_where_nothing_else_does() {
         assert_eq!(directory.known(address), known, "{address}");
     }
     let query = Directory { query: Some("SELECT $1".to_owned()), ..directory };
+    for nobody in ["", "@mail.axial.net", "<>"] {
+        assert_eq!(query.known(nobody), Known::Nobody, "{nobody}");
+    }
     let Known::Ask(asked) = query.known("Doug+Lists@mail.axial.net") else { panic!("not asked") };
     let asked = (asked.address.as_str(), asked.given.as_str(), asked.mailbox.as_deref());
     let expected = ("doug@mail.axial.net", "doug+lists@mail.axial.net", Some("Lists"));

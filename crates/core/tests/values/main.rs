@@ -2,7 +2,6 @@
 
 mod clock;
 mod directory;
-mod group_commit;
 mod keys;
 mod login;
 mod message;

@@ -44,6 +44,19 @@ fn only_our_own_dmarc_pass_for_the_from_domain_counts() {
     assert_eq!(find(&body, "", Trust::Authenticated), None);
 }
 
+/// Who sent it anew is another.
+#[test]
+fn a_resent_message_is_not_its_authors() {
+    let pass = format!("Authentication-Results: {OURS}; dmarc=pass header.from=gmail.com\n");
+    for trust in [Trust::Header, Trust::Authenticated] {
+        let resent = |fields: &str| find(&format!("{fields}{pass}From: l@gmail.com"), "", trust);
+        assert!(resent("").is_some());
+        assert_eq!(resent("Resent-From: bob@example.org\nResent-Date: x\n"), None);
+    }
+    let header = "Resent-From: l@gmail.com\nFrom: l@gmail.com";
+    assert!(find(header, "l", Trust::Authenticated).is_some(), "she may have done it");
+}
+
 /// What our own server writes, after its name.
 fn believes(results: &str) -> bool {
     let header = format!("Authentication-Results: {OURS}{results}\nFrom: l@gmail.com");

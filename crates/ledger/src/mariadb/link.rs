@@ -13,9 +13,9 @@ use super::errors::{ACCESS_DENIED, meaning_of, text_of};
 use super::target::{MariadbTarget, Purpose};
 use crate::given_up::no_answer_text;
 use crate::rows::SqlRow;
+use crate::runtime::PrivateRuntime;
 use onedrop_core::ledger::LedgerError;
 use onedrop_core::text;
-use onedrop_net::runtime::PrivateRuntime;
 
 /// What a session is like, and what the server is like, in one round trip. The time zone is for
 /// those who look at rows with functions of local time; READ COMMITTED lets every statement see

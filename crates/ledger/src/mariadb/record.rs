@@ -138,7 +138,7 @@ fn check_config(
 ) -> Result<Option<String>, LedgerError> {
     if on_record.is_none() {
         let mut batch = SqlBatch::default();
-        schema::share(&mut batch, config.json(), false);
+        schema::share(&mut batch, config.json(), None);
         batch.add(&format!("{} LOCK IN SHARE MODE", schema::CONFIG), &[]);
         let answers = connection.go_on(batch)?;
         on_record = first::<Option<String>>(rows_at(&answers, 1))?.flatten();

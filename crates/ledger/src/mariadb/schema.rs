@@ -160,12 +160,9 @@ pub(super) fn shared_config(
 /// What all hosts' configurations have alike.
 pub(super) const CONFIG: &str = "SELECT config FROM onedrop_ledger";
 
-/// Where nothing is on record, or in any case with `replace`.
-pub(super) fn share(batch: &mut SqlBatch, json: &str, replace: bool) {
-    batch.add(
-        "UPDATE onedrop_ledger SET config = ?1 WHERE config IS NULL OR ?2",
-        values![json, replace],
-    );
+/// Where `read` is on record.
+pub(super) fn share(batch: &mut SqlBatch, json: &str, read: Option<&str>) {
+    batch.add("UPDATE onedrop_ledger SET config = ?1 WHERE config <=> ?2", values![json, read]);
 }
 
 /// [`Session::migrate`](crate::session::Session::migrate).
@@ -189,8 +186,11 @@ pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, Le
     }
     let applied = apply_all(connection);
     let give = SqlBatch::of(&format!("SELECT RELEASE_LOCK({lock})"), values![&*name]);
-    connection.batch(&give.into_sql())?;
-    applied
+    // A session that was lost has both fail: the first says why.
+    let given = connection.batch(&give.into_sql());
+    let applied = applied?;
+    given?;
+    Ok(applied)
 }
 
 fn apply_all(connection: &mut MariadbSession) -> Result<Vec<String>, LedgerError> {

@@ -180,9 +180,9 @@ impl Session for MariadbSession {
         schema::shared_config(self)
     }
 
-    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
+    fn share_config(&mut self, json: &str, read: Option<&str>) -> Result<(), LedgerError> {
         let mut batch = SqlBatch::default();
-        schema::share(&mut batch, json, replace);
+        schema::share(&mut batch, json, read);
         self.write(batch).map(drop)
     }
 

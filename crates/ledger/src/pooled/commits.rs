@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::{Committed, MOST_TOGETHER, ToRecord};
 use onedrop_core::directory::Destination;
-use onedrop_core::group_commit::{GroupCommit, Waited};
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, Entry, FilterFields, LeaseTerms, LedgerError,
     Recorded, ToConfirm,
@@ -15,6 +14,7 @@ use onedrop_core::ledger::{
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::{Facts, Identity};
 use onedrop_core::receipt::Receipt;
+use onedrop_net::group_commit::{GroupCommit, Waited};
 
 /// How many calls there are at the same time at most: the server can work on one while it writes
 /// the other to disk.

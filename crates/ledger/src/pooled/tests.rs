@@ -167,7 +167,7 @@ impl Session for FakeSession {
         unimplemented!("{UNUSED}")
     }
 
-    fn share_config(&mut self, _: &str, _: bool) -> Result<(), LedgerError> {
+    fn share_config(&mut self, _: &str, _: Option<&str>) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }
 

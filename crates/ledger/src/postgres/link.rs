@@ -24,8 +24,8 @@ use super::errors::{refuses_login, text_of};
 use super::metered::{Budget, MeteredTls, with_meter};
 use super::target::{HostTarget, Target};
 use crate::given_up::no_answer_text;
+use crate::runtime::PrivateRuntime;
 use onedrop_core::ledger::LedgerError;
-use onedrop_net::runtime::PrivateRuntime;
 
 /// What a connection hears beside its answers.
 pub(super) enum Listens {

@@ -56,9 +56,9 @@ pub(super) fn shared_config(connection: &mut Connection) -> Result<Option<String
 pub(super) fn share_config(
     connection: &mut Connection,
     json: &str,
-    replace: bool,
+    read: Option<&str>,
 ) -> Result<(), LedgerError> {
-    let sql = "UPDATE onedrop_ledger SET config = $1 WHERE config IS NULL OR $2";
-    let share = Statement::new(sql).with(json, Type::TEXT).with(replace, Type::BOOL);
+    let sql = "UPDATE onedrop_ledger SET config = $1 WHERE config IS NOT DISTINCT FROM $2";
+    let share = Statement::new(sql).with(json, Type::TEXT).with(read, Type::TEXT);
     connection.write(&[share]).map(drop)
 }

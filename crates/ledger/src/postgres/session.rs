@@ -219,8 +219,8 @@ impl Session for Connection {
         schema::shared_config(self)
     }
 
-    fn share_config(&mut self, json: &str, replace: bool) -> Result<(), LedgerError> {
-        schema::share_config(self, json, replace)
+    fn share_config(&mut self, json: &str, read: Option<&str>) -> Result<(), LedgerError> {
+        schema::share_config(self, json, read)
     }
 
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {

@@ -171,7 +171,7 @@ impl<S: SqlSession + 'static> Retention for PooledLedger<S> {
         how: BatchTerms,
         until: Instant,
     ) -> Result<ForgetBatch, LedgerError> {
-        self.call(until, |session| forget(session, what, after, how))
+        self.call_once(until, |session| forget(session, what, after, how))
     }
 
     fn next_raw(

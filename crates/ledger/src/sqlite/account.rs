@@ -8,9 +8,9 @@ use rusqlite::{Connection, OpenFlags, ToSql};
 use super::Classified;
 use super::SqliteLedger;
 use crate::rows::SqlRow;
+use onedrop_core::connections::Connections;
 use onedrop_core::directory::{Asked, Home};
 use onedrop_core::ledger::{Accounts, LedgerError};
-use onedrop_core::pool::Connections;
 
 /// A database of another program, which is only read, and opened for each question: it may be
 /// replaced by another file meanwhile.

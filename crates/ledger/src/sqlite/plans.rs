@@ -13,7 +13,7 @@ use onedrop_core::ledger::{
     FailureFilter, ForgetWhat, MessagePart, Numbered, Overview, Pages, PurgeWhat, Records, Schema,
     TraceFilter,
 };
-use onedrop_core::pool::Limits;
+use onedrop_net::pool::Limits;
 
 fn ledger(folder: &std::path::Path) -> Connection {
     let path = folder.join("ledger.db");

@@ -18,7 +18,7 @@ use crate::PooledLedger;
 use crate::pooled::Traits;
 use onedrop_core::ledger::QUESTION;
 use onedrop_core::ledger::{LedgerError, Program};
-use onedrop_core::pool::Limits;
+use onedrop_net::pool::Limits;
 
 /// Steps of SQLite's machine between two looks at the clock: less than a millisecond.
 const STEPS: i32 = 10_000;

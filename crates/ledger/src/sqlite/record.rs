@@ -27,7 +27,7 @@ pub(super) fn record(
     if let Some(ours) = &program.config {
         let ours = ours.with(entry.fields);
         match schema::shared_config(tx)? {
-            None => schema::share_config(tx, ours.json(), false)?,
+            None => schema::share_config(tx, ours.json(), None)?,
             on_record => ours.check(on_record.as_deref())?,
         }
     }

@@ -33,10 +33,14 @@ pub(super) fn shared_config(connection: &Connection) -> Result<Option<String>, L
     Ok(first(connection, "SELECT config FROM onedrop_ledger", [])?.flatten())
 }
 
-/// Where nothing is on record, or in any case with `replace`.
-pub(super) fn share_config(tx: &Connection, json: &str, replace: bool) -> Result<(), LedgerError> {
-    let sql = "UPDATE onedrop_ledger SET config = ?1 WHERE config IS NULL OR ?2";
-    tx.execute(sql, rusqlite::params![json, replace]).map(drop).classified()
+/// Where `read` is on record.
+pub(super) fn share_config(
+    tx: &Connection,
+    json: &str,
+    read: Option<&str>,
+) -> Result<(), LedgerError> {
+    let sql = "UPDATE onedrop_ledger SET config = ?1 WHERE config IS ?2";
+    tx.execute(sql, rusqlite::params![json, read]).map(drop).classified()
 }
 
 fn is_no_table(error: &LedgerError) -> bool {

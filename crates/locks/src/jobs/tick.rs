@@ -226,7 +226,13 @@ impl Tick<'_> {
             let revision = row.map(|row| row.revision);
             let plan = plan::plan(job, &rows, &all, now, LockSight::NotOurs);
             match plan.step {
-                JobStep::Open if locked.contains(&job.name) => {}
+                JobStep::Open if locked.contains(&job.name) => {
+                    // That it was found without its lock is over.
+                    let row = JobRow { unheld_at: None, ..plan.row.clone() };
+                    let changed = row != plan.row;
+                    let plan = JobPlan { row, changed, ..plan };
+                    self.note(job, plan, revision, &mut rows, until)?;
+                }
                 // Its process is gone; whoever has the lock settles that.
                 JobStep::Open => {
                     let settle = Duration::from_secs(self.settings.settle_secs);

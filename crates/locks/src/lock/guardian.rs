@@ -262,7 +262,7 @@ fn start(
     let CommandPlace { cwd, user, nice } = spec.place.clone();
     let cwd = cwd.map(|cwd| CString::new(cwd.into_os_string().into_vec())).transpose()?;
     let prepare = move || {
-        // SAFETY: it takes a number. A higher one is never refused.
+        // SAFETY: it takes a number. A higher one is refused by a filter of system calls alone.
         unsafe { nix::libc::nice(nice.into()) };
         // Before the next line: a change of the user takes the signal back (PR_SET_PDEATHSIG).
         if let Some(CommandUser { uid, gid, groups }) = &user {

@@ -181,6 +181,12 @@ fn read_all(
     for (order, file) in files.iter().enumerate() {
         let path: Arc<Path> = Arc::from(file.as_path());
         match read(file) {
+            // A disk that was full, or a copy that is under way, leaves such a one: without it
+            // addresses would have no account, and mail would go back.
+            Ok(text) if order > 0 && text.trim().is_empty() => {
+                let why = "is empty: remove it, or write what was in it, or a comment";
+                reading.unreadable(Origin::File { order, path, line: 0, column: 0 }, why.into());
+            }
             Ok(text) => layer::read(&text, order, &path, &mut reading),
             Err((line, why)) => {
                 let is_main = order == 0 && line == 0;

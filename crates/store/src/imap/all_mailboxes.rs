@@ -25,7 +25,7 @@ use super::syntax;
 use super::unindexed::{self, OpenedMailbox};
 use onedrop_core::directory::Destination;
 use onedrop_core::lock_key::hex;
-use onedrop_core::message::{DedupBy, fields};
+use onedrop_core::message::fields;
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::Unindexed;
 use onedrop_core::store::{
@@ -53,7 +53,7 @@ pub struct HandedSearch<'a> {
 pub fn find_all(
     session: &mut ImapSession,
     sought: &[HandedSearch<'_>],
-    (by, trust): (DedupBy, TrustSearch),
+    trust: TrustSearch,
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
     let mut mailboxes = own_mailboxes(session, until)?;
@@ -64,9 +64,9 @@ pub fn find_all(
         let (mut found, mut unseen) = (Vec::new(), mailboxes.clone());
         while !unseen.is_empty() {
             let mut look = Tour { session, one, is_trusted, until, is_one_gone: false };
-            look.find(&unseen, by, &mut found)?;
+            look.find(&unseen, &mut found)?;
             if one.sought.looks_back {
-                look.find_equal(&unseen, by, &mut found)?;
+                look.find_equal(&unseen, &mut found)?;
             }
             if !look.is_one_gone {
                 break;
@@ -89,12 +89,12 @@ pub fn look_back(
     session: &mut ImapSession,
     destination: &Destination,
     sought: &CopySearch<'_>,
-    how: (DedupBy, TrustSearch),
+    trust: TrustSearch,
     until: Instant,
 ) -> Result<LookedBack, ImapError> {
     let Some(value) = sought.handed else {
         let mailbox = names::in_command(session, destination.place(), until)?;
-        return look::look_back(session, &mailbox, sought, how, until);
+        return look::look_back(session, &mailbox, sought, trust, until);
     };
     let mut marks = BTreeMap::new();
     for mailboxes in own_mailboxes(session, until)?.chunks(TOGETHER) {
@@ -107,7 +107,7 @@ pub fn look_back(
             marks.extend(opened.and_then(|opened| opened.mark()).map(|mark| (name, mark)));
         }
     }
-    let found = find_all(session, &[HandedSearch { sought, value }], how, until)?;
+    let found = find_all(session, &[HandedSearch { sought, value }], trust, until)?;
     let found = found.into_iter().flatten().next();
     Ok(LookedBack { found, marks })
 }
@@ -125,18 +125,13 @@ struct Tour<'a> {
 
 impl Tour<'_> {
     /// What has the sought value.
-    fn find(
-        &mut self,
-        mailboxes: &[String],
-        by: DedupBy,
-        found: &mut Vec<FoundCopy>,
-    ) -> Result<(), ImapError> {
+    fn find(&mut self, mailboxes: &[String], found: &mut Vec<FoundCopy>) -> Result<(), ImapError> {
         let hits = match self.is_trusted {
             true => self.hits_in(mailboxes)?,
             false => self.all_in(mailboxes)?,
         };
         for (mailbox, hits) in hits {
-            found.extend(self.compare(&mailbox, &hits, by)?);
+            found.extend(self.compare(&mailbox, &hits)?);
         }
         Ok(())
     }
@@ -264,12 +259,7 @@ impl Tour<'_> {
 
     /// Those of `hits` whose first X-Onedrop-Copy is the sought value, and whose content is that of
     /// the copy: the value alone proves nothing, as it leaves the site with what a filter forwards.
-    fn compare(
-        &mut self,
-        mailbox: &str,
-        hits: &[u32],
-        by: DedupBy,
-    ) -> Result<Vec<FoundCopy>, ImapError> {
+    fn compare(&mut self, mailbox: &str, hits: &[u32]) -> Result<Vec<FoundCopy>, ImapError> {
         let value = hex(&self.one.value);
         let Some(OpenedMailbox { validity, .. }) = self.open(mailbox)? else {
             return Ok(Vec::new());
@@ -283,7 +273,7 @@ impl Tour<'_> {
         let uids: Vec<u32> = marks.keys().filter(is_it).copied().collect();
         // Of the value's own row all is one variant, whatever a filter has done to its fields.
         let sought = &CopySearch { variant: None, ..self.one.sought.clone() };
-        let judge = Judge { sought, by };
+        let judge = Judge { sought };
         let mut found = Vec::new();
         for uids in uids.chunks(listing::TOGETHER) {
             let equal = candidates::equal(self.session, &judge, uids, uids.len(), self.until)?;
@@ -315,7 +305,6 @@ impl Tour<'_> {
     fn find_equal(
         &mut self,
         mailboxes: &[String],
-        by: DedupBy,
         found: &mut Vec<FoundCopy>,
     ) -> Result<(), ImapError> {
         let (sought, until) = (self.one.sought, self.until);
@@ -334,7 +323,7 @@ impl Tour<'_> {
         for mailbox in likely {
             let sought = CopySearch { at_most: MOST_EQUAL, unindexed, ..sought.clone() };
             let name = syntax::quote(&mailbox);
-            let equal = look::find_all(self.session, &name, &[sought], (by, trust), until)?;
+            let equal = look::find_all(self.session, &name, &[sought], trust, until)?;
             let equal = equal.into_iter().flatten().collect::<Vec<_>>();
             let uids = equal.iter().filter_map(uid_of).collect::<Vec<_>>();
             let (marks, read) = marks(self.session, &uids, until)?;

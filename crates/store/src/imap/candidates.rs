@@ -13,7 +13,7 @@ use super::fetch::{self, Fetched};
 use super::search::TRACE_BYTES;
 use super::session::ImapSession;
 use super::syntax;
-use onedrop_core::message::{self, DedupBy, Identity};
+use onedrop_core::message;
 use onedrop_core::store::{CopySearch, LAST_FIELD, Proof};
 
 /// One message alone is fetched in pieces of this size.
@@ -26,7 +26,6 @@ const REST_BYTES: usize = 3 * 1024 * 1024;
 /// What a message must be.
 pub struct Judge<'a> {
     pub sought: &'a CopySearch<'a>,
-    pub by: DedupBy,
 }
 
 /// A message that is being fetched.
@@ -162,12 +161,14 @@ impl Judge<'_> {
     /// Whether what was fetched of a candidate does not yet show that it is another message.
     fn may_be(&self, one: &Candidate) -> bool {
         (self.sought.by_id || self.has_likely_size(one))
-            && (self.sought.identity.may_begin_with(&one.bytes)
+            // Of what was handed over its value has been compared.
+            && (self.sought.handed.is_some()
+                || self.sought.identity.may_begin_with(&one.bytes)
                 || message::may_be_wrapper(&one.bytes))
     }
 
     fn has_likely_size(&self, one: &Candidate) -> bool {
-        one.fetched.size.is_none_or(|size| is_likely_size(self.sought, self.by, size))
+        one.fetched.size.is_none_or(|size| is_likely_size(self.sought, size))
     }
 
     /// Fetches a candidate to its end and compares it; `None` when it is gone or another message.
@@ -197,15 +198,19 @@ impl Judge<'_> {
             Some(_) => message::handed(&bytes, LAST_FIELD),
             None => &bytes,
         };
+        let before = match sought.handed {
+            Some(_) if !sought.identity.is_that_of(bytes) => message::without_added(bytes),
+            _ => Vec::new(),
+        };
+        let is_it =
+            |bytes: &&[u8]| sought.identity.is_that_of(message::inner(bytes).unwrap_or(bytes));
+        let bytes = before.iter().map(Vec::as_slice).find(is_it).unwrap_or(bytes);
         let inner = message::inner(bytes);
         fetched.is_wrapped = inner.is_some();
         let bytes = inner.unwrap_or(bytes);
         let is_same = sought.by_id && sought.identity.has_same_id(bytes);
         let is_equal = is_likely
-            && match sought.by_id {
-                true => sought.identity.is_that_of(bytes),
-                false => Identity::of(bytes, self.by) == *sought.identity,
-            }
+            && sought.identity.is_that_of(bytes)
             && sought.variant.as_ref().is_none_or(|variant| variant.is_that_of(bytes));
         let proof = match is_equal {
             true if is_same && fetched.date != Some(sought.recorded_at) => Proof::SameContent,
@@ -217,10 +222,10 @@ impl Judge<'_> {
 }
 
 /// Whether a message of that size may be equal to the sought one.
-pub fn is_likely_size(sought: &CopySearch<'_>, by: DedupBy, size: usize) -> bool {
+pub fn is_likely_size(sought: &CopySearch<'_>, size: usize) -> bool {
     let (least, most) = (sought.size_bytes.start(), sought.size_bytes.end());
     let likely = least.saturating_sub(TRACE_BYTES)..=most.saturating_add(TRACE_BYTES);
-    by != DedupBy::Content || likely.contains(&(size as u64))
+    sought.identity.is_by_id() || likely.contains(&(size as u64))
 }
 
 impl Candidate {

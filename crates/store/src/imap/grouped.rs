@@ -13,10 +13,10 @@ use std::time::SystemTime;
 
 use onedrop_core::deadline::Deadline;
 use onedrop_core::directory::Destination;
-use onedrop_core::group_commit::{GroupCommit, Waited};
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::Identity;
 use onedrop_core::store::{Copy, Receipt, StoreError};
+use onedrop_net::group_commit::{GroupCommit, Waited};
 
 /// How many messages go in one command at most.
 const MOST: usize = 16;

@@ -19,7 +19,7 @@ use super::session::{CommandOutput, ImapSession};
 use super::syntax;
 use super::unindexed::{self, OpenedMailbox};
 use onedrop_core::clock::{Clock, SystemClock};
-use onedrop_core::message::{DedupBy, OUR_RECEIVED};
+use onedrop_core::message::OUR_RECEIVED;
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{
     CopySearch, FoundCopy, LookedBack, Naming, Proof, Receipt, StoreError, Unindexed,
@@ -40,7 +40,7 @@ pub fn find_all(
     session: &mut ImapSession,
     mailbox: &str,
     sought: &[CopySearch<'_>],
-    (by, trust): (DedupBy, TrustSearch),
+    trust: TrustSearch,
     until: Instant,
 ) -> Result<Vec<Vec<FoundCopy>>, ImapError> {
     let Some(opened) = open_afresh(session, "EXAMINE", mailbox, until)? else {
@@ -59,7 +59,7 @@ pub fn find_all(
         let fetched = on_record.and_then(|uid| Some((uid, recorded.get(&uid)?.clone())));
         let (seen, found) = (BTreeSet::new(), Vec::new());
         let next = sought.looked.and_then(|looked| looked.next_in(mailbox, validity, next_uid));
-        let mut look = Look { session, sought, by, next, until, on_record, seen, found };
+        let mut look = Look { session, sought, next, until, on_record, seen, found };
         look.find(shown, fetched.as_ref().map(|(uid, _)| *uid))?;
         // One that a search shows is enough, unless all are sought.
         let is_enough = !look.found.is_empty() && !sought.needs_proof && !sought.by_id;
@@ -94,14 +94,14 @@ pub fn look_back(
     session: &mut ImapSession,
     mailbox: &str,
     sought: &CopySearch<'_>,
-    (by, trust): (DedupBy, TrustSearch),
+    trust: TrustSearch,
     until: Instant,
 ) -> Result<LookedBack, ImapError> {
     let opened = open_afresh(session, "EXAMINE", mailbox, until)?;
     let mark = opened.and_then(|opened| opened.mark());
     let marks = mark.map(|mark| (mailbox.to_owned(), mark)).into_iter().collect();
     let sought = std::slice::from_ref(sought);
-    let found = find_all(session, mailbox, sought, (by, trust), until)?;
+    let found = find_all(session, mailbox, sought, trust, until)?;
     let found = found.into_iter().flatten().next();
     Ok(LookedBack { found, marks })
 }
@@ -146,7 +146,6 @@ fn dated(
 struct Look<'a> {
     session: &'a mut ImapSession,
     sought: &'a CopySearch<'a>,
-    by: DedupBy,
     /// The lowest UID of what is looked at; `None`: all.
     next: Option<u32>,
     until: Instant,
@@ -189,16 +188,13 @@ impl Look<'_> {
         let Some(opened) = opened.filter(|opened| opened.validity == validity) else {
             return Err(ImapError::refused("the mailbox was made anew during the look"));
         };
-        let uids = {
-            let how = (self.by, self.next);
-            unindexed::uids(self.session, &opened, self.sought, how, self.until)?
-        };
+        let uids = unindexed::uids(self.session, &opened, self.sought, self.next, self.until)?;
         self.compare(uids)
     }
 
     /// Searches, by `id` if there is one, and compares what was not seen before.
     fn search(&mut self, id: Option<&str>) -> Result<(), ImapError> {
-        let command = format!("UID SEARCH {}", criteria(self.sought, self.by, id, self.next));
+        let command = format!("UID SEARCH {}", criteria(self.sought, id, self.next));
         let answer = self.session.run_large(&command, self.until)?;
         let hits = hits(&answer).map_err(|why| self.session.lost(why))?;
         self.compare(hits)
@@ -217,7 +213,7 @@ impl Look<'_> {
             if wanted == 0 {
                 break;
             }
-            let judge = Judge { sought: self.sought, by: self.by };
+            let judge = Judge { sought: self.sought };
             self.found.extend(candidates::equal(self.session, &judge, uids, wanted, self.until)?);
         }
         Ok(())
@@ -230,7 +226,7 @@ impl Look<'_> {
         if self.found.is_empty() && !self.sought.needs_proof {
             return Ok(Proof::Assumed);
         }
-        let judge = Judge { sought: self.sought, by: self.by };
+        let judge = Judge { sought: self.sought };
         let equal = candidates::equal(self.session, &judge, &[uid], 1, self.until)?;
         Ok(match equal.into_iter().next() {
             None => Proof::Foreign,

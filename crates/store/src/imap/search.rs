@@ -5,7 +5,6 @@ use std::time::UNIX_EPOCH;
 
 use super::session::CommandOutput;
 use super::syntax;
-use onedrop_core::message::DedupBy;
 use onedrop_core::store::CopySearch;
 
 /// Copies of one message differ in their trace fields; by no more than this.
@@ -17,17 +16,12 @@ const LONGEST_SEARCHED_ID: usize = 500;
 
 /// What to search for: a Message-ID, or without one messages of about the sought size; of those
 /// whose UID is `next` or higher.
-pub fn criteria(
-    sought: &CopySearch<'_>,
-    by: DedupBy,
-    id: Option<&str>,
-    next: Option<u32>,
-) -> String {
-    let criteria = all_criteria(sought, by, id);
+pub fn criteria(sought: &CopySearch<'_>, id: Option<&str>, next: Option<u32>) -> String {
+    let criteria = all_criteria(sought, id);
     next.map_or(criteria.clone(), |next| format!("UID {next}:* {criteria}"))
 }
 
-fn all_criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> String {
+fn all_criteria(sought: &CopySearch<'_>, id: Option<&str>) -> String {
     let since = match sought.since {
         since if sought.by_id => Some(since.unwrap_or(UNIX_EPOCH)),
         _ => (!sought.looks_back).then_some(sought.recorded_at),
@@ -41,7 +35,7 @@ fn all_criteria(sought: &CopySearch<'_>, by: DedupBy, id: Option<&str>) -> Strin
     if let Some(id) = id {
         return format!("{since}HEADER Message-ID {}", syntax::quote(id));
     }
-    if by == DedupBy::MessageId && sought.identity.message_id.is_some() {
+    if sought.identity.is_by_id() {
         // Copies with this Message-ID may be of any size.
         return if since.is_empty() { "ALL".to_owned() } else { since.trim_end().to_owned() };
     }

@@ -16,7 +16,7 @@ use super::listing::{ID_BYTES, TOGETHER, TWO_DAYS, id_fields};
 use super::namespace::{Token, tokens};
 use super::search::searchable_id;
 use super::session::ImapSession;
-use onedrop_core::message::{DedupBy, fields};
+use onedrop_core::message::fields;
 use onedrop_core::store::TrustSearch;
 use onedrop_core::store::{CopySearch, Mark, Unindexed};
 
@@ -121,7 +121,7 @@ pub fn uids(
     session: &mut ImapSession,
     opened: &OpenedMailbox,
     sought: &CopySearch<'_>,
-    (by, next): (DedupBy, Option<u32>),
+    next: Option<u32>,
     until: Instant,
 ) -> Result<Vec<u32>, ImapError> {
     // Numbered anew, or put back to an older state: the UIDs do not show what is new.
@@ -146,7 +146,7 @@ pub fn uids(
         let earliest = sought.recorded_at.checked_sub(TWO_DAYS);
         let is_recent = has_any_date || fetched.date.is_none_or(|date| Some(date) >= earliest);
         let fits = match (id, &fetched.ids) {
-            (None, _) => fetched.size.is_none_or(|size| is_likely_size(sought, by, size)),
+            (None, _) => fetched.size.is_none_or(|size| is_likely_size(sought, size)),
             (Some(id), Some(ids)) if ids.len() < ID_BYTES => {
                 let mut ids = fields(ids).filter(|field| field.is(b"message-id")).peekable();
                 // A server may see none where the header is damaged.

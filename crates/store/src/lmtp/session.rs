@@ -38,6 +38,9 @@ pub struct Offers {
     pub orcpt: bool,
 }
 
+/// What Dovecot's greeting says, unless `login_greeting` says otherwise, in lower case.
+const DOVECOT: &str = "dovecot";
+
 /// A connection that is ready for a message.
 pub struct LmtpSession {
     pub(super) transport: Transport,
@@ -49,6 +52,7 @@ pub struct LmtpSession {
     /// A transaction was begun and given up.
     pub(super) needs_reset: bool,
     pub(super) is_tls: bool,
+    greeting: String,
 }
 
 impl LmtpSession {
@@ -76,8 +80,9 @@ impl LmtpSession {
             sound: true,
             needs_reset: false,
             is_tls: false,
+            greeting: String::new(),
         };
-        session.expect(220, "the greeting")?;
+        session.greeting = session.expect(220, "the greeting")?.lines.join(" ");
         session.hello()?;
         if let (LmtpPlace::Tcp { host, .. }, true) = (&settings.place, settings.starttls) {
             match session.offers.starttls {
@@ -129,10 +134,15 @@ impl LmtpSession {
 
     /// Whether the server has said nothing that is not read, nor gone.
     pub(super) fn is_silent(&mut self) -> bool {
-        let mut byte = [0];
-        let waits = self.transport.socket().map(|timed| timed.socket.read_now(&mut byte));
+        let waits = self.transport.socket().map(|timed| timed.socket.peek_now());
         self.input.rest().is_empty()
             && matches!(waits, Ok(Err(error)) if error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
+    /// Whether it is a Dovecot by what it says: XCLIENT's attributes, which it offers to trusted
+    /// networks, or its greeting.
+    pub(super) fn is_dovecot(&self) -> bool {
+        self.offers.session || self.greeting.to_ascii_lowercase().contains(DOVECOT)
     }
 
     /// Whether another message can follow.

@@ -22,6 +22,9 @@ use onedrop_net::xtext;
 /// Stands after the number of the try, of a copy that was found.
 const AGAIN: &str = " again";
 
+/// Cyrus (3.4 to 3.8, imap/spool.c) reads pieces of 8189 bytes and takes each for a line.
+const LONGEST_LINE: usize = 8000;
+
 /// A message and its envelope, as LMTP says them.
 pub struct HandedMail<'a> {
     /// The account, as a path.
@@ -47,6 +50,8 @@ pub enum HandOffError {
     Refused(StoreError),
     /// The server does not take such a message.
     Content(StoreError),
+    /// The server may take a line of the message for its end, and what follows for commands.
+    Unsafe,
 }
 
 impl HandOffError {
@@ -58,6 +63,9 @@ impl HandOffError {
                 StoreError::NotStored(say(why))
             }
             HandOffError::Refused(error) | HandOffError::Content(error) => error.map(say),
+            HandOffError::Unsafe => StoreError::NotStored(say(
+                "a line of the message may end it too early for this server".to_owned(),
+            )),
         }
     }
 }
@@ -99,6 +107,26 @@ impl<'a> HandedMail<'a> {
         [self.fields.as_bytes(), &self.pieces[0], &self.pieces[1]]
     }
 
+    /// What stands before the message.
+    pub fn fields(&self) -> &str {
+        &self.fields
+    }
+
+    /// Whether a line of it has a carriage return alone, or is long enough for a server to read it
+    /// as several: `.` at the beginning of such a one is not doubled, and ends the message.
+    fn may_be_cut(&self) -> bool {
+        self.pieces.iter().any(|piece| {
+            let ends = memchr::memchr_iter(b'\n', piece).chain([piece.len()]);
+            let mut start = 0;
+            let is_long = ends.into_iter().any(|end| {
+                let length = end - std::mem::replace(&mut start, end);
+                length >= LONGEST_LINE
+            });
+            let is_alone = |at: usize| piece.get(at + 1) != Some(&b'\n');
+            is_long || memchr::memchr_iter(b'\r', piece).any(is_alone)
+        })
+    }
+
     /// An estimate (RFC 1870 section 6.1).
     fn size(&self) -> u64 {
         self.pieces().iter().map(|piece| piece.len() as u64).sum()
@@ -116,13 +144,16 @@ impl LmtpSession {
     /// Hands the mail over, and returns what the server calls the delivery.
     ///
     /// # Errors
-    /// [`StoreError::InDoubt`] only after the final dot.
+    /// [`StoreError::InDoubt`] only after the final dot, or if the server said yes before it.
     pub fn hand_over(
         &mut self,
         mail: &HandedMail<'_>,
         deadline: &Deadline,
     ) -> Result<String, HandOffError> {
         self.wait_until(deadline.last_bytes());
+        if !self.is_dovecot() && mail.may_be_cut() {
+            return Err(HandOffError::Unsafe);
+        }
         if let Some(limit) = self.offers.size.filter(|limit| (1..mail.size()).contains(limit)) {
             let why = format!("{} bytes, the server takes {limit}", mail.size());
             return Err(HandOffError::Refused(StoreError::TooBig(why)));
@@ -142,8 +173,13 @@ impl LmtpSession {
         let last = last.map_err(|error| self.lost(error.into()))?;
         // What it says before the message is whole is no answer to it, and would be taken for one.
         if !self.is_silent() {
-            let why = "it answered before it had the message".to_owned();
-            return Err(HandOffError::Refused(StoreError::NotStored(why)));
+            let early = self.reply().map_err(|error| self.lost(error))?;
+            let why = format!("it answered before it had the message: {}", replies::said(&early));
+            return Err(HandOffError::Refused(match early.code / 100 {
+                // Of what it took for all of it there may be a copy.
+                2 => StoreError::InDoubt(why),
+                _ => StoreError::NotStored(why),
+            }));
         }
         if let Err(late) = deadline.pass_point_of_no_return() {
             return Err(HandOffError::Refused(StoreError::NotStored(late.to_string())));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use std::{fs, io};
 
 use super::lock::{CopyLock, LOCKS};
-use super::{MaildirStore, at, file};
+use super::{MaildirStore, at, file, is_folder, no_maildir};
 use onedrop_core::directory::{Destination, FolderTemplate};
 use onedrop_core::store::{Access, MailboxOwner, StoreError, Way, WitnessNames};
 
@@ -41,7 +41,7 @@ impl Access for MaildirStore {
     fn name_witnesses(&self, _: WitnessNames) {}
 
     fn has_mailbox(&self, destination: &Destination, _: Instant) -> Result<bool, StoreError> {
-        Ok(self.folder(destination)?.join("new").is_dir())
+        is_folder(&self.folder(destination)?.join("new"))
     }
 
     fn trace_of_ours(&self, account: &str, _: Instant) -> Result<Option<String>, StoreError> {
@@ -52,7 +52,10 @@ impl Access for MaildirStore {
 
     fn check(&self, account: &str, _until: Instant) -> Result<Vec<String>, StoreError> {
         let inbox = self.folder(&Destination::inbox(account))?;
-        let exists = inbox.join("new").is_dir();
+        let exists = is_folder(&inbox.join("new"))?;
+        if !exists && !self.create_mailboxes {
+            return Err(StoreError::Refused(no_maildir(&inbox)));
+        }
         let nearest = inbox.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         let writable = nix::unistd::access(nearest, nix::unistd::AccessFlags::W_OK);
         writable.map_err(|errno| at(nearest, &io::Error::from(errno)))?;

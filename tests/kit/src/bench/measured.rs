@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use onedrop::ledger::AnyLedger;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
-use onedrop::pool::Limits;
+use onedrop::net::pool::Limits;
 
 use crate::postgres::Postgres;
 

@@ -157,8 +157,8 @@ impl LmtpTransport {
         let Some((path, why)) = &self.deaf else { return };
         let mend = match self.service.chroot.as_str() {
             "y" => format!(
-                "the column \"chroot\" of master.cf is y, so the socket is looked for inside {}; \
-                 set it to n",
+                "the column \"chroot\" of master.cf means y, so the socket is looked for inside \
+                 {}; set it to n",
                 setup.value("queue_directory")
             ),
             _ => "start onedrop-lmtp.socket, or name the socket where it listens".to_owned(),

@@ -104,8 +104,8 @@ pub(super) fn next_hop(text: &str, queue_directory: &str, is_chrooted: bool) -> 
     Some(Listen::Tcp(SocketAddr::new(address, port)))
 }
 
-/// Whether a client that connects to `place` reaches a server that listens at one of `places`; at a
-/// wildcard one is reached by this host's own addresses.
+/// Whether a client that connects to `place` reaches a server that listens at one of `places`; of
+/// the addresses that reach a wildcard, loopback ones alone are known to be this host's.
 pub(super) fn leads_to(place: &Listen, places: &[Listen]) -> bool {
     places.iter().any(|ours| match (place, ours) {
         (Listen::Tcp(place), Listen::Tcp(ours)) => {

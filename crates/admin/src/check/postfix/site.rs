@@ -103,14 +103,21 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
     }
     let runs_none =
         setup.transports.is_empty() && setup.lmtp.is_empty() && setup.mailbox_commands.is_empty();
-    if runs_none && !runs_onedrop(maps) {
-        remarks.warning(
+    match runs_none && !runs_onedrop(maps) {
+        true if setup.may_lead_unseen() => remarks.warning(
+            "no service is seen to run onedrop or to hand mail to its server; where a table or a \
+             host's name leads an lmtp(8) service there, call that one onedrop-lmtp, so that its \
+             settings are looked at",
+        ),
+        true => remarks.warning(
             "nothing in this Postfix runs onedrop: master.cf has no pipe(8) service whose argv \
              does, no lmtp(8) service gets mail for its socket, and mailbox_command does not run \
              it",
-        );
+        ),
+        false => {}
     }
     memory(setup, ours, remarks);
+    largest(setup, ours, remarks);
     received_by(setup, ours, remarks);
     if setup.value("enable_long_queue_ids") == "no" {
         remarks.ok("enable_long_queue_ids = no: Postfix uses queue ids again, so \"onedrop trace \
@@ -121,6 +128,23 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
             "soft_bounce = yes: mail for unknown recipients waits in the queue instead of going \
              back",
         );
+    }
+}
+
+/// What Postfix has taken, and Onedrop refuses, goes back to its sender.
+fn largest(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
+    let limit = setup.value("message_size_limit");
+    let own = ours.config.as_ref().map_or(0, |config| config.limits.message_bytes);
+    if let Ok(all) = limit.parse::<u64>()
+        && own != 0
+        && (all == 0 || own < all)
+    {
+        let none = if all == 0 { " (none)" } else { "" };
+        remarks.warning(format!(
+            "limits.message_bytes = {own} is less than message_size_limit = {limit}{none}: Postfix \
+             takes larger messages, and onedrop returns them (5.3.4); raise the one, or lower the \
+             other"
+        ));
     }
 }
 

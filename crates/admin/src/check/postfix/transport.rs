@@ -174,8 +174,8 @@ impl PipeTransport {
         }
         if self.service.chroot == "y" {
             remarks.error(format!(
-                "the column \"chroot\" of master.cf is y, so the program and its configuration are \
-                 looked for inside {}, and every message waits; set it to n",
+                "the column \"chroot\" of master.cf means y, so the program and its configuration \
+                 are looked for inside {}, and every message waits; set it to n",
                 setup.value("queue_directory")
             ));
         }

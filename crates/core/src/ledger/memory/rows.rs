@@ -158,8 +158,8 @@ impl Rows {
     ) -> Result<(), LedgerError> {
         let Some(ours) = config else { return Ok(()) };
         let now = self.time.wall_clock();
-        if replace {
-            self.config = Some(ours.replacing(self.config.as_deref(), now));
+        if let Some(theirs) = self.config.as_deref().filter(|_| replace) {
+            self.config = Some(ours.replacing(theirs, now));
         }
         self.share_first(config)?;
         let completed = self.config.as_deref().map(|on_record| ours.completed(on_record, now));

@@ -6,12 +6,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use onedrop_core::connections::Connections;
 use onedrop_core::deadline::Deadline;
 use onedrop_core::directory::Destination;
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
 use onedrop_core::ledger::{BatchTerms, Ledger, LedgerError, PurgeWhat, Retention, Standing};
-use onedrop_core::pool::Connections;
 use onedrop_core::store::memory::MemoryStore;
 use onedrop_core::store::{
     Access, Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Mailboxes, Naming,

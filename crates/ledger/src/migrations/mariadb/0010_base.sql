@@ -292,7 +292,8 @@ BEGIN
     DECLARE v_hash BINARY(32)
         DEFAULT UNHEX(SHA2(CONCAT(CAST('onedrop/1/name' AS BINARY), x'00',
                                   CAST(p_name AS BINARY)), 256));
-    DECLARE v_owner BINARY(16) DEFAULT RANDOM_BYTES(16);
+    -- RANDOM_BYTES is there from 10.10 on.
+    DECLARE v_owner BINARY(16) DEFAULT UNHEX(LEFT(SHA2(CONCAT(UUID(), RAND()), 256), 32));
     DECLARE v_host VARCHAR(255) CHARACTER SET utf8mb4 DEFAULT SUBSTRING_INDEX(USER(), '@', -1);
     DECLARE v_command VARCHAR(255) CHARACTER SET utf8mb4 DEFAULT SUBSTRING_INDEX(USER(), '@', 1);
     DECLARE v_began DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -344,8 +345,9 @@ BEGIN
                 INSERT IGNORE INTO onedrop_lock (name_hash, slot, name, epoch) VALUES (v_hash, v_slot, p_name, 0);
                 INSERT IGNORE INTO onedrop_lock_lease (name_hash, slot, epoch)
                 SELECT name_hash, slot, epoch FROM onedrop_lock WHERE name_hash = v_hash AND slot = v_slot;
-                COMMIT;
             END IF;
+            -- Without autocommit the question above has begun a transaction.
+            COMMIT;
             SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
             START TRANSACTION;
             -- Left out while a transaction that has asserted the lock is open, or another claims it.

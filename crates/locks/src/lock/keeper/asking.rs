@@ -61,8 +61,7 @@ impl Work {
         if asked.is_unclear {
             let kept = taken.as_ref().map(|taken| taken.claim.slot);
             // The command waits for it, or a stop, which has no more than that.
-            let time = if kept.is_some() { LEAVE / 4 } else { LEAVE };
-            give_back_all_of(&*self.ledger, line.as_ref(), (name, *owner), kept, time);
+            give_back_all_of(&*self.ledger, line.as_ref(), (name, *owner), kept, LEAVE);
         }
         self.is_unclear.set(taken.is_none() && asked.is_unclear);
         if taken.is_none() && asked.waits {

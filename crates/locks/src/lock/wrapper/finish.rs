@@ -57,7 +57,8 @@ impl Wrapper<'_> {
         let is_answered = closing.as_ref().is_some_and(|closing| !closing.is_unclear);
         let (was_ours, recorded) = match closing {
             Some(Closing { was_ours, recorded, .. }) => (was_ours, recorded),
-            None if wrapping.spec.company == Company::Alone => {
+            // A run: one that waited for its lock still has begun nothing.
+            None if wrapping.spec.company == Company::Alone && !is_waiter => {
                 (None, Err(LedgerError::TookTooLong("putting it on record".to_owned())))
             }
             None => (None, Ok(EndRecord::NoRecord)),

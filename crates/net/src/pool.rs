@@ -8,21 +8,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a server does with an adapter that it keeps for long. The default bodies are those of an
-/// adapter without connections.
-pub trait Connections: Send + Sync {
-    /// Closes those that were not used for a while.
-    fn close_idle(&self) {}
-
-    /// Closes those that are kept, and keeps none from now on.
-    fn retire(&self) {}
-
-    /// How many are in use, and how many are kept.
-    fn count(&self) -> (usize, usize) {
-        (0, 0)
-    }
-}
-
 /// How many, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

@@ -33,7 +33,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::listener::Listener;
+use onedrop_net::listener::Listener;
 
 /// What clients may take.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,11 @@
-//! Jobs of several threads done together (`crates/core/src/group_commit.rs`).
+//! Jobs of several threads done together (`crates/net/src/group_commit.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop_core::group_commit::{GroupCommit, Waited};
+use onedrop::net::group_commit::{GroupCommit, Waited};
 
 const LATER: Duration = Duration::from_secs(60);
 
