@@ -15,6 +15,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, umask};
 use onedrop_core::deliver::Failure;
 use onedrop_core::exit::{self, Verdict};
 use onedrop_core::ledger::{CANNOT_BE_REACHED, REFUSES_OUR_LOGIN};
+use onedrop_core::outcome::Outcome;
 use onedrop_core::text::{one_line, shortened};
 use onedrop_site::command_line::{Cli, CliCommand, ColorWhen, manual, usage_problem};
 use onedrop_site::config::{Config, Loaded, Opens, shown_file};
@@ -214,7 +215,9 @@ fn end_without_a_command(mut error: clap::Error, argv: &[OsString]) -> ! {
         (true, true) => put_off(DELIVERS_NOTHING.to_owned(), config),
         (true, false) => exit::end_command(&text, "", Verdict::Done),
         (false, by_postfix) if words_of(argv).next().is_some_and(|word| word == "with-lock") => {
-            with_lock::refuse(&format!("usage: {}", usage_problem(error)), argv, by_postfix)
+            let text = format!("usage: {}", usage_problem(error));
+            logged(text.clone(), config);
+            with_lock::refuse(&text, argv, by_postfix)
         }
         (false, false) if jobs::is_check(argv) => {
             let json = argv.iter().any(|word| word == "--json");
@@ -254,13 +257,17 @@ fn words_of(argv: &[OsString]) -> impl Iterator<Item = &OsString> {
 /// Ends a delivery that its command line cannot be read for. No ledger has it on record: of mail
 /// that Postfix brings, the host's log has it, under the configuration that would have been read.
 fn put_off(text: String, config: Option<&Path>) -> ! {
+    exit::end(&logged(text, config))
+}
+
+fn logged(text: String, config: Option<&Path>) -> Outcome {
     let outcome = Failure::Setup(text).outcome();
     if is_fed_by_postfix() {
         telemetry::start();
         let file = shown_file(config);
         DeliveryLogRecord { unrecorded: Some(&file), ..<_>::default() }.log(&outcome);
     }
-    exit::end(&outcome)
+    outcome
 }
 
 /// Whether Postfix started this process and standard input is a pipe: then the pipe holds a

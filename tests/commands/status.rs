@@ -244,6 +244,11 @@ fn the_queue_is_that_of_all_instances_that_are_enabled() {
     );
     let ended = status_by(&admin, &postqueue, &[]);
     assert!(ended.out.contains("2 for us in Postfix' queue, 2 deferred"), "{ended:?}");
+    let stopped = "echo 'postqueue: warning: Mail system is down -- accessing queue directly' >&2
+        exit 69\n";
+    let ended = status_by(&admin, stopped, &[]);
+    assert!(ended.out.contains("Postfix is not running  -> systemctl"), "{ended:?}");
+    assert_eq!(ended.status, Some(1), "another instance may lead here: {ended:?}");
     let broken = postqueue.replace(&format!("echo '{second}'"), "exit 1");
     let ended = status_by(&admin, &broken, &[]);
     let next = "  -> postqueue -c /etc/postfix-in -p\n";

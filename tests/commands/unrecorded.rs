@@ -190,7 +190,9 @@ fn a_senders_words_are_not_told_as_the_reason() {
 fn a_wrong_command_line_is_told_to_the_journal_where_postfix_calls() {
     let admin = Admin::new();
     let config = admin.site.root.join("etc/onedrop.toml").display().to_string();
-    for args in [&["deliver", "-d", SCUBA, "--queue-di", "4X"][..], &["purge"], &["--help"]] {
+    let with_lock = ["with-lock", "--tll", "5m", "x", "--", "onedrop", "deliver"];
+    let deliver = ["deliver", "-d", SCUBA, "--queue-di", "4X"];
+    for args in [&deliver[..], &with_lock, &["purge"], &["--help"]] {
         let mut command = admin.command(args);
         let (_, told) = told_to_the_journal(&command, b"\n");
         assert_eq!(told, [""; 0], "who calls it by hand sees the line");

@@ -265,6 +265,11 @@ pub fn another_message_with_the_same_id_in_the_same_mailbox_is_known(rig: &dyn R
         &other("four"),
         &[Destination { mailbox: "Sent\\9f".to_owned(), ..Destination::inbox("lisa") }],
     );
+    for (name, mailbox) in [("six", "INBOX\\9f"), ("seven", "INBOX")] {
+        due(&mail(name), "lisa");
+        let at = Destination { mailbox: mailbox.to_owned(), ..Destination::inbox("lisa") };
+        host.record(&other(name), &[at]);
+    }
     due(&mail("five"), "lisa");
     host.record(&other("five"), &[Destination::inbox("lisa")]);
     for copy in host.to_settle() {

@@ -131,8 +131,11 @@ fn no_line_of_a_message_ends_it() {
         let text = text.replace("<cyrus@a>", &format!("<{}@a>", body.len()));
         let args = ["deliver", "-f", "ann@a", "-d", "lisa@b.example"];
         let end = mail.run(&args, text.as_bytes());
-        assert!(end.0 == 0 && end.1.contains("stored account=lisa mailbox=INBOX"), "{end:?}");
+        assert!(end.0 == 0 && end.1.contains("handed over account=lisa lmtp=INBOX/"), "{end:?}");
         let stands = cyrus.messages("lisa", "INBOX").pop().expect("a message");
+        assert!(
+            stands.starts_with(b"Return-Path: <ann@a>\r\nDelivered-To: lisa\r\nX-Onedrop-Copy: ")
+        );
         assert!(stands.ends_with(b"\r\nforged\r\n"), "{}", String::from_utf8_lossy(&stands));
         assert!(cyrus.messages("doug", "INBOX").is_empty());
         let again = mail.run(&args, text.as_bytes());
@@ -147,7 +150,14 @@ fn what_cyrus_adds_to_a_message_hides_no_copy() {
     let cyrus = Cyrus::start(&["lisa"]);
     let mail = site(&cyrus, &cyrus.lmtp_socket());
     let (id, date) = ("Message-ID: <added@a>\n", "Date: Mon, 23 Nov 2026 07:00:00 +0000\n");
-    let heads = [id.to_owned(), date.to_owned(), String::new(), format!("Message-ID:\n{date}")];
+    let heads = [
+        id.to_owned(),
+        date.to_owned(),
+        String::new(),
+        format!("Message-ID:\n{date}"),
+        // By IMAP, and there attached.
+        format!("no field\n{date}X: one\rtwo\n"),
+    ];
     let args = ["deliver", "-f", "ann@a", "-d", "lisa@b.example"];
     let crashed = "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
                    wrapped = 0, in_doubt = 1, leased_until = 1";

@@ -140,7 +140,7 @@ fn what_a_server_may_take_for_the_end_of_a_message_is_not_said_to_it() {
         let rig = Rig::new();
         let receipt = rig.hand_over(&letter(format!("\n{body}\n").as_bytes()), "ann@x");
         let receipt = receipt.expect("stored");
-        assert!(!receipt.is_handed(), "{receipt:?}");
+        assert!(receipt.shown().starts_with("INBOX/"), "{receipt:?}");
         assert!(rig.peer.taken().is_empty(), "{:?}", rig.peer.taken());
     }
     // A Dovecot reads a line of any length as one.
@@ -149,8 +149,33 @@ fn what_a_server_may_take_for_the_end_of_a_message_is_not_said_to_it() {
         let rig = Rig::new();
         rig.peer.plan("220", Act::say(greeting));
         let receipt = rig.hand_over(&letter(format!("\n{body}\r\n").as_bytes()), "ann@x");
-        assert!(receipt.expect("handed over").is_handed());
+        assert_eq!(receipt.expect("handed over"), Receipt::handed("peer-id"));
     }
+}
+
+/// There is no guard in that way, which would drop the second one.
+#[test]
+fn what_was_written_by_imap_and_is_found_is_not_written_again() {
+    let rig = Rig::new();
+    let message = letter(b"Message-ID: <found@x>\n\none\rtwo\n");
+    rig.hand_over(&message, "ann@x").expect("stored");
+    let handed = HandOff {
+        value: [7; 16],
+        epoch: 4,
+        again: false,
+        sender: "ann@x",
+        recipient: "",
+        filter_fields: "",
+    };
+    let deadline = Deadline::new(Duration::from_secs(30), Duration::from_secs(1));
+    let copy = Copy { handed: Some(handed), ..copy_of(&message) };
+    let inbox = Destination::inbox("doug");
+    let slot = rig.store.reserve(&inbox, copy, Need::Look, &deadline);
+    let mut slot = slot.expect("a slot").expect("a slot");
+    let found = slot.look(Instant::now() + Duration::from_secs(30)).expect("a look");
+    assert!(found.is_some());
+    assert_eq!(Some(slot.append().expect("no second one")), found);
+    assert!(rig.peer.taken().is_empty());
 }
 
 #[test]

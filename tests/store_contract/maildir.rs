@@ -317,16 +317,31 @@ fn all_below(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
 /// A restored backup may lack what was empty.
 #[test]
 fn a_part_of_a_maildir_that_is_gone_is_made_again() {
-    for destination in [inbox(), sent()] {
-        for part in ["tmp", "cur", "new"] {
+    let lists = Destination { mailbox: "lists".to_owned(), ..inbox() };
+    for (destination, parts) in
+        [(inbox(), &["tmp", "cur", "new"][..]), (sent(), &["tmp", "cur", "new"]), (lists, &["tmp"])]
+    {
+        for part in parts {
             let rig = MaildirRig::new();
-            append(rig.store().as_ref(), &destination, &mail("there"));
+            // A shared copy makes its mailbox, a recipient's own does not.
+            let made = Destination { shared: true, ..destination.clone() };
+            append(rig.store().as_ref(), &made, &mail("there"));
             let folder = rig.folder(&destination.account, &destination.mailbox);
             fs::remove_dir_all(folder.join(part)).expect("removal");
             append(rig.store().as_ref(), &destination, &mail("two"));
             assert!(subjects(&rig, &destination).contains(&"two".to_owned()), "{part}");
         }
     }
+}
+
+#[test]
+fn a_list_of_subscriptions_in_another_charset_keeps_no_folder_from_being_made() {
+    let rig = MaildirRig::new();
+    append(rig.store().as_ref(), &Destination::inbox("lisa"), &mail("there"));
+    let path = rig.folder("lisa", "INBOX").join("subscriptions");
+    fs::write(&path, b"Caf\xe9\n").expect("a file");
+    append(rig.store().as_ref(), &sent(), &mail("two"));
+    assert_eq!(fs::read(&path).expect("a file"), b"Caf\xe9\nSent\n");
 }
 
 /// Else the mail would be filed in INBOX for good, or a second time.

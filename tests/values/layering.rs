@@ -136,3 +136,28 @@ fn sql_imap_and_exit_numbers_stand_where_they_belong() {
         .collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
+
+#[test]
+fn every_breach_is_found() {
+    for (file, text, expected) in [
+        ("src/cli.rs", "#[cfg(test)] mod tests { const A: &str = \"UID 1\"; }", vec![]),
+        ("src/cli.rs", "/// SELECT 1\n fn f() { crate::exit::end() }", vec![]),
+        ("crates/ledger/src/a.rs", "const ALL: &str = \"SELECT * FROM message\";", vec![]),
+        (EXIT, "pub fn end() -> ! { std::process::exit(75) }", vec![]),
+        (
+            "src/cli.rs",
+            "const Q: &str = \"SELECT 1\"; fn f() { write!(b\"a1 UID STORE 1\") }",
+            vec![
+                "src/cli.rs speaks SQL: \"SELECT 1\"",
+                "src/cli.rs speaks IMAP: \"a1 UID STORE 1\"",
+            ],
+        ),
+        (
+            "src/main.rs",
+            "fn f() -> ! { std::process::exit(70) }",
+            vec!["src/main.rs has process::exit, which is for exit alone"],
+        ),
+    ] {
+        assert_eq!(Source::of(text).breaches(file), expected, "{file}: {text}");
+    }
+}

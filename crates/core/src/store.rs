@@ -226,12 +226,15 @@ impl FoundCopy {
     /// The receipt to put on record: of a copy that was handed over, one that says where it lay.
     pub fn to_record(&self) -> Receipt {
         match &self.handed {
-            Some(at) => {
-                let mailbox = text::of_bytes(at.mailbox.as_bytes(), LONGEST_MAILBOX);
-                Receipt::handed(format!("{mailbox}/{}", self.receipt.shown()))
-            }
+            Some(at) => FoundCopy::handed_in(&at.mailbox, &self.receipt),
             None => self.receipt.clone(),
         }
+    }
+
+    /// The same of one that has this receipt in this mailbox.
+    pub fn handed_in(mailbox: &str, receipt: &Receipt) -> Receipt {
+        let mailbox = text::of_bytes(mailbox.as_bytes(), LONGEST_MAILBOX);
+        Receipt::handed(format!("{mailbox}/{}", receipt.shown()))
     }
 }
 

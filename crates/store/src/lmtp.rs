@@ -235,6 +235,7 @@ impl Store for LmtpStore {
             deadline,
             look,
             turn,
+            found: None,
             found_try: None,
             is_wrapped: false,
         })))
@@ -363,8 +364,34 @@ struct LmtpSlot<'a> {
     look: Option<Box<dyn Slot + 'a>>,
     /// Of one in doubt.
     turn: Option<AccountTurn<'a>>,
+    /// What the look has found.
+    found: Option<Receipt>,
     found_try: Option<i64>,
     is_wrapped: bool,
+}
+
+impl LmtpSlot<'_> {
+    /// An IMAP literal has a length: what is in it ends nothing. No filter runs, and no guard drops
+    /// a second copy.
+    fn append_by_imap(&mut self, mail: &HandedMail<'_>) -> Result<Receipt, StoreError> {
+        if let Some(found) = self.found.take() {
+            return Ok(found);
+        }
+        let LmtpSlot { store, destination, copy, deadline, .. } = *self;
+        // The mark stands outside of a wrapper: a look searches for it.
+        let mut head = mail.stored_fields().into_bytes();
+        self.is_wrapped = message::is_damaged(copy.bytes);
+        if self.is_wrapped {
+            head.extend(message::wrapper(&[copy.head, copy.bytes].concat()));
+        }
+        head.extend(copy.head);
+        let copy = Copy { head: &head, ..copy };
+        let slot = store.inner.reserve(destination, copy, Need::Write, deadline)?;
+        let busy = || StoreError::NotStored("its mailboxes are in use".to_owned());
+        let receipt = slot.ok_or_else(busy)?.append()?;
+        // As another's look would find it: a receipt that differs would have it taken out.
+        Ok(FoundCopy::handed_in("INBOX", &receipt))
+    }
 }
 
 impl Slot for LmtpSlot<'_> {
@@ -375,10 +402,10 @@ impl Slot for LmtpSlot<'_> {
         }
         match &mut self.look {
             Some(slot) => {
-                let found = slot.look(until);
+                self.found = slot.look(until)?;
                 self.is_wrapped = slot.is_wrapped();
                 self.found_try = slot.found_try();
-                found
+                Ok(self.found.clone())
             }
             None => Err(StoreError::NotStored("its mailboxes are in use".to_owned())),
         }
@@ -411,12 +438,7 @@ impl Slot for LmtpSlot<'_> {
             self.is_wrapped |= answer.is_ok();
         }
         if matches!(answer, Err(HandOffError::Unsafe)) {
-            // An IMAP literal has a length: what is in it ends nothing. No filter runs.
-            let head = [mail.fields().as_bytes(), copy.head].concat();
-            let copy = Copy { head: &head, ..copy };
-            let slot = store.inner.reserve(destination, copy, Need::Write, deadline)?;
-            let busy = || StoreError::NotStored("its mailboxes are in use".to_owned());
-            return slot.ok_or_else(busy)?.append();
+            return self.append_by_imap(&mail);
         }
         let answer = answer.map_err(|error| error.of(&store.settings.place));
         match answer {

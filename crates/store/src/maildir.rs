@@ -135,10 +135,7 @@ impl MaildirStore {
         if let Some(root) = self.root().filter(|root| !root.join(".").is_dir()) {
             return Err(StoreError::NotStored(format!("{} is not there", root.display())));
         }
-        for sub in SUBFOLDERS {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join(sub));
-            made.map_err(|error| not_stored(folder, &error))?;
-        }
+        make_missing(folder)?;
         if let Some(inbox) = folder.parent().filter(|_| !is_inbox) {
             self.ensure(inbox, &Destination::inbox(&destination.account))?;
             subscribe(inbox, name_of(destination)).map_err(|error| at(inbox, &error))?;
@@ -260,6 +257,9 @@ impl MaildirStore {
             .map_err(|error| not_stored(&locks.join(LOCKS), &error))?;
         let name = file_name(copy.key, copy.recorded_at);
         let is_missing = stand_in.is_some() && !is_folder(&folder.join("new"))?;
+        if stand_in.is_some() && !is_missing && self.create_mailboxes {
+            make_missing(&folder)?;
+        }
         Ok(lock.map(|lock| MaildirSlot {
             folder,
             is_missing,
@@ -432,10 +432,11 @@ fn name_of(destination: &Destination) -> &str {
 /// dot.
 fn subscribe(inbox: &Path, mailbox: &str) -> io::Result<()> {
     let path = inbox.join("subscriptions");
-    let mut known = String::new();
+    let mut known = Vec::new();
     if let Ok(file) = own_file().create(false).read(true).open(&path) {
-        file.take(LARGEST_SUBSCRIPTIONS).read_to_string(&mut known)?;
+        file.take(LARGEST_SUBSCRIPTIONS).read_to_end(&mut known)?;
     }
+    let known = String::from_utf8_lossy(&known);
     let separator = if known.starts_with("V\t2") { "\t" } else { "." };
     let mailbox = modified_utf7(mailbox).replace('/', separator);
     if known.lines().any(|line| line == mailbox) {
@@ -451,6 +452,17 @@ fn own_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     options
+}
+
+/// Makes the parts of a Maildir that are not there.
+fn make_missing(folder: &Path) -> Result<(), StoreError> {
+    for sub in SUBFOLDERS.map(|sub| folder.join(sub)) {
+        if !is_folder(&sub)? {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&sub);
+            made.map_err(|error| not_stored(folder, &error))?;
+        }
+    }
+    Ok(())
 }
 
 fn no_maildir(folder: &Path) -> String {

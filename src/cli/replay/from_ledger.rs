@@ -23,6 +23,9 @@ use onedrop_core::text::{shown, shown_output};
 use onedrop_site::command_line::ReplayArgs;
 use onedrop_site::service::Site;
 
+/// The state of a copy that the run leaves to `onedrop settle`.
+const DUE: &str = "due";
+
 #[derive(Serialize)]
 struct ReplayedLine {
     message_id: Option<String>,
@@ -75,18 +78,22 @@ pub(super) fn run(
             passed.map_err(|failure| failure.to_string())?;
         }
     }
-    let mut printer = LinePrinter { json: args.json, screen, lines: 0, failed: 0, written: Ok(()) };
+    let mut printer =
+        LinePrinter { json: args.json, screen, lines: 0, failed: 0, due: 0, written: Ok(()) };
     let ended = from_ledger::from_ledger(&task, &*ledger, &*store, &mut |one| printer.print(one));
     let written = printer.end();
-    let LinePrinter { lines, failed, .. } = printer;
+    let LinePrinter { lines, failed, due, .. } = printer;
     let done = if args.dry_run { "would be delivered" } else { "delivered" };
-    let copies = lines - failed;
+    let copies = lines - failed - due;
     let unit = if copies == 1 { "copy" } else { "copies" };
     let errors = screen.of_stderr();
     let mut err = errors.painted(&format!("{copies} {unit} {done}"), Paint::Good);
     if failed > 0 {
         err.push_str(", ");
         err.push_str(&errors.painted(&format!("{failed} failed"), Paint::Bad));
+    }
+    if due > 0 {
+        err.push_str(&format!(", {due} left to onedrop settle"));
     }
     let verdict = match ended {
         Ok(None) if failed == 0 => Verdict::Done,
@@ -117,6 +124,8 @@ struct LinePrinter {
     screen: Screen,
     lines: u64,
     failed: u64,
+    /// Left to `onedrop settle`.
+    due: u64,
     /// The first error of standard output. It does not change what is done, but how it ends.
     written: io::Result<()>,
 }
@@ -125,6 +134,7 @@ impl LinePrinter {
     fn print(&mut self, one: &Replayed<'_>) {
         let line = line(one);
         self.failed += u64::from(line.state == FileState::Failed.name());
+        self.due += u64::from(line.state == DUE);
         let told = match self.json {
             true => json_element(self.lines, &line),
             false => text(&line, self.screen),
@@ -159,6 +169,7 @@ fn line(one: &Replayed<'_>) -> ReplayedLine {
         ReplayedEnd::Tried(CopyEnd::Left(left)) => (failed, left.to_string()),
         ReplayedEnd::Tried(CopyEnd::Failed(failure)) => (failed, failure.to_string()),
         ReplayedEnd::Left => (failed, LEFT.to_owned()),
+        ReplayedEnd::Due => (DUE, "onedrop settle writes it".to_owned()),
     };
     ReplayedLine {
         message_id: id.map(|id| String::from_utf8_lossy(id).into_owned()),

@@ -414,7 +414,7 @@ fn a_next_hop_is_read_as_lmtp_does() {
         // A name is not looked up.
         let is_name = ["mail.example", "inet:[mail.example]:24", "127.0.0.1:lmtp", ""];
         let is_unseen = !leads && is_name.contains(&next_hop);
-        assert_eq!(told.contains("no service is seen to run onedrop"), is_unseen, "{told}");
+        assert_eq!(told.contains("no lmtp(8) service is seen to get mail"), is_unseen, "{told}");
         let leads_nowhere = !leads && !is_unseen;
         assert_eq!(told.contains("nothing in this Postfix runs onedrop"), leads_nowhere, "{told}");
     }

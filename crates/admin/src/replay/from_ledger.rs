@@ -48,6 +48,8 @@ pub struct Replayed<'a> {
 pub enum ReplayedEnd {
     WouldBeDelivered,
     Tried(CopyEnd),
+    /// It is due, and for `settle` alone: that looks first for the mail program's own.
+    Due,
     /// Ten that were tried for its account before have failed.
     Left,
 }
@@ -74,13 +76,15 @@ pub fn from_ledger(
                 false if failed.is_left(account) => ReplayedEnd::Left,
                 false => match place(task, ledger, store, &raw, destination).transpose() {
                     Some(end) => ReplayedEnd::Tried(end.unwrap_or_else(CopyEnd::Failed)),
-                    None => continue,
+                    None => ReplayedEnd::Due,
                 },
             };
             let why = match &end {
                 ReplayedEnd::Tried(CopyEnd::Placed(_) | CopyEnd::Left(_)) => EndMeaning::Delivered,
                 ReplayedEnd::Tried(CopyEnd::Failed(failure)) => EndMeaning::of(&failure.ending()),
-                ReplayedEnd::WouldBeDelivered | ReplayedEnd::Left => EndMeaning::OfIts,
+                ReplayedEnd::WouldBeDelivered | ReplayedEnd::Left | ReplayedEnd::Due => {
+                    EndMeaning::OfIts
+                }
             };
             tell(&Replayed { message: &raw, destination, end });
             if failed.ends(why, account, &destination.account) {
@@ -123,7 +127,6 @@ fn place(
     let key = MessageKey::new(raw.message, &raw.identity);
     let copies = ledger.claim(&key, wanted, &by, terms, deadline.end())?;
     if copies == [CopyState::Busy] {
-        // One that is due is for `settle` alone: it looks first for the mail program's own.
         if destination.shared && ledger.kept(&key, deadline.end())?.is_some() {
             return Ok(None);
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::Deserialize;
 
 use super::{StatusFinding, counted};
-use crate::check::{self, program};
+use crate::check::{self, program, program::ProgramError};
 use onedrop_core::directory::{Directory, Known};
 use onedrop_core::duration::brief;
 use onedrop_core::text::shell::operand;
@@ -19,6 +19,9 @@ use onedrop_site::config::Loaded;
 /// Mail that has waited for longer needs somebody. Postfix tries again after five minutes, and then
 /// at longer and longer intervals.
 const LONG: Duration = Duration::from_secs(3600);
+
+/// What shows why.
+const NOT_RUNNING: &str = "systemctl status 'postfix*'";
 
 /// A message in the queue, as a line of JSON of postqueue(1) has it.
 #[derive(Deserialize)]
@@ -48,7 +51,10 @@ pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> 
                     Ok(more) => output.push_str(&more),
                     Err(why) => {
                         let sentence = format!("the instance {folder}: {}", why.text);
-                        let next = format!("postqueue -c {} -p", operand(&folder));
+                        let next = match is_stopped(&why) {
+                            true => NOT_RUNNING.to_owned(),
+                            false => format!("postqueue -c {} -p", operand(&folder)),
+                        };
                         return Some(StatusFinding::attention("queue", sentence, next));
                     }
                 }
@@ -58,13 +64,11 @@ pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> 
         }
         // Installed, perhaps for a client of the host, and never set up.
         Err(why) if why.text.ends_with("main.cf: No such file or directory") => None,
-        // Postfix' postqueue/postqueue.c says so to root and to others in different lines.
-        Err(why) if why.complaint.to_lowercase().contains("mail system is down") => {
-            Some(match check::postfix_leads_to(loaded, until) {
-                true => {
-                    let next = "systemctl status 'postfix*'";
-                    StatusFinding::attention("queue", "Postfix is not running", next)
-                }
+        Err(why) if is_stopped(&why) => {
+            // Another instance's configuration is not looked into.
+            let may_lead = check::postfix_leads_to(loaded, until) || !instances(until).is_empty();
+            Some(match may_lead {
+                true => StatusFinding::attention("queue", "Postfix is not running", NOT_RUNNING),
                 false => {
                     let sentence = "Postfix is not running, and does not deliver by this \
                                     configuration";
@@ -75,6 +79,11 @@ pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> 
         // This user may not ask, or the queue is too long to be listed in time.
         Err(why) => Some(StatusFinding::attention("queue", why.text, "postqueue -p")),
     }
+}
+
+/// Postfix' postqueue/postqueue.c says so to root and to others in different lines.
+fn is_stopped(why: &ProgramError) -> bool {
+    why.complaint.to_lowercase().contains("mail system is down")
 }
 
 /// The configuration folders of Postfix' instances beside the first, as far as each is enabled

@@ -79,7 +79,7 @@ DELETE FROM onedrop_unsettled WHERE copy_id = ?1
 const NAMESAKE: &str = "
 SELECT 1 FROM onedrop_message m JOIN onedrop_copy c ON c.message_id = m.id
 WHERE {hashed(m.id_hash, ?1)} AND m.id <> ?2 AND c.account = ?3
-  AND (c.shared OR c.mailbox <> 'INBOX') LIMIT 1";
+  AND (c.shared OR c.mailbox <> 'INBOX' AND substr(c.mailbox, 1, 6) <> ?4) LIMIT 1";
 
 /// Of [`Settling::copies_to_settle`].
 pub(crate) fn copies_to_settle(watched: bool) -> String {
@@ -167,7 +167,8 @@ impl<S: SqlSession + 'static> Settling for PooledLedger<S> {
 
     fn has_namesake(&self, copy: &CopyOnRecord, until: Instant) -> Result<bool, LedgerError> {
         let (id_hash, account) = (&copy.identity.id_hash, &copy.destination.account);
-        let query = sql!(NAMESAKE, id_hash, copy.message, account);
+        // A variant of INBOX.
+        let query = sql!(NAMESAKE, id_hash, copy.message, account, "INBOX\\");
         self.call(until, |session| Ok(!session.rows(&query)?.is_empty()))
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! A crash leaves the runs alone: they end by themselves, and put that on record.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -226,9 +226,12 @@ impl Tick<'_> {
             let revision = row.map(|row| row.revision);
             let plan = plan::plan(job, &rows, &all, now, LockSight::NotOurs);
             match plan.step {
-                JobStep::Open if locked.contains(&job.name) => {
-                    // That it was found without its lock is over.
-                    let row = JobRow { unheld_at: None, ..plan.row.clone() };
+                JobStep::Open if locked.contains_key(&job.name) => {
+                    // That the run was found without its lock is over, if it is the one that has
+                    // it: another may settle a crash under it.
+                    let has_it = locked.get(&job.name) == Some(&plan.row.epoch);
+                    let unheld_at = plan.row.unheld_at.filter(|_| !has_it);
+                    let row = JobRow { unheld_at, ..plan.row.clone() };
                     let changed = row != plan.row;
                     let plan = JobPlan { row, changed, ..plan };
                     self.note(job, plan, revision, &mut rows, until)?;
@@ -261,14 +264,19 @@ impl Tick<'_> {
         Ok(wait.max(SECOND))
     }
 
-    /// The jobs whose locks are held, if any run is on record as open: else the answer is not
-    /// needed.
-    fn locked(&self, rows: &[JobRow], until: Instant) -> Result<BTreeSet<String>, LedgerError> {
+    /// The jobs whose locks are held, with their epochs, if any run is on record as open: else the
+    /// answer is not needed.
+    fn locked(
+        &self,
+        rows: &[JobRow],
+        until: Instant,
+    ) -> Result<BTreeMap<String, i64>, LedgerError> {
         if rows.iter().all(|row| row.open.is_none()) {
-            return Ok(BTreeSet::new());
+            return Ok(BTreeMap::new());
         }
         let locks = self.ledger.lock_rows(None, until)?;
-        Ok(locks.iter().filter_map(held_job).map(str::to_owned).collect())
+        let of_job = |lock| Some((held_job(lock)?.to_owned(), lock.epoch));
+        Ok(locks.iter().filter_map(of_job).collect())
     }
 
     /// Puts on record what needs no run: that the job was seen, and times that are skipped. Where

@@ -18,7 +18,7 @@ use onedrop_net::socket::{Socket, Timed};
 use onedrop_net::tls::{self, Transport};
 
 /// How long a connection that ends may take to say so.
-const GOODBYE: Duration = Duration::from_millis(50);
+pub(super) const GOODBYE: Duration = Duration::from_millis(50);
 
 /// What the server offers in its answer to LHLO.
 #[derive(Debug, Clone, Default)]

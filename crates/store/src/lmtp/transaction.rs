@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::LmtpPlace;
 use super::replies;
-use super::session::{LmtpSession, in_words};
+use super::session::{GOODBYE, LmtpSession, in_words};
 use onedrop_core::deadline::Deadline;
 use onedrop_core::lock_key::hex;
 use onedrop_core::store::{HandOff, StoreError};
@@ -107,9 +107,11 @@ impl<'a> HandedMail<'a> {
         [self.fields.as_bytes(), &self.pieces[0], &self.pieces[1]]
     }
 
-    /// What stands before the message.
-    pub fn fields(&self) -> &str {
-        &self.fields
+    /// What stands before the message in a mailbox, with what an LMTP server prepends (RFC 5321
+    /// section 4.4).
+    pub fn stored_fields(&self) -> String {
+        let to = self.recipient.trim_start_matches('<').trim_end_matches('>');
+        format!("Return-Path: {}\r\nDelivered-To: {to}\r\n{}", self.sender, self.fields)
     }
 
     /// Whether a line of it has a carriage return alone, or is long enough for a server to read it
@@ -170,9 +172,12 @@ impl LmtpSession {
         }
         let was_sound = std::mem::replace(&mut self.sound, false);
         let last = data::write_up_to_the_last(&mail.pieces(), &mut self.transport);
-        let last = last.map_err(|error| self.lost(error.into()))?;
         // What it says before the message is whole is no answer to it, and would be taken for one.
+        // It may have closed the connection after that.
         if !self.is_silent() {
+            if last.is_err() {
+                self.wait_until(Instant::now() + GOODBYE);
+            }
             let early = self.reply().map_err(|error| self.lost(error))?;
             let why = format!("it answered before it had the message: {}", replies::said(&early));
             return Err(HandOffError::Refused(match early.code / 100 {
@@ -181,6 +186,7 @@ impl LmtpSession {
                 _ => StoreError::NotStored(why),
             }));
         }
+        let last = last.map_err(|error| self.lost(error.into()))?;
         if let Err(late) = deadline.pass_point_of_no_return() {
             return Err(HandOffError::Refused(StoreError::NotStored(late.to_string())));
         }

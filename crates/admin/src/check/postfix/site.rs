@@ -105,9 +105,9 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
         setup.transports.is_empty() && setup.lmtp.is_empty() && setup.mailbox_commands.is_empty();
     match runs_none && !runs_onedrop(maps) {
         true if setup.may_lead_unseen() => remarks.warning(
-            "no service is seen to run onedrop or to hand mail to its server; where a table or a \
-             host's name leads an lmtp(8) service there, call that one onedrop-lmtp, so that its \
-             settings are looked at",
+            "no pipe(8) service's argv and no mailbox_command runs onedrop, and no lmtp(8) service \
+             is seen to get mail for its socket; where a table or a host's name leads one there, \
+             call it onedrop-lmtp, so that its settings are looked at",
         ),
         true => remarks.warning(
             "nothing in this Postfix runs onedrop: master.cf has no pipe(8) service whose argv \

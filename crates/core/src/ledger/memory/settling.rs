@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::MemoryLedger;
 use super::rows::{CopyRow, Rows};
-use crate::directory::Destination;
 use crate::ledger::{Claim, CopyOnRecord, LedgerError, SETTLED_WITHIN, Settling};
 use crate::receipt::Receipt;
 
@@ -109,9 +108,9 @@ impl Settling for MemoryLedger {
                 message.is_some_and(|one| one.identity.id_hash == copy.identity.id_hash)
             };
             Ok(rows.copies.values().any(|row| {
-                let Destination { account, mailbox, shared } = &row.destination;
-                *account == copy.destination.account
-                    && (*shared || mailbox != "INBOX")
+                let at = &row.destination;
+                at.account == copy.destination.account
+                    && (at.shared || at.place() != "INBOX")
                     && row.message != copy.message
                     && has_its_id(row)
             }))
