@@ -234,6 +234,9 @@ fn end_without_a_command(mut error: clap::Error, argv: &[OsString]) -> ! {
 
 /// What an option such as `--color` says, where the command line asks for help or is wrong.
 fn value_of<'a>(argv: &'a [OsString], option: &str) -> Option<&'a str> {
+    // What comes after it is a wrapped command's own.
+    let end = argv.iter().position(|word| word == "--").unwrap_or(argv.len());
+    let argv = &argv[..end];
     let said = argv.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1].to_str());
     let joined = argv.iter().map(|one| one.to_str()?.strip_prefix(option)?.strip_prefix('='));
     said.chain(joined).flatten().last()

@@ -190,7 +190,7 @@ fn a_senders_words_are_not_told_as_the_reason() {
 fn a_wrong_command_line_is_told_to_the_journal_where_postfix_calls() {
     let admin = Admin::new();
     let config = admin.site.root.join("etc/onedrop.toml").display().to_string();
-    let with_lock = ["with-lock", "--tll", "5m", "x", "--", "onedrop", "deliver"];
+    let with_lock = ["with-lock", "--tll", "5m", "x", "--", "onedrop", "--config", "/other"];
     let deliver = ["deliver", "-d", SCUBA, "--queue-di", "4X"];
     for args in [&deliver[..], &with_lock, &["purge"], &["--help"]] {
         let mut command = admin.command(args);

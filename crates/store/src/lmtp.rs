@@ -378,17 +378,13 @@ impl LmtpSlot<'_> {
             return Ok(found);
         }
         let LmtpSlot { store, destination, copy, deadline, .. } = *self;
-        // The mark stands outside of a wrapper: a look searches for it.
-        let mut head = mail.stored_fields().into_bytes();
-        self.is_wrapped = message::is_damaged(copy.bytes);
-        if self.is_wrapped {
-            head.extend(message::wrapper(&[copy.head, copy.bytes].concat()));
-        }
-        head.extend(copy.head);
+        let head = [mail.stored_fields().as_bytes(), copy.head].concat();
         let copy = Copy { head: &head, ..copy };
         let slot = store.inner.reserve(destination, copy, Need::Write, deadline)?;
         let busy = || StoreError::NotStored("its mailboxes are in use".to_owned());
-        let receipt = slot.ok_or_else(busy)?.append()?;
+        let mut slot = slot.ok_or_else(busy)?;
+        let receipt = slot.append()?;
+        self.is_wrapped = slot.is_wrapped();
         // As another's look would find it: a receipt that differs would have it taken out.
         Ok(FoundCopy::handed_in("INBOX", &receipt))
     }

@@ -31,7 +31,7 @@ struct ReplayedLine {
     message_id: Option<String>,
     account: String,
     mailbox: String,
-    /// In a word: would be delivered, stored, found, already there, failed.
+    /// In a word: would be delivered, stored, found, already there, due, failed.
     state: &'static str,
     text: String,
 }

@@ -58,6 +58,18 @@ pub fn output_of(
     what: &str,
     until: Instant,
 ) -> Result<String, ProgramError> {
+    output_and_complaint(command, what, until).map(|(output, _)| output)
+}
+
+/// The same, and what it complains of all the same.
+///
+/// # Errors
+/// Those of [`output`].
+pub fn output_and_complaint(
+    command: &mut Command,
+    what: &str,
+    until: Instant,
+) -> Result<(String, String), ProgramError> {
     let program = Path::new(command.get_program()).display().to_string();
     command.process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -79,7 +91,7 @@ pub fn output_of(
         let text = format!("{program} cannot {what}: {said}");
         return Err(ProgramError { text, complaint: errors });
     }
-    Ok(output)
+    Ok((output, errors))
 }
 
 /// All output of `pipe` up to its end.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::Deserialize;
 
-use super::{StatusFinding, counted};
-use crate::check::{self, program, program::ProgramError};
+use super::{StatusFinding, StatusLevel, counted};
+use crate::check::{self, program};
 use onedrop_core::directory::{Directory, Known};
 use onedrop_core::duration::brief;
 use onedrop_core::text::shell::operand;
@@ -19,9 +19,6 @@ use onedrop_site::config::Loaded;
 /// Mail that has waited for longer needs somebody. Postfix tries again after five minutes, and then
 /// at longer and longer intervals.
 const LONG: Duration = Duration::from_secs(3600);
-
-/// What shows why.
-const NOT_RUNNING: &str = "systemctl status 'postfix*'";
 
 /// A message in the queue, as a line of JSON of postqueue(1) has it.
 #[derive(Deserialize)]
@@ -41,49 +38,52 @@ struct QueuedRecipient {
 
 pub(super) fn finding(loaded: &Loaded, until: Instant) -> Option<StatusFinding> {
     let program = program::find("postqueue")?;
-    let ask = |args: &[&str]| {
-        program::output_of(Command::new(&program).args(args).arg("-j"), "tell the queue", until)
-    };
-    match ask(&[]) {
-        Ok(mut output) => {
-            for folder in instances(until) {
-                match ask(&["-c", &folder]) {
-                    Ok(more) => output.push_str(&more),
-                    Err(why) => {
-                        let sentence = format!("the instance {folder}: {}", why.text);
-                        let next = match is_stopped(&why) {
-                            true => NOT_RUNNING.to_owned(),
-                            false => format!("postqueue -c {} -p", operand(&folder)),
-                        };
-                        return Some(StatusFinding::attention("queue", sentence, next));
-                    }
-                }
+    let others = instances(until).into_iter().map(Some);
+    let (mut queues, mut stopped, mut asked) = (String::new(), Vec::new(), 0);
+    for folder in std::iter::once(None).chain(others) {
+        let mut command = Command::new(&program);
+        folder.iter().for_each(|folder| _ = command.args(["-c", folder]));
+        asked += 1;
+        match program::output_and_complaint(command.arg("-j"), "tell the queue", until) {
+            // Root reads the queue by itself then, and mostly finds nothing.
+            Ok((_, complaint)) if is_stopped(&complaint) => stopped.push(folder),
+            Ok((queue, _)) => queues.push_str(&queue),
+            Err(why) if is_stopped(&why.complaint) => stopped.push(folder),
+            // Installed, perhaps for a client of the host, and never set up.
+            Err(why) if why.text.ends_with("main.cf: No such file or directory") => return None,
+            // This user may not ask, or the queue is too long to be listed in time.
+            Err(why) => {
+                let next = match &folder {
+                    None => "postqueue -p".to_owned(),
+                    Some(folder) => format!("postqueue -c {} -p", operand(folder)),
+                };
+                return Some(StatusFinding::attention("queue", why.text, next));
             }
-            let directory = &loaded.config.directory.addresses;
-            Some(of_output(&output, directory, SystemTime::now()))
         }
-        // Installed, perhaps for a client of the host, and never set up.
-        Err(why) if why.text.ends_with("main.cf: No such file or directory") => None,
-        Err(why) if is_stopped(&why) => {
-            // Another instance's configuration is not looked into.
-            let may_lead = check::postfix_leads_to(loaded, until) || !instances(until).is_empty();
-            Some(match may_lead {
-                true => StatusFinding::attention("queue", "Postfix is not running", NOT_RUNNING),
-                false => {
-                    let sentence = "Postfix is not running, and does not deliver by this \
-                                    configuration";
-                    StatusFinding::ok("queue", sentence)
-                }
-            })
-        }
-        // This user may not ask, or the queue is too long to be listed in time.
-        Err(why) => Some(StatusFinding::attention("queue", why.text, "postqueue -p")),
     }
+    let of_queues = of_output(&queues, &loaded.config.directory.addresses, SystemTime::now());
+    // What another instance leads to is not looked into.
+    let matters =
+        |folder: &&Option<String>| folder.is_some() || check::postfix_leads_to(loaded, until);
+    Some(match stopped.iter().find(matters) {
+        Some(folder) if of_queues.level == StatusLevel::Ok => {
+            let sentence = match folder {
+                None => "Postfix is not running".to_owned(),
+                Some(folder) => format!("Postfix' instance {folder} is not running"),
+            };
+            StatusFinding::attention("queue", sentence, "systemctl status 'postfix*'")
+        }
+        None if stopped.len() == asked => {
+            let sentence = "Postfix is not running, and does not deliver by this configuration";
+            StatusFinding::ok("queue", sentence)
+        }
+        Some(_) | None => of_queues,
+    })
 }
 
-/// Postfix' postqueue/postqueue.c says so to root and to others in different lines.
-fn is_stopped(why: &ProgramError) -> bool {
-    why.complaint.to_lowercase().contains("mail system is down")
+/// Postfix' postqueue/postqueue.c says so to root (a warning) and to others in different lines.
+fn is_stopped(complaint: &str) -> bool {
+    complaint.to_lowercase().contains("mail system is down")
 }
 
 /// The configuration folders of Postfix' instances beside the first, as far as each is enabled

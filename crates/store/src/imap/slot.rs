@@ -17,7 +17,7 @@ use super::{ImapStore, Taken, check_name, look, names};
 use onedrop_core::deadline::Deadline;
 use onedrop_core::directory::Destination;
 use onedrop_core::message;
-use onedrop_core::store::{Copy, FoundCopy, Need, Receipt, Slot, StoreError};
+use onedrop_core::store::{Copy, FoundCopy, LAST_FIELD, Need, Receipt, Slot, StoreError};
 
 /// A server that can be waited for takes a small message at once.
 const SOON: Duration = Duration::from_secs(1);
@@ -150,8 +150,11 @@ impl ImapSlot<'_> {
             Err(ImapError::Refused(no)) if no.may_concern_the_message() => ImapError::Refused(no),
             appended => return appended.map(only).map_err(|error| self.failed(error)),
         };
-        let whole = [copy.head, copy.bytes].concat();
-        let head = [message::wrapper(&whole), copy.head.to_vec()].concat();
+        // A mark of the copy stays outside: a look searches for it.
+        let inside = message::handed(copy.head, LAST_FIELD);
+        let mark = &copy.head[..copy.head.len() - inside.len()];
+        let wrapper = message::wrapper(&[inside, copy.bytes].concat());
+        let head = [mark, &wrapper, inside].concat();
         let copy = Copy { head: &head, ..copy };
         let message = [AppendMessage::new(&copy, self.deadline)];
         match self.append_messages(&message, &mut session, None) {
