@@ -227,6 +227,20 @@ HAND_OVERS = [
         '!destination.shared && destination.place() == "INBOX"',
         "!destination.shared",
     ),
+    (
+        "a handed copy: any server is sent what may end a message",
+        TRANSACTION,
+        "!self.is_dovecot() && mail.may_be_cut()", "!self.is_dovecot() && mail.may_be_cut() && false",
+    ),
+    (
+        "a handed copy: a yes before the end is a no",
+        TRANSACTION, "2 => StoreError::InDoubt(why),", "2 => StoreError::NotStored(why),",
+    ),
+    (
+        "a handed copy: by IMAP what was found is written again",
+        LMTP,
+        "if let Some(found) = self.found.take() {", "if let Some(found) = self.found.take().filter(|_| false) {",
+    ),
 ]
 LOOKS_EVERYWHERE = [
     (
