@@ -50,12 +50,27 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).expect("keys");
     }
 
-    /// At the prompt: before it the shell sets the terminal, and the kernel may lose what is typed
-    /// meanwhile.
+    /// At the prompt: the shell sets the terminal around it, and the kernel may lose what is typed
+    /// meanwhile. So it is sent off once the line stands there.
     #[track_caller]
     fn runs(&mut self, command: &str) {
-        self.ends_with("$ ");
-        self.types(&format!("{command}\n"));
+        const INTERRUPT: &str = "\x03";
+        let length = command.len();
+        let (begins, ends) = (&command[..length.min(20)], &command[length.saturating_sub(5)..]);
+        let stands = |shown: &str| {
+            let line = shown.rsplit("$ ").next().unwrap_or_default();
+            line.starts_with(begins) && line.ends_with(ends)
+        };
+        for _ in 0..5 {
+            self.ends_with("$ ");
+            self.types(command);
+            if wait_until(SOON / 3, || stands(&self.shown.lock().expect("text"))) {
+                return self.types("\n");
+            }
+            // For another prompt.
+            self.types(INTERRUPT);
+        }
+        panic!("{command:?} never stands there:\n{}", self.shown.lock().expect("text"));
     }
 
     #[track_caller]
