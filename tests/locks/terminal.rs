@@ -111,8 +111,8 @@ fn a_command_on_a_terminal_reads_keys_and_is_stopped_and_interrupted_with_its_ca
     terminal.shows("began");
     terminal.types("\x1a");
     terminal.shows("Stopped");
-    // The shell waits for the wrapper alone: a command that has not come to its stop yet would still
-    // read the first key.
+    // The shell waits for the wrapper alone: a command that has not come to its stop yet would
+    // still read the first key.
     let pid = std::fs::read_to_string(place.path("pid")).expect("a number");
     let stat = format!("/proc/{}/stat", pid.trim());
     let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
