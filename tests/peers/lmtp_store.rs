@@ -27,6 +27,15 @@ const LETTER: &[u8] = b"From: ann@x\nSubject: dots\n\n.one\n..two\n.\nbye\n";
 const HANDED: &str = "X-Onedrop-Copy: 07070707070707070707070707070707\r\nX-Onedrop-Try: 3\r\n\
      From: ann@x\r\nSubject: dots\r\n\r\n.one\r\n..two\r\n.\r\nbye\r\n";
 
+const TRY: HandOff<'static> = HandOff {
+    value: [7; 16],
+    epoch: 3,
+    again: false,
+    sender: "",
+    recipient: "Doug+lists@mail.axial.net",
+    filter_fields: "",
+};
+
 struct Rig {
     peer: LmtpPeer,
     store: LmtpStore,
@@ -84,15 +93,7 @@ fn hand_over(
     sender: &str,
     deadline: &Deadline,
 ) -> Result<Receipt, StoreError> {
-    let handed = HandOff {
-        value: [7; 16],
-        epoch: 3,
-        again: false,
-        sender,
-        recipient: "Doug+lists@mail.axial.net",
-        filter_fields: "",
-    };
-    let copy = Copy { handed: Some(handed), ..copy_of(message) };
+    let copy = Copy { handed: Some(HandOff { sender, ..TRY }), ..copy_of(message) };
     let inbox = Destination::inbox(account);
     assert!(store.hands_over(&inbox));
     let slot = store.reserve(&inbox, copy, Need::Write, deadline);
@@ -159,16 +160,8 @@ fn what_was_written_by_imap_and_is_found_is_not_written_again() {
     let rig = Rig::new();
     let message = letter(b"Message-ID: <found@x>\n\none\rtwo\n");
     rig.hand_over(&message, "ann@x").expect("stored");
-    let handed = HandOff {
-        value: [7; 16],
-        epoch: 4,
-        again: false,
-        sender: "ann@x",
-        recipient: "",
-        filter_fields: "",
-    };
     let deadline = Deadline::new(Duration::from_secs(30), Duration::from_secs(1));
-    let copy = Copy { handed: Some(handed), ..copy_of(&message) };
+    let copy = Copy { handed: Some(HandOff { epoch: 4, ..TRY }), ..copy_of(&message) };
     let inbox = Destination::inbox("doug");
     let slot = rig.store.reserve(&inbox, copy, Need::Look, &deadline);
     let mut slot = slot.expect("a slot").expect("a slot");
@@ -387,14 +380,7 @@ fn a_server_for_mailboxes_that_hangs_keeps_no_fresh_mail_waiting() {
     thread::scope(|scope| {
         let in_doubt = scope.spawn(|| {
             let inbox = Destination::inbox("doug");
-            let handed = HandOff {
-                value: [8; 16],
-                epoch: 4,
-                again: false,
-                sender: "",
-                recipient: "doug@x",
-                filter_fields: "",
-            };
+            let handed = HandOff { value: [8; 16], epoch: 4, ..TRY };
             let copy = Copy { handed: Some(handed), ..copy_of(&message) };
             let deadline = deadline_of_a_test();
             let slot = rig.store.reserve(&inbox, copy, Need::Look, &deadline);

@@ -148,6 +148,15 @@ impl Setup {
         self.main.get(name).map_or("", String::as_str)
     }
 
+    /// The setting by which Postfix takes larger messages than of `own` bytes; 0 is no limit.
+    fn takes_more_than(&self, own: u64) -> Option<String> {
+        let limit = self.value("message_size_limit");
+        let all: u64 = limit.parse().ok()?;
+        let none = if all == 0 { " (none)" } else { "" };
+        let takes_more = own != 0 && (all == 0 || own < all);
+        takes_more.then(|| format!("message_size_limit = {limit}{none}"))
+    }
+
     /// The services of this daemon.
     fn services_of(&self, daemon: &str) -> impl Iterator<Item = &MasterService> {
         self.services.iter().filter(move |service| service.command == daemon)

@@ -1,7 +1,7 @@
 //! `onedrop replay --from-ledger`: what the ledger keeps whole (`ledger.keep_raw`) is delivered
-//! again to each copy that is on record and not placed, by a delivery's own code: lease, look,
-//! append, receipt. So it writes no second copy, however often it runs, and beside deliveries. It
-//! ends where each further copy would only fail as well.
+//! again to each copy that is on record and neither placed nor due, by a delivery's own code:
+//! lease, look, append, receipt. So it writes no second copy, however often it runs, and beside
+//! deliveries. It ends where each further copy would only fail as well.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -147,7 +147,7 @@ pub struct SeenByHost {
     /// It takes mail, whether or not this role may read its figures.
     pub ledger_up: bool,
     pub store_up: bool,
-    /// Without a mistake in `[jobs]`; with one, the host runs no job.
+    /// Without a mistake in the configuration; with one, the host runs no job.
     pub jobs_config_ok: bool,
     /// Deliveries of the last hour that were put off before they were on record.
     pub unrecorded: u64,

@@ -133,17 +133,11 @@ pub(super) fn judged(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remark
 
 /// What Postfix has taken, and Onedrop refuses, goes back to its sender.
 fn largest(setup: &Setup, ours: &ExpectedPostfix, remarks: &mut Remarks) {
-    let limit = setup.value("message_size_limit");
     let own = ours.config.as_ref().map_or(0, |config| config.limits.message_bytes);
-    if let Ok(all) = limit.parse::<u64>()
-        && own != 0
-        && (all == 0 || own < all)
-    {
-        let none = if all == 0 { " (none)" } else { "" };
+    if let Some(limit) = setup.takes_more_than(own) {
         remarks.warning(format!(
-            "limits.message_bytes = {own} is less than message_size_limit = {limit}{none}: Postfix \
-             takes larger messages, and onedrop returns them (5.3.4); raise the one, or lower the \
-             other"
+            "limits.message_bytes = {own} is less than {limit}: Postfix takes larger messages, and \
+             onedrop returns them (5.3.4); raise the one, or lower the other"
         ));
     }
 }

@@ -310,15 +310,10 @@ impl PipeTransport {
             ));
         }
         let size = attributes.get("size").unwrap_or_default();
-        let limit = setup.value("message_size_limit");
-        if let (Ok(own), Ok(all)) = (size.parse::<u64>(), limit.parse::<u64>())
-            && own != 0
-            && (all == 0 || own < all)
-        {
-            let none = if all == 0 { " (none)" } else { "" };
+        if let Some(limit) = size.parse().ok().and_then(|own| setup.takes_more_than(own)) {
             remarks.warning(format!(
-                "size={size} is less than message_size_limit = {limit}{none}: Postfix takes larger \
-                 messages and returns them here (5.2.3); leave size= out"
+                "size={size} is less than {limit}: Postfix takes larger messages and returns them \
+                 here (5.2.3); leave size= out"
             ));
         }
         if let Some(eol) = attributes.get("eol")
