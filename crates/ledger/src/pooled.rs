@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::sql::{SqlSession, asked, attempts, claims, kept, shared};
 use crate::{Committed, Session, ToRecord, TurnState, rows};
 use commits::Commits;
 use onedrop_core::connections::Connections;
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms, Ledger,
-    LedgerError, MessageKey, OpenTurn, PlannedStep, Proofs, Recorded, Schema, SchemaVersion,
-    ToConfirm, Turn,
+    LedgerError, MessageKey, OpenTurn, PlannedStep, Recorded, Schema, SchemaVersion, ToConfirm,
+    Turn,
 };
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::Identity;
@@ -140,10 +141,7 @@ impl<S: Session + 'static> PooledLedger<S> {
     }
 }
 
-impl<S: Session + 'static> Ledger for PooledLedger<S>
-where
-    PooledLedger<S>: Proofs,
-{
+impl<S: SqlSession + 'static> Ledger for PooledLedger<S> {
     fn time(&self) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         rows::time(rows::whole_secs(SystemTime::now()).saturating_add(ahead))
@@ -158,7 +156,8 @@ where
         until: Instant,
     ) -> Result<Recorded, LedgerError> {
         let one = ToRecord { entry: *entry, attempt, destinations, terms };
-        let alone = || self.call(until, |session| only(session.commit(&[one], &[])?.recorded));
+        let alone =
+            || self.call(until, |session| only(session.record_and_confirm(&[one], &[])?.recorded));
         let recorded = match &self.commits {
             Some(commits) => commits.record(one, until, &self.commit()).unwrap_or_else(alone),
             None => alone(),
@@ -175,7 +174,9 @@ where
         terms: LeaseTerms,
         until: Instant,
     ) -> Result<Vec<CopyState>, LedgerError> {
-        self.call(until, |session| session.claim(message, destinations, owner, terms))
+        self.call(until, |session| {
+            claims::claim_again(session, message, destinations, owner, terms)
+        })
     }
 
     fn take_turn<'a>(
@@ -197,8 +198,11 @@ where
     }
 
     fn confirm(&self, receipt: &ToConfirm<'_>, until: Instant) -> Result<Confirmed, LedgerError> {
-        let alone =
-            || self.call(until, |session| only(session.commit(&[], &[*receipt])?.confirmed));
+        let alone = || {
+            self.call(until, |session| {
+                only(session.record_and_confirm(&[], &[*receipt])?.confirmed)
+            })
+        };
         match &self.commits {
             Some(commits) => commits.confirm(*receipt, until, &self.commit()).unwrap_or_else(alone),
             None => alone(),
@@ -206,7 +210,7 @@ where
     }
 
     fn release(&self, claims: &[Claim], until: Instant) -> Result<(), LedgerError> {
-        self.call(until, |session| session.release(claims))
+        self.call(until, |session| claims::give_back(session, claims))
     }
 
     fn keep(
@@ -216,11 +220,11 @@ where
         why: &str,
         until: Instant,
     ) -> Result<bool, LedgerError> {
-        self.call(until, |session| session.keep(message, bytes, why))
+        self.call(until, |session| kept::keep(session, message, bytes, why))
     }
 
     fn kept(&self, message: &MessageKey, until: Instant) -> Result<Option<String>, LedgerError> {
-        self.call(until, |session| session.kept(message))
+        self.call(until, |session| kept::kept(session, message))
     }
 
     fn filter_fields(&self, anew: bool, until: Instant) -> Result<FilterFields, LedgerError> {
@@ -231,7 +235,7 @@ where
             let Some(config) = session.program().config.clone() else {
                 return Ok(FilterFields::default());
             };
-            Ok(config.filter_fields(session.shared_config()?.as_deref())?)
+            Ok(config.filter_fields(shared::config(session)?.as_deref())?)
         })?;
         *self.fields() = Some(read.clone());
         Ok(read)
@@ -243,11 +247,11 @@ where
         destination: &Destination,
         until: Instant,
     ) -> Result<bool, LedgerError> {
-        self.call(until, |session| session.has_copy(identity, destination))
+        self.call(until, |session| asked::has_copy(session, identity, destination))
     }
 
     fn has_placed_copy(&self, account: &str, until: Instant) -> Result<bool, LedgerError> {
-        self.call(until, |session| session.has_placed_copy(account))
+        self.call(until, |session| asked::has_placed_copy(session, account))
     }
 
     fn account_reached(
@@ -255,7 +259,7 @@ where
         addresses: &[&str],
         until: Instant,
     ) -> Result<Option<String>, LedgerError> {
-        self.call(until, |session| session.account_reached(addresses))
+        self.call(until, |session| asked::account_reached(session, addresses))
     }
 
     fn keep_until_due(
@@ -266,7 +270,7 @@ where
         after: Duration,
         until: Instant,
     ) -> Result<Due, LedgerError> {
-        self.call(until, |session| session.keep_until_due(message, destination, kept, after))
+        self.call(until, |session| kept::keep_until_due(session, message, destination, kept, after))
     }
 
     fn receipt_before(
@@ -276,7 +280,7 @@ where
         earlier: Duration,
         until: Instant,
     ) -> Result<Option<Receipt>, LedgerError> {
-        self.call(until, |session| session.receipt_before(message, place, earlier))
+        self.call(until, |session| asked::receipt_before(session, message, place, earlier))
     }
 
     fn finish(
@@ -286,7 +290,7 @@ where
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError> {
-        self.call(until, |session| session.finish(identity, recorded, others))
+        self.call(until, |session| attempts::finish(session, identity, recorded, others))
     }
 }
 
@@ -295,7 +299,9 @@ impl<S: Session + 'static> PooledLedger<S> {
     fn commit(
         &self,
     ) -> impl Fn(&[ToRecord<'_>], &[ToConfirm<'_>], Instant) -> Result<Committed, LedgerError> {
-        |records, receipts, until| self.call(until, |session| session.commit(records, receipts))
+        |records, receipts, until| {
+            self.call(until, |session| session.record_and_confirm(records, receipts))
+        }
     }
 }
 
@@ -303,10 +309,10 @@ impl<S: Session + 'static> PooledLedger<S> {
 const MOST_SHARING: u32 = 20;
 
 /// [`Schema::check_program`].
-fn check_program<S: Session>(session: &mut S) -> Result<(), LedgerError> {
+fn check_program<S: SqlSession>(session: &mut S) -> Result<(), LedgerError> {
     session.schema_version()?.check()?;
     let Some(config) = session.program().config.clone() else { return Ok(()) };
-    Ok(config.check(session.shared_config()?.as_deref())?)
+    Ok(config.check(shared::config(session)?.as_deref())?)
 }
 
 /// A session is not used after an error; a file is opened anew before it is closed.
@@ -331,7 +337,7 @@ impl<S: Session> OpenTurn for PooledTurn<S> {
         let session = &mut self.session;
         session
             .renew(until)
-            .and_then(|()| only(session.commit(&[], &[*receipt])?.confirmed))
+            .and_then(|()| only(session.record_and_confirm(&[], &[*receipt])?.confirmed))
             .inspect_err(|_| give_up(&mut self.session, self.is_a_file, until))
     }
 }
@@ -345,7 +351,7 @@ impl<S: Session> Drop for PooledTurn<S> {
     }
 }
 
-impl<S: Session + 'static> Schema for PooledLedger<S> {
+impl<S: SqlSession + 'static> Schema for PooledLedger<S> {
     fn schema_version(&self, until: Instant) -> Result<SchemaVersion, LedgerError> {
         self.call(until, Session::schema_version)
     }
@@ -371,7 +377,7 @@ impl<S: Session + 'static> Schema for PooledLedger<S> {
             let Some(config) = session.program().config.clone() else { return Ok(()) };
             // Another host may write between our reading and writing.
             for _ in 0..MOST_SHARING {
-                let (on_record, now) = (session.shared_config()?, SystemTime::now());
+                let (on_record, now) = (shared::config(session)?, SystemTime::now());
                 let wanted = match on_record.as_deref() {
                     None => Some(config.json().to_owned()),
                     Some(theirs) if replace => Some(config.replacing(theirs, now)),
@@ -381,8 +387,8 @@ impl<S: Session + 'static> Schema for PooledLedger<S> {
                     }
                 };
                 if let Some(wanted) = wanted.as_deref().filter(|_| wanted != on_record) {
-                    session.share_config(wanted, on_record.as_deref())?;
-                    if session.shared_config()?.as_deref() != Some(wanted) {
+                    session.change(&shared::share(wanted, on_record.as_deref()))?;
+                    if shared::config(session)?.as_deref() != Some(wanted) {
                         continue;
                     }
                 }

@@ -75,30 +75,6 @@ pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
     receipt.ok_or_else(|| LedgerError::Broken("a placed copy without a receipt".to_owned()))
 }
 
-/// How many of an account's copies are looked through at most for a receipt that was there before.
-pub const LOOKED_THROUGH: u32 = 1000;
-/// How many seconds before a message a receipt must have been on record that was there that
-/// much `earlier`.
-pub fn secs_before(earlier: Duration) -> u64 {
-    earlier.saturating_add(THERE_BEFORE).as_secs()
-}
-
-/// Finds a receipt of the kind ?4 that was there before message ?1, in the account ?2 and the
-/// mailbox ?3; the account's copies come by their index. `then`: SQL for the time when the message
-/// was recorded, less [`THERE_BEFORE`]. A copy that was settled since may have a later receipt.
-pub fn receipt_before_sql(then: &str) -> String {
-    format!(
-        "SELECT receipt_kind, receipt FROM (
-             SELECT mailbox, receipt_kind, receipt, placed_at, settled_at, message_id
-             FROM onedrop_copy
-             WHERE account = ?2 AND message_id < ?1
-             ORDER BY message_id DESC LIMIT {LOOKED_THROUGH}) recent
-         WHERE mailbox = ?3 AND receipt_kind = ?4 AND settled_at IS NULL
-           AND placed_at < (SELECT {then} FROM onedrop_message m WHERE m.id = ?1)
-         ORDER BY placed_at DESC, message_id DESC LIMIT 1"
-    )
-}
-
 /// A copy's random value.
 pub fn random_value(row: &impl SqlRow, at: usize) -> Result<RandomValue, LedgerError> {
     bytes(row, at).map(RandomValue::from)

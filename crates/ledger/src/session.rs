@@ -1,23 +1,19 @@
-//! What an engine brings: one connection to the ledger, used by one thread at a time. `pooled`
-//! makes of it the [`Ledger`](onedrop_core::ledger::Ledger) and the
-//! [`Schema`](onedrop_core::ledger::Schema); the other traits of the port each engine implements
-//! itself, for its `PooledLedger`. Every call returns before the `until` that the session was
-//! opened, renewed or reopened with.
+//! What an engine brings: one connection to the ledger, used by one thread at a time, with what
+//! each engine does its own way: records, receipts, turns, the schema. All else is asked by
+//! statements that are written once ([`SqlSession`](crate::sql::SqlSession)). Every call returns
+//! before the `until` that the session was opened, renewed or reopened with.
 //!
-//! A call means what the port's of the same name means. One that fails with `Contended`, or that is
-//! refused as a statement, leaves the session usable.
+//! One that fails with `Contended`, or that is refused as a statement, leaves the session usable.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::TurnState;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, LeaseTerms, LedgerError,
-    MessageKey, PlannedStep, Program, Recorded, SchemaVersion, ToConfirm,
+    Attempt, Claim, Confirmed, Entry, LeaseTerms, LedgerError, PlannedStep, Program, Recorded,
+    SchemaVersion, ToConfirm,
 };
 use onedrop_core::lock_key::Hash;
-use onedrop_core::message::Identity;
-use onedrop_core::receipt::Receipt;
 
 /// One message to be recorded.
 #[derive(Debug, Clone, Copy)]
@@ -28,10 +24,10 @@ pub struct ToRecord<'a> {
     pub terms: LeaseTerms,
 }
 
-/// How many records and receipts go into one call of [`Session::commit`] at most.
+/// How many records and receipts go into one call at most ([`Session::record_and_confirm`]).
 pub const MOST_TOGETHER: usize = 8;
 
-/// The results of [`Session::commit`], in argument order. `None`: nothing was done, it has to be
+/// The results of [`Session::record_and_confirm`], in argument order. `None`: nothing was done, it has to be
 /// done alone. One that is alone has a result.
 #[derive(Debug, Default)]
 pub struct Committed {
@@ -55,19 +51,11 @@ pub trait Session: Send {
     /// # Errors
     /// What kept all of them from being on record; after [`LedgerError::Unavailable`] it is not
     /// known. Each may be tried alone then.
-    fn commit(
+    fn record_and_confirm(
         &mut self,
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError>;
-
-    fn claim(
-        &mut self,
-        message: &MessageKey,
-        destinations: &[Destination],
-        owner: &Attempt,
-        terms: LeaseTerms,
-    ) -> Result<Vec<CopyState>, LedgerError>;
 
     /// After [`TurnState::Ours`] the lock is held until the copy is confirmed, [`leave`] is
     /// called, another call begins a transaction of its own, or the session is lost.
@@ -77,44 +65,6 @@ pub trait Session: Send {
 
     /// Gives up the turn, or the lock, that this session holds, if any.
     fn leave(&mut self) -> Result<(), LedgerError>;
-
-    fn keep(&mut self, message: &MessageKey, bytes: &[u8], why: &str) -> Result<bool, LedgerError>;
-
-    fn kept(&mut self, message: &MessageKey) -> Result<Option<String>, LedgerError>;
-
-    fn keep_until_due(
-        &mut self,
-        message: &MessageKey,
-        destination: &Destination,
-        kept: (&[u8], &str),
-        after: Duration,
-    ) -> Result<Due, LedgerError>;
-
-    fn has_copy(
-        &mut self,
-        identity: &Identity,
-        destination: &Destination,
-    ) -> Result<bool, LedgerError>;
-
-    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError>;
-
-    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError>;
-
-    fn receipt_before(
-        &mut self,
-        message: i64,
-        place: (&Destination, &str),
-        earlier: Duration,
-    ) -> Result<Option<Receipt>, LedgerError>;
-
-    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError>;
-
-    fn finish(
-        &mut self,
-        identity: &Identity,
-        recorded: Option<(i64, &AttemptEnd)>,
-        others: &[(Attempt, AttemptEnd)],
-    ) -> Result<(), LedgerError>;
 
     /// For which program it is.
     fn program(&self) -> &Program;
@@ -127,12 +77,6 @@ pub trait Session: Send {
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError>;
 
     fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError>;
-
-    /// What is on record of the configuration that all hosts share, if the schema fits.
-    fn shared_config(&mut self) -> Result<Option<String>, LedgerError>;
-
-    /// Puts `json` there, if `read` is there still.
-    fn share_config(&mut self, json: &str, read: Option<&str>) -> Result<(), LedgerError>;
 
     /// Takes the lock called `name` until [`leave`](Session::leave).
     ///

@@ -3,6 +3,8 @@
 //! [`Dialect`] says. An engine brings the sessions ([`SqlSession`]); what is asked and what is done
 //! with the answers stands here.
 
+pub(crate) mod asked;
+pub(crate) mod attempts;
 pub(crate) mod claims;
 mod dialect;
 mod jobs;
@@ -13,6 +15,7 @@ mod pages;
 mod proof;
 pub(crate) mod retention;
 pub(crate) mod settling;
+pub(crate) mod shared;
 mod statement;
 mod trace;
 pub(crate) mod verify;
@@ -30,8 +33,9 @@ use crate::rows::{self, Cell, SqlRow};
 use onedrop_core::ledger::{LedgerError, SchemaVersion};
 
 /// What a session of an SQL engine does with statements. Each call is one round trip, if the engine
-/// has round trips; an error ends the transaction, and nothing of it stands. If the session was
-/// lost ([`LedgerError::Unavailable`]) what was to be committed may stand.
+/// has round trips; an error of one ends the transaction, and nothing of it stands. If the session
+/// was lost ([`LedgerError::Unavailable`]) what was to be committed may stand. After an error of our
+/// own between two calls the transaction is open, and the pool closes the session.
 pub trait SqlSession: Session {
     type Row: SqlRow;
 

@@ -12,25 +12,20 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavior};
 
 use crate::pooled::Traits;
 use crate::rows::{Cell, SqlRow};
-use crate::sql::{claims, kept};
 use crate::{Committed, PooledLedger, Session, ToRecord, TurnState, rows};
-use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, LeaseTerms, LedgerError, MessageKey,
-    PlannedStep, Program, SchemaVersion, ToConfirm,
+    Claim, Confirmed, LedgerError, PlannedStep, Program, SchemaVersion, ToConfirm,
 };
 use onedrop_core::lock_key::{self, Hash};
-use onedrop_core::message::Identity;
 use onedrop_core::os::byte_lock;
 use onedrop_core::os::owner;
-use onedrop_core::receipt::Receipt;
 use onedrop_net::pool::Limits;
 
 mod account;
@@ -359,7 +354,7 @@ impl Session for SqliteSession {
         Ok(())
     }
 
-    fn commit(
+    fn record_and_confirm(
         &mut self,
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
@@ -383,16 +378,6 @@ impl Session for SqliteSession {
         Ok(Committed { recorded, confirmed })
     }
 
-    fn claim(
-        &mut self,
-        message: &MessageKey,
-        destinations: &[Destination],
-        owner: &Attempt,
-        terms: LeaseTerms,
-    ) -> Result<Vec<CopyState>, LedgerError> {
-        claims::claim_again(self, message, destinations, owner, terms)
-    }
-
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
         self.lock(lock_key::advisory_key(copy_key))?;
         let turn = copies::turn(self, claim);
@@ -404,63 +389,6 @@ impl Session for SqliteSession {
 
     fn leave(&mut self) -> Result<(), LedgerError> {
         self.unlock()
-    }
-
-    fn keep(&mut self, message: &MessageKey, bytes: &[u8], why: &str) -> Result<bool, LedgerError> {
-        kept::keep(self, message, bytes, why)
-    }
-
-    fn kept(&mut self, message: &MessageKey) -> Result<Option<String>, LedgerError> {
-        kept::kept(self, message)
-    }
-
-    fn has_copy(
-        &mut self,
-        identity: &Identity,
-        destination: &Destination,
-    ) -> Result<bool, LedgerError> {
-        record::has_copy(&self.connection, identity, destination)
-    }
-
-    fn has_placed_copy(&mut self, account: &str) -> Result<bool, LedgerError> {
-        Ok(first::<i64>(&self.connection, copies::A_PLACED_ONE, [account])?.is_some())
-    }
-
-    fn account_reached(&mut self, addresses: &[&str]) -> Result<Option<String>, LedgerError> {
-        attempts::reached(&self.connection, addresses)
-    }
-
-    fn receipt_before(
-        &mut self,
-        message: i64,
-        place: (&Destination, &str),
-        earlier: Duration,
-    ) -> Result<Option<Receipt>, LedgerError> {
-        copies::receipt_before(&self.connection, message, place, earlier)
-    }
-
-    fn keep_until_due(
-        &mut self,
-        message: &MessageKey,
-        destination: &Destination,
-        kept: (&[u8], &str),
-        after: Duration,
-    ) -> Result<Due, LedgerError> {
-        kept::keep_until_due(self, message, destination, kept, after)
-    }
-
-    fn release(&mut self, claims: &[Claim]) -> Result<(), LedgerError> {
-        self.unlock()?;
-        claims::give_back(self, claims)
-    }
-
-    fn finish(
-        &mut self,
-        identity: &Identity,
-        recorded: Option<(i64, &AttemptEnd)>,
-        others: &[(Attempt, AttemptEnd)],
-    ) -> Result<(), LedgerError> {
-        self.write(|tx, now| record::finish(tx, now, identity, recorded, others))
     }
 
     fn program(&self) -> &Program {
@@ -477,14 +405,6 @@ impl Session for SqliteSession {
 
     fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
         migrate::planned(self)
-    }
-
-    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
-        schema::shared_config(&self.connection)
-    }
-
-    fn share_config(&mut self, json: &str, read: Option<&str>) -> Result<(), LedgerError> {
-        self.write(|tx, _| schema::share_config(tx, json, read))
     }
 
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {

@@ -1,28 +1,25 @@
 //! Attempts: statements for a transaction.
 
-use super::connection::{MariadbSession, first};
-use super::statement::{SqlBatch, Value, values};
+use super::statement::{SqlBatch, Value};
 use crate::rows;
 use onedrop_core::ledger::PLAIN_STATUS;
-use onedrop_core::ledger::{Attempt, AttemptEnd, LedgerError};
-use onedrop_core::message::Identity;
+use onedrop_core::ledger::{Attempt, AttemptEnd};
 use onedrop_core::outcome::Reason;
 use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
 
 pub(super) use crate::rows::{INDEXED, LONGEST};
 
-/// Puts an attempt on record that has begun now; `message` is SQL.
-pub(super) fn insert(batch: &mut SqlBatch, message: &str, identity: &Identity, by: &Attempt) {
+/// Puts an attempt on record that has begun now; `message` is SQL. The sender only where it is not
+/// the message's.
+pub(super) fn insert(batch: &mut SqlBatch, message: &str, by: &Attempt) {
     let sql = format!(
-        "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
-             started_at)
-         VALUES ({message}, {}, UTC_TIMESTAMP(6))",
-        columns(message)
+        "INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid, started_at)
+         VALUES ({message}, ?1,
+                 NULLIF(?2, (SELECT m.sender FROM onedrop_message m WHERE m.id = {message})),
+                 ?3, ?4, ?5, UTC_TIMESTAMP(6))"
     );
-    let mut values = vec![Value::from(&identity.id_hash)];
-    values.extend(of(by));
-    batch.add(&sql, &values);
+    batch.add(&sql, &of(by));
 }
 
 /// The same, of the attempt that a message came with: its number is what the statement answers.
@@ -37,52 +34,27 @@ pub(super) fn insert_first(batch: &mut SqlBatch, message: &str, by: &Attempt) {
     );
 }
 
-/// Puts an attempt on record that has ended now.
-pub(super) fn insert_ended(
-    batch: &mut SqlBatch,
-    message: &str,
-    identity: &Identity,
-    by: &Attempt,
-    ended: &AttemptEnd,
-) {
-    let sql = format!(
-        "INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
-             started_at, duration_ms, outcome, status, detail, reason)
-         VALUES ({message}, {},
-                 TIMESTAMPADD(MICROSECOND, -1000 * LEAST(?7, 1000000000000), UTC_TIMESTAMP(6)),
-                 ?7, ?8, ?9, ?10, ?11)",
-        columns(message)
-    );
-    let mut values = vec![Value::from(&identity.id_hash)];
-    values.extend(of(by));
-    values.extend(of_end(ended));
-    batch.add(&sql, &values);
-}
-
-/// Puts an attempt's end on record, where `condition` (SQL) holds. Where all that is to be said is
-/// that it stored `stored`, the copy with this number, at this receipt, the copy's row says it. A
-/// row that is gone is no error.
+/// Puts an attempt's end on record, where @onedrop_placed says that its receipt is. Where all that
+/// is to be said is that it stored the copy with this number at this receipt, the copy's row says
+/// it. A row that is gone is no error.
 pub(super) fn end(
     batch: &mut SqlBatch,
     attempt: i64,
     ended: &AttemptEnd,
-    stored: Option<(i64, &Receipt)>,
-    condition: &str,
+    (copy, receipt): (i64, &Receipt),
 ) {
-    let plain = stored.filter(|_| ended.outcome == "delivered" && ended.status == PLAIN_STATUS);
-    let plain = plain.and_then(|(copy, receipt)| Some((copy, place_of(&ended.text, receipt)?)));
-    let (copy, place) = plain.map_or((None, None), |(copy, place)| (Some(copy), Some(place)));
+    let is_plain = ended.outcome == "delivered" && ended.status == PLAIN_STATUS;
+    let place = place_of(&ended.text, receipt).filter(|_| is_plain);
+    let copy = place.map(|_| copy);
     let [duration, outcome, status, text, reason] = of_end(ended);
     // Assignments see those before them.
     batch.add(
-        &format!(
-            "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3,
-                 copy_id = (SELECT c.id FROM onedrop_copy c WHERE c.id = ?6
-                            AND CONCAT('account=', c.account, ' mailbox=', c.mailbox) = ?7),
-                 status = IF(copy_id IS NULL, ?4, NULL), detail = IF(copy_id IS NULL, ?5, NULL),
-                 reason = IF(copy_id IS NULL, ?8, NULL)
-             WHERE id = ?1 AND {condition}"
-        ),
+        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3,
+             copy_id = (SELECT c.id FROM onedrop_copy c WHERE c.id = ?6
+                        AND CONCAT('account=', c.account, ' mailbox=', c.mailbox) = ?7),
+             status = IF(copy_id IS NULL, ?4, NULL), detail = IF(copy_id IS NULL, ?5, NULL),
+             reason = IF(copy_id IS NULL, ?8, NULL)
+         WHERE id = ?1 AND @onedrop_placed = 1",
         &[
             Value::from(attempt),
             duration,
@@ -100,16 +72,6 @@ pub(super) fn end(
 /// receipt.
 fn place_of<'a>(text: &'a str, receipt: &Receipt) -> Option<&'a str> {
     text.strip_prefix("stored ")?.strip_suffix(&receipt.to_string())?.strip_suffix(' ')
-}
-
-/// What names the attempt: the hash only where there is no message, the sender only where it is not
-/// the message's. `message` is SQL.
-fn columns(message: &str) -> String {
-    format!(
-        "IF({message} IS NULL, ?1, NULL), ?2,
-                 NULLIF(?3, (SELECT m.sender FROM onedrop_message m WHERE m.id = {message})),
-                 ?4, ?5, ?6"
-    )
 }
 
 /// Arguments and environment variables may hold any text.
@@ -131,34 +93,6 @@ fn of_end(ended: &AttemptEnd) -> [Value<'_>; 5] {
         Value::from(text::within(&ended.text, LONGEST)),
         Value::from(ended.reason.map(Reason::word)),
     ]
-}
-
-/// Of a recipient. The text of an attempt that delivered names the accounts of its copies, or
-/// `copy_id` does.
-const REACHED: &str = "SELECT account FROM (
-    SELECT (SELECT c.account FROM onedrop_copy c
-            WHERE c.message_id = a.message_id AND NOT c.shared AND c.placed_at IS NOT NULL
-              AND (c.id = a.copy_id
-                   OR LOCATE(CONCAT('account=', CONVERT(c.account USING utf8mb4), ' '),
-                             a.detail) > 0)
-            LIMIT 1) AS account
-    FROM onedrop_attempt a
-    WHERE a.recipient = ?1 AND a.message_id IS NOT NULL AND a.outcome = 'delivered'
-) reached WHERE account IS NOT NULL LIMIT 1";
-
-/// [`Ledger::account_reached`](onedrop_core::ledger::Ledger::account_reached).
-pub(super) fn reached(
-    session: &mut MariadbSession,
-    addresses: &[&str],
-) -> Result<Option<String>, LedgerError> {
-    for address in addresses {
-        let recipient = as_recorded(address);
-        let account = first(&session.query(REACHED, values![recipient])?)?;
-        if account.is_some() {
-            return Ok(account);
-        }
-    }
-    Ok(None)
 }
 
 fn as_recorded(recipient: &str) -> String {

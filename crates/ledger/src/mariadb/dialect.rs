@@ -23,6 +23,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("ago", "TIMESTAMPDIFF(MICROSECOND, @, UTC_TIMESTAMP(6)) * 0.000001"),
     ("at", "TIMESTAMPADD(MICROSECOND, 1000000 * @, '1970-01-01')"),
     ("before", "TIMESTAMPADD(MICROSECOND, -1000000 * @, UTC_TIMESTAMP(6))"),
+    ("less", "@1 - INTERVAL @2 SECOND"),
     ("since", "TIMESTAMPADD(MICROSECOND, -1000000 * @, UTC_TIMESTAMP(6))"),
     ("ahead_ms", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @) DIV 1000"),
     ("message_of", "STRAIGHT_JOIN onedrop_message m ON m.id = @"),
@@ -30,10 +31,12 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("ended_ms", "NULL"),
     ("outcomes", "onedrop_attempt"),
     ("ends", "c.id = a.copy_id AND a.detail IS NULL"),
+    ("tells", "LOCATE(CONCAT('account=', CONVERT(@2 USING utf8mb4), ' '), @1) > 0"),
     ("attempt_of", "STRAIGHT_JOIN onedrop_attempt a ON a.id = @"),
     ("by_hash", ""),
     ("bytes", "x'@'"),
     ("folded", "@"),
+    ("given", "@2"),
     ("fold", "@2"),
     (
         "from_has",
@@ -92,6 +95,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
                                    ELSE CONCAT(c.receipt_kind, '=', c.receipt) END)
          WHERE a.detail IS NULL AND c.id IN (@)",
     ),
+    ("own_end", ", copy_id = NULL"),
     ("no_end", ""),
     ("stay", "LOCK IN SHARE MODE"),
     ("copy_key", "FORCE INDEX (onedrop_copy_key)"),

@@ -1,16 +1,11 @@
 //! Receipts of copies.
 
-use std::time::Duration;
-
 use super::attempts;
 use super::connection::{MariadbSession, first, rows_at};
 use super::dialect::spelt;
 use super::statement::{SqlBatch, values};
-use crate::rows;
 use crate::sql::claims;
-use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{Confirmed, LedgerError, ToConfirm};
-use onedrop_core::receipt::Receipt;
 
 /// Puts a receipt on record, in the open turn or in a transaction of its own, which it ends: in one
 /// round trip, if no receipt is on record and the copy is only its account's. This fast way
@@ -25,8 +20,7 @@ pub(super) fn confirm(
     batch.add("SELECT @onedrop_placed := ROW_COUNT()", &[]);
     let placed = batch.count() - 1;
     if let Some((attempt, end)) = end {
-        let stored = Some((claim.copy, receipt));
-        attempts::end(&mut batch, attempt, end, stored, "@onedrop_placed = 1");
+        attempts::end(&mut batch, attempt, end, (claim.copy, receipt));
     }
     let answers = match connection.is_in_transaction() {
         true => connection.commit(batch)?,
@@ -74,22 +68,8 @@ fn confirm_whatever(
     batch.add("SELECT @onedrop_placed := ?1 OR ROW_COUNT() > 0", values![change.is_empty()]);
     batch.append(spelt(others));
     if let (Ok(Confirmed::Recorded), Some((attempt, end))) = (&confirmed, end) {
-        let stored = Some((claim.copy, receipt));
-        attempts::end(&mut batch, attempt, end, stored, "@onedrop_placed = 1");
+        attempts::end(&mut batch, attempt, end, (claim.copy, receipt));
     }
     claims::is_written(&statements, &connection.commit(batch)?)?;
     confirmed
-}
-
-/// See [`Session::receipt_before`](crate::session::Session::receipt_before).
-pub(super) fn before(
-    connection: &mut MariadbSession,
-    message: i64,
-    (destination, kind): (&Destination, &str),
-    earlier: Duration,
-) -> Result<Option<Receipt>, LedgerError> {
-    let secs = rows::secs_before(earlier);
-    let sql = rows::receipt_before_sql(&format!("m.recorded_at - INTERVAL {secs} SECOND"));
-    let values = values![message, &*destination.account, &*destination.mailbox, kind];
-    connection.query(&sql, values)?.first().map(|row| rows::receipt(row, 0)).transpose()
 }

@@ -15,11 +15,9 @@ use crate::facts as json;
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
 use crate::sql::claims::{self, OfMessage};
-use onedrop_core::ledger::{
-    Attempt, AttemptEnd, LedgerError, MessageKey, Recorded, SharedConfig, recorded_secs,
-};
+use crate::sql::shared;
+use onedrop_core::ledger::{LedgerError, MessageKey, Recorded, SharedConfig, recorded_secs};
 use onedrop_core::lock_key::Hash;
-use onedrop_core::message::Identity;
 use onedrop_core::text;
 
 /// Locks a slot without waiting (error 1205 where another session holds it).
@@ -110,7 +108,7 @@ pub(super) fn record(
                    VALUES (COALESCE(?1, @onedrop_message), ?2, ?3, UTC_TIMESTAMP())";
         put_pieces(connection, sql, None, bytes)?;
     }
-    attempts::insert(&mut batch, MESSAGE, identity, attempt);
+    attempts::insert(&mut batch, MESSAGE, attempt);
     batch.add("SELECT @onedrop_message, LAST_INSERT_ID()", &[]);
     let at = batch.count() - 1;
     let (of_message, terms) = (OfMessage::Sql(MESSAGE), (terms, looks_back));
@@ -137,9 +135,8 @@ fn check_config(
     mut on_record: Option<String>,
 ) -> Result<Option<String>, LedgerError> {
     if on_record.is_none() {
-        let mut batch = SqlBatch::default();
-        schema::share(&mut batch, config.json(), None);
-        batch.add(&format!("{} LOCK IN SHARE MODE", schema::CONFIG), &[]);
+        let mut batch = spelt(&[shared::share(config.json(), None)]);
+        batch.add(&format!("{} LOCK IN SHARE MODE", shared::CONFIG), &[]);
         let answers = connection.go_on(batch)?;
         on_record = first::<Option<String>>(rows_at(&answers, 1))?.flatten();
     }
@@ -190,31 +187,6 @@ pub(super) fn insert_message(
 /// Whether the year is 1000 to 9999, as DATETIME has it.
 fn is_of_a_calendar(date: i64) -> bool {
     (-30_610_224_000..=253_402_300_799).contains(&date)
-}
-
-/// [`Ledger::finish`](onedrop_core::ledger::Ledger::finish).
-pub(super) fn finish(
-    connection: &mut MariadbSession,
-    identity: &Identity,
-    recorded: Option<(i64, &AttemptEnd)>,
-    others: &[(Attempt, AttemptEnd)],
-) -> Result<(), LedgerError> {
-    let mut batch = SqlBatch::default();
-    // Its message is not taken out before the attempt is there.
-    batch.add("SET @onedrop_message = NULL", &[]);
-    batch.add(
-        "SELECT id INTO @onedrop_message FROM onedrop_message
-         WHERE id_hash = ?1 AND digest = ?2 LOCK IN SHARE MODE",
-        values![&identity.id_hash, &identity.digest],
-    );
-    for (attempt, end) in others {
-        attempts::insert_ended(&mut batch, MESSAGE, identity, attempt, end);
-    }
-    // After the message's row, which a purge locks first, too.
-    if let Some((attempt, end)) = recorded {
-        attempts::end(&mut batch, attempt, end, None, "message_id = @onedrop_message");
-    }
-    connection.write(batch).map(drop)
 }
 
 #[cfg(test)]

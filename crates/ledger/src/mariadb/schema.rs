@@ -149,22 +149,6 @@ pub(super) fn checked(
     }
 }
 
-/// [`Session::shared_config`](crate::session::Session::shared_config).
-pub(super) fn shared_config(
-    connection: &mut MariadbSession,
-) -> Result<Option<String>, LedgerError> {
-    let answers = connection.read(SqlBatch::of(CONFIG, &[]))?;
-    Ok(first::<Option<String>>(rows_at(&answers, 0))?.flatten())
-}
-
-/// What all hosts' configurations have alike.
-pub(super) const CONFIG: &str = "SELECT config FROM onedrop_ledger";
-
-/// Where `read` is on record.
-pub(super) fn share(batch: &mut SqlBatch, json: &str, read: Option<&str>) {
-    batch.add("UPDATE onedrop_ledger SET config = ?1 WHERE config <=> ?2", values![json, read]);
-}
-
 /// [`Session::migrate`](crate::session::Session::migrate).
 pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, LedgerError> {
     version(connection)?.check_migration()?;

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use onedrop_core::ledger::{CopyFacts, MessageKey, Program, RandomValue};
-use onedrop_core::login::Way;
+use crate::sql::{Answer, Dialect, Kept, Sql};
+use crate::sqlite::SqliteSession;
+use onedrop_core::ledger::{CopyFacts, Program, RandomValue};
 use onedrop_core::receipt::Receipt;
 
 /// The locks of one server, and what its sessions do wrong.
@@ -35,29 +36,9 @@ impl FakeSession {
     }
 }
 
+type SqliteRow = <SqliteSession as SqlSession>::Row;
+
 const UNUSED: &str = "no test calls this";
-
-impl Proofs for PooledLedger<FakeSession> {
-    fn is_proven(&self, _: &Way, _: Instant) -> Result<bool, LedgerError> {
-        unreachable!("{UNUSED}")
-    }
-
-    fn proven_forms(&self, _: &str, _: &str, _: Instant) -> Result<Vec<String>, LedgerError> {
-        unreachable!("{UNUSED}")
-    }
-
-    fn note_proof(&self, _: &Way, _: bool, _: &str, _: Instant) -> Result<(), LedgerError> {
-        unreachable!("{UNUSED}")
-    }
-
-    fn latest_copies(
-        &self,
-        _: u32,
-        _: Instant,
-    ) -> Result<Vec<(Destination, Receipt)>, LedgerError> {
-        unreachable!("{UNUSED}")
-    }
-}
 
 impl Session for FakeSession {
     fn renew(&mut self, _: Instant) -> Result<(), LedgerError> {
@@ -68,7 +49,7 @@ impl Session for FakeSession {
         Ok(())
     }
 
-    fn commit(
+    fn record_and_confirm(
         &mut self,
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
@@ -85,69 +66,7 @@ impl Session for FakeSession {
         Ok(())
     }
 
-    fn claim(
-        &mut self,
-        _: &MessageKey,
-        _: &[Destination],
-        _: &Attempt,
-        _: LeaseTerms,
-    ) -> Result<Vec<CopyState>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
     fn take_turn(&mut self, _: &Claim, _: &Hash) -> Result<TurnState, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn keep(&mut self, _: &MessageKey, _: &[u8], _: &str) -> Result<bool, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn kept(&mut self, _: &MessageKey) -> Result<Option<String>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn has_copy(&mut self, _: &Identity, _: &Destination) -> Result<bool, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn has_placed_copy(&mut self, _: &str) -> Result<bool, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn account_reached(&mut self, _: &[&str]) -> Result<Option<String>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn keep_until_due(
-        &mut self,
-        _: &MessageKey,
-        _: &Destination,
-        _: (&[u8], &str),
-        _: Duration,
-    ) -> Result<Due, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn receipt_before(
-        &mut self,
-        _: i64,
-        _: (&Destination, &str),
-        _: Duration,
-    ) -> Result<Option<Receipt>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn release(&mut self, _: &[Claim]) -> Result<(), LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn finish(
-        &mut self,
-        _: &Identity,
-        _: Option<(i64, &AttemptEnd)>,
-        _: &[(Attempt, AttemptEnd)],
-    ) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
@@ -160,14 +79,6 @@ impl Session for FakeSession {
     }
 
     fn planned_migration(&mut self) -> Result<Vec<PlannedStep>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn shared_config(&mut self) -> Result<Option<String>, LedgerError> {
-        unimplemented!("{UNUSED}")
-    }
-
-    fn share_config(&mut self, _: &str, _: Option<&str>) -> Result<(), LedgerError> {
         unimplemented!("{UNUSED}")
     }
 
@@ -188,6 +99,50 @@ impl Session for FakeSession {
         }
         self.holds = Some(name.to_owned());
         Ok(())
+    }
+}
+
+impl SqlSession for FakeSession {
+    type Row = SqliteRow;
+
+    fn dialect() -> &'static Dialect {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn read(&mut self, _: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn write(&mut self, _: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn begin(&mut self, _: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn go_on(&mut self, _: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn commit(&mut self, _: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn rollback(&mut self) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn revive(&mut self) -> Result<(), LedgerError> {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn is_duplicate(_: &LedgerError) -> bool {
+        unimplemented!("{UNUSED}")
+    }
+
+    fn bytes_of(&mut self, _: i64, _: Kept) -> Result<Option<Vec<u8>>, LedgerError> {
+        unimplemented!("{UNUSED}")
     }
 }
 

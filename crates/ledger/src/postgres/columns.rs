@@ -80,7 +80,7 @@ pub(super) fn clamped(size: u64) -> i64 {
 }
 
 /// An attempt: five parameters. Arguments and environment variables may hold any text.
-pub(super) fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statement<'a> {
+fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statement<'a> {
     [&attempt.recipient, &attempt.sender, &attempt.queue_id, &attempt.host]
         .into_iter()
         .fold(statement, |statement, value| {
@@ -90,7 +90,7 @@ pub(super) fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statemen
 }
 
 /// How an attempt ended, if it did: five parameters.
-pub(super) fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> Statement<'a> {
+fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> Statement<'a> {
     statement
         .with(end.map(|end| rows::millis(end.duration)), Type::INT8)
         .with(end.map(|end| text::within(end.outcome, LONGEST)), Type::TEXT)

@@ -32,6 +32,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("ago", "extract(epoch FROM clock_timestamp() - @)::float8"),
     ("at", "to_timestamp(@)"),
     ("before", "(clock_timestamp() - @ * interval '1 second')"),
+    ("less", "@1 - interval '@2 seconds'"),
     ("since", "(now() - @ * interval '1 second')"),
     ("ahead_ms", "(1000 * extract(epoch FROM @ - clock_timestamp()))::bigint"),
     ("message_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_message WHERE id = @ OFFSET 0) m"),
@@ -39,10 +40,12 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("ended_ms", "c.attempt_ms"),
     ("outcomes", "onedrop_attempt_text"),
     ("ends", "c.message_id = a.message_id AND c.attempt_id = a.id AND a.outcome IS NULL"),
+    ("tells", "position('account=' || @2 || ' ' IN @1) > 0"),
     ("attempt_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_attempt WHERE id = @ OFFSET 0) a"),
     ("by_hash", ""),
     ("bytes", r"'\x@'::bytea"),
     ("folded", r#"lower(@) COLLATE "C""#),
+    ("given", "@1"),
     ("fold", "lower(@1)"),
     (
         "from_has",
@@ -90,6 +93,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
          FROM onedrop_copy c JOIN onedrop_attempt_text t ON t.id = c.attempt_id
          WHERE c.id IN (@) AND a.id = t.id",
     ),
+    ("own_end", ""),
     ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
     ("stay", "FOR KEY SHARE"),
     ("copy_key", ""),

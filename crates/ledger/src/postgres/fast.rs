@@ -31,7 +31,8 @@ pub(super) struct NewMessage<'a> {
     pub copies: Vec<claim::Row>,
 }
 
-/// [`Session::commit`](crate::session::Session::commit). A receipt alone ends the turn.
+/// [`Session::record_and_confirm`](crate::Session::record_and_confirm). A receipt alone ends the
+/// turn.
 pub(super) fn commit(
     connection: &mut Connection,
     records: &[ToRecord<'_>],

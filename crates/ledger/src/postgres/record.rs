@@ -10,7 +10,7 @@ use crate::ToRecord;
 use crate::facts as json;
 use crate::rows::{self, SqlRow};
 use crate::sql::claims::{self, OfMessage, ReadCopy};
-use crate::sql::{self, Sql, SqlSession, contended_if_duplicate, first, rows_at, sql};
+use crate::sql::{self, Sql, SqlSession, contended_if_duplicate, first, rows_at, shared, sql};
 use onedrop_core::ledger::{
     AttemptEnd, Confirmed, LedgerError, MessageKey, PLAIN_STATUS, Recorded, ToConfirm,
     recorded_secs, stored_text,
@@ -156,10 +156,9 @@ fn check_config(
     let Some(ours) = connection.program().config.as_ref() else { return Ok(()) };
     let ours = ours.with(one.entry.fields);
     if on_record.is_none() {
-        let share = "UPDATE onedrop_ledger SET config = ?1 WHERE config IS NULL";
         // Another may have been the first.
-        let found = sql!("SELECT config FROM onedrop_ledger");
-        let answers = SqlSession::go_on(connection, &[sql!(share, ours.json()), found])?;
+        let statements = [shared::share(ours.json(), None), sql!(shared::CONFIG)];
+        let answers = SqlSession::go_on(connection, &statements)?;
         on_record = first::<Option<String>, _>(&answers, 1)?.flatten();
     }
     Ok(ours.check(on_record.as_deref())?)

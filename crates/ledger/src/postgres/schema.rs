@@ -1,8 +1,6 @@
-//! The schema's version, and what the ledger keeps for all hosts: one row, which every record of a
-//! message reads.
+//! The schema's version, in one row, which every record of a message reads.
 
 use postgres::Row;
-use postgres::types::Type;
 
 use super::connection::{Connection, Statement};
 use crate::rows::{self, SqlRow};
@@ -44,21 +42,4 @@ pub(super) fn version(connection: &mut Connection) -> Result<SchemaVersion, Ledg
 fn seen(connection: &Connection, row: Option<&Row>) -> Result<SchemaVersion, LedgerError> {
     let row = row.ok_or_else(rows::no_ledger)?;
     Ok(connection.program().sees(row.cell(0)?, row.cell(1)?))
-}
-
-/// [`Session::shared_config`](crate::session::Session::shared_config).
-pub(super) fn shared_config(connection: &mut Connection) -> Result<Option<String>, LedgerError> {
-    let rows = connection.query(Statement::new("SELECT config FROM onedrop_ledger"))?;
-    rows.first().map_or(Ok(None), |row| row.cell(0))
-}
-
-/// [`Session::share_config`](crate::session::Session::share_config).
-pub(super) fn share_config(
-    connection: &mut Connection,
-    json: &str,
-    read: Option<&str>,
-) -> Result<(), LedgerError> {
-    let sql = "UPDATE onedrop_ledger SET config = $1 WHERE config IS NOT DISTINCT FROM $2";
-    let share = Statement::new(sql).with(json, Type::TEXT).with(read, Type::TEXT);
-    connection.write(&[share]).map(drop)
 }

@@ -231,7 +231,7 @@ pub(crate) fn named(select: &str, message: &MessageKey, lock: &str) -> Sql<'stat
     sql!(format!("{select} WHERE {which} {lock}"), *number, id_hash.to_vec(), digest.to_vec())
 }
 
-/// [`Session::claim`]: copies of a recorded message.
+/// [`Ledger::claim`](onedrop_core::ledger::Ledger::claim): copies of a recorded message.
 pub(crate) fn claim_again<S: SqlSession>(
     session: &mut S,
     message: &MessageKey,
@@ -330,7 +330,8 @@ pub(crate) fn is_written<R>(
     }
 }
 
-/// [`Session::release`]: gives back leases, in the order in which claims lock rows.
+/// [`Ledger::release`](onedrop_core::ledger::Ledger::release): gives back leases, in the order in
+/// which claims lock rows.
 pub(crate) fn give_back<S: SqlSession>(
     session: &mut S,
     claims: &[Claim],

@@ -15,6 +15,7 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{before(s)}`, `{later(s)}`: the time `s` seconds before or after now;
 /// - `{since(s)}`: the same as `{before(s)}`, by the time at which the transaction began, if an
 ///   engine can read an index by that alone;
+/// - `{less(t, s)}`: the time `s` whole seconds, a literal, before `t`;
 /// - `{ahead_ms(t)}`: by how many milliseconds a host's time is ahead of the ledger's, NULL where
 ///   the ledger goes by the host's clock;
 /// - `{soon}`: five seconds after `recorded_at`;
@@ -25,11 +26,13 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{bytes(hex)}`: bytes, of their digits;
 /// - `{folded(recipient)}`, `{fold(name, lower)}`: a recipient and a name, of which `lower` is the
 ///   lower case, as they are compared in any case;
+/// - `{given(name, lower)}`: likewise a recipient that is put on record;
 /// - `{from_has(m, part)}`: whether an address in From of a message holds a part, in any case;
 /// - `{iso(t)}`, `{iso_ms(t)}`: a time by RFC 3339, the second with milliseconds where an engine
 ///   shows them;
 /// - `{same(a, b)}`: whether two values are equal, or both null;
 /// - `{has(text, part)}`: whether a text holds a part, in any case;
+/// - `{tells(text, account)}`: whether an attempt's text names the account of a copy;
 /// - `{upsert(key)}`: where a row with these key columns is there, change it: assignments follow,
 ///   in which `{new(column)}` is what was to be inserted;
 /// - `{locked(t)}`, at the end of a query: its rows of the table `t` stay locked until the
@@ -53,7 +56,8 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{old_raw(s, id)}`: messages after this number whose bytes were put there before `s` seconds
 ///   after 1970, as 0 and their number, in its order;
 /// - `{keep_ends(copies)}`: what the rows of these copies say of attempts' ends, for the attempts'
-///   own rows; `{no_end}`: with a comma before them, assignments by which a copy says none.
+///   own rows; `{no_end}`: with a comma before them, assignments by which a copy says none;
+///   `{own_end}`: likewise, by which an attempt's row says its end itself.
 ///
 /// What planners need to know:
 /// - `{copy_key}`: after a table whose rows are to be found by the key of a message's copy;

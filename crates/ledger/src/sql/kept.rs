@@ -19,7 +19,7 @@ const SAY_WHY: &str = "UPDATE onedrop_kept SET why = ?2 WHERE message_id = ?1 AN
 const DUE_AT: &str = "
 SELECT {whole(due_at)} FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
 
-/// [`Session::kept`](crate::Session::kept).
+/// [`Ledger::kept`](onedrop_core::ledger::Ledger::kept).
 pub(crate) fn kept<S: SqlSession>(
     session: &mut S,
     message: &MessageKey,
@@ -28,7 +28,7 @@ pub(crate) fn kept<S: SqlSession>(
     session.value(&claims::named(kept, message, ""))
 }
 
-/// [`Session::keep`](crate::Session::keep).
+/// [`Ledger::keep`](onedrop_core::ledger::Ledger::keep).
 pub(crate) fn keep<S: SqlSession>(
     session: &mut S,
     key: &MessageKey,
@@ -58,7 +58,7 @@ pub(crate) fn keep<S: SqlSession>(
     Ok(true)
 }
 
-/// [`Session::keep_until_due`](crate::Session::keep_until_due).
+/// [`Ledger::keep_until_due`](onedrop_core::ledger::Ledger::keep_until_due).
 pub(crate) fn keep_until_due<S: SqlSession>(
     session: &mut S,
     key: &MessageKey,

@@ -1,8 +1,6 @@
 //! Copies: claims, the turn, the receipt.
 
-use std::time::Duration;
-
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
 use super::dialect::SqliteTransaction;
 use super::{SqliteSession, attempts, execute};
@@ -14,7 +12,6 @@ use onedrop_core::ledger::claim::TurnState;
 use onedrop_core::ledger::{
     Attempt, Claim, Confirmed, CopyState, LeaseTerms, LedgerError, ToConfirm,
 };
-use onedrop_core::receipt::Receipt;
 
 /// Claims the copies of a message in their order; a new one has none on record.
 pub(super) fn claim(
@@ -71,24 +68,4 @@ pub(super) fn confirm(
         }
     }
     Ok(Some(confirmed))
-}
-
-/// Of an account. Those that it was refused come last: the first rows read decide.
-pub(super) const A_PLACED_ONE: &str = "SELECT 1 FROM onedrop_copy
-    WHERE account = ?1 AND placed_at IS NOT NULL ORDER BY message_id LIMIT 1";
-
-pub(super) fn receipt_before_sql(earlier: Duration) -> String {
-    rows::receipt_before_sql(&format!("m.recorded_at - {}", rows::secs_before(earlier)))
-}
-
-pub(super) fn receipt_before(
-    connection: &Connection,
-    message: i64,
-    (destination, kind): (&Destination, &str),
-    earlier: Duration,
-) -> Result<Option<Receipt>, LedgerError> {
-    let params = params![message, destination.account, destination.mailbox, kind];
-    let sql = receipt_before_sql(earlier);
-    let found = super::read(connection, &sql, params, |row| rows::receipt(row, 0))?;
-    Ok(found.into_iter().next())
 }

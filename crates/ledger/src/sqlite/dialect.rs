@@ -33,6 +33,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("ago", "(:now - @)"),
     ("at", "@"),
     ("before", "(:now - @)"),
+    ("less", "@1 - @2"),
     ("since", "(:now - @)"),
     ("ahead_ms", "NULL"),
     ("message_of", "CROSS JOIN onedrop_message m ON m.id = @"),
@@ -40,10 +41,12 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("ended_ms", "c.attempt_ms"),
     ("outcomes", "onedrop_attempt_text"),
     ("ends", "c.message_id = a.message_id AND c.attempt_id = a.id AND a.outcome IS NULL"),
+    ("tells", "instr(@1, 'account=' || @2 || ' ') > 0"),
     ("attempt_of", "CROSS JOIN onedrop_attempt a ON a.id = @"),
     ("by_hash", "INDEXED BY onedrop_attempt_id_hash"),
     ("bytes", "x'@'"),
     ("folded", "@"),
+    ("given", "@2"),
     ("fold", "@2"),
     (
         "from_has",
@@ -109,6 +112,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
              WHERE t.id = onedrop_attempt.id)
          WHERE id IN (SELECT attempt_id FROM onedrop_copy WHERE id IN (@))",
     ),
+    ("own_end", ""),
     ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
     ("stay", ""),
     ("copy_key", ""),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rusqlite::Connection;
 
 use super::dialect::DIALECT;
-use super::{SqliteLedger, attempts, copies, dialect};
-use crate::sql::{retention, settling, verify};
+use super::{SqliteLedger, dialect};
+use crate::sql::{asked, retention, settling, verify};
 use onedrop_core::ledger::{
     FailureFilter, ForgetWhat, MessagePart, Numbered, Overview, Pages, PurgeWhat, Records, Schema,
     TraceFilter,
@@ -120,14 +120,22 @@ fn verify_reads_the_window_by_indexes() {
 #[test]
 fn whether_an_account_has_a_copy_is_told_by_its_part_of_an_index() {
     let folder = tempfile::tempdir().expect("a folder");
-    let steps = steps_by_indexes(&ledger(folder.path()), copies::A_PLACED_ONE);
+    let steps = steps_by_indexes(&ledger(folder.path()), asked::A_PLACED_ONE);
     assert_eq!(steps, ["SEARCH onedrop_copy USING INDEX onedrop_copy_account (account=?)"]);
+}
+
+#[test]
+fn a_copy_of_a_message_is_found_by_the_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = steps_by_indexes(&ledger(folder.path()), asked::COPY_AT);
+    assert!(steps[0].starts_with("SEARCH m USING INDEX onedrop_message_key"), "{steps:#?}");
+    assert!(steps[1].contains("(message_id=? AND account=? AND mailbox=?)"), "{steps:#?}");
 }
 
 #[test]
 fn what_has_reached_an_address_is_told_by_its_part_of_an_index() {
     let folder = tempfile::tempdir().expect("a folder");
-    let steps = steps_by_indexes(&ledger(folder.path()), attempts::REACHED);
+    let steps = steps_by_indexes(&ledger(folder.path()), asked::REACHED);
     let index = "SEARCH a USING INDEX onedrop_attempt_by_recipient (recipient=? AND message_id>?)";
     assert!(steps.iter().any(|step| step == index), "{steps:#?}");
 }
@@ -136,7 +144,7 @@ fn what_has_reached_an_address_is_told_by_its_part_of_an_index() {
 fn a_receipt_before_is_found_by_the_accounts_index() {
     let folder = tempfile::tempdir().expect("a folder");
     let steps =
-        steps_by_indexes(&ledger(folder.path()), &copies::receipt_before_sql(Duration::ZERO));
+        steps_by_indexes(&ledger(folder.path()), &asked::receipt_before_sql(Duration::ZERO));
     let index = "onedrop_copy_account (account=? AND message_id<?)";
     assert!(steps.iter().any(|step| step.contains(index)), "{steps:#?}");
     let sorted = steps.iter().filter(|step| step.contains("TEMP B-TREE")).count();

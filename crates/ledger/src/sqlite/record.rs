@@ -7,13 +7,14 @@ use rusqlite::{Connection, params};
 use super::dialect::SqliteTransaction;
 use super::{attempts, copies, execute, first, read, schema};
 use crate::facts as json;
-use crate::rows::SqlRow;
+use crate::rows::{INDEXED, SqlRow};
+use crate::sql::shared;
 use crate::{ToRecord, rows};
-use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Entry, LedgerError, MessageKey, Program, Recorded, recorded_secs,
+    Attempt, Entry, LedgerError, MessageKey, Program, Recorded, recorded_secs,
 };
 use onedrop_core::message::Identity;
+use onedrop_core::text;
 
 /// [`Ledger::record`](onedrop_core::ledger::Ledger::record), under the message's lock.
 pub(super) fn record(
@@ -26,8 +27,8 @@ pub(super) fn record(
     schema::version(tx, program)?.check()?;
     if let Some(ours) = &program.config {
         let ours = ours.with(entry.fields);
-        match schema::shared_config(tx)? {
-            None => schema::share_config(tx, ours.json(), None)?,
+        match first::<Option<String>>(tx, shared::CONFIG, [])?.flatten() {
+            None => drop(tx.run(&shared::share(ours.json(), None))?),
             on_record => ours.check(on_record.as_deref())?,
         }
     }
@@ -43,7 +44,7 @@ pub(super) fn record(
         recorded_at: rows::time(recorded_at),
         is_new: known.is_none(),
         collision,
-        attempt: attempts::insert(tx, now, Some(message), identity, attempt)?,
+        attempt: attempts::insert(tx, now, message, attempt)?,
         copies: copies::claim(
             tx,
             (message, known.is_none(), looks_back),
@@ -74,18 +75,6 @@ fn find_message(tx: &Connection, identity: &Identity) -> Result<Option<MessageRo
     Ok(rows.into_iter().next())
 }
 
-/// [`Ledger::has_copy`](onedrop_core::ledger::Ledger::has_copy).
-pub(super) fn has_copy(
-    connection: &Connection,
-    identity: &Identity,
-    destination: &Destination,
-) -> Result<bool, LedgerError> {
-    let Some((message, ..)) = find_message(connection, identity)? else { return Ok(false) };
-    let sql = "SELECT 1 FROM onedrop_copy WHERE message_id = ?1 AND account = ?2 AND mailbox = ?3";
-    let params = params![message, destination.account, destination.mailbox];
-    Ok(first::<i64>(connection, sql, params)?.is_some())
-}
-
 fn insert_message(
     tx: &Connection,
     now: f64,
@@ -109,7 +98,7 @@ fn insert_message(
             identity.id_hash,
             identity.digest,
             identity.message_id,
-            attempt.sender,
+            text::within(&attempt.sender, INDEXED),
             facts.subject,
             facts.date,
             json::in_reply_to(facts),
@@ -130,26 +119,4 @@ fn insert_message(
         execute(tx, sql, params![message, now_secs, raw])?;
     }
     Ok((message, recorded_at, looks_back))
-}
-
-/// [`Ledger::finish`](onedrop_core::ledger::Ledger::finish).
-pub(super) fn finish(
-    tx: &Connection,
-    now: f64,
-    identity: &Identity,
-    recorded: Option<(i64, &AttemptEnd)>,
-    others: &[(Attempt, AttemptEnd)],
-) -> Result<(), LedgerError> {
-    let message = find_message(tx, identity)?.map(|(message, ..)| message);
-    if let Some((attempt, end)) = recorded {
-        let of = "SELECT 1 FROM onedrop_attempt WHERE id = ?1 AND message_id = ?2";
-        if first::<i64>(tx, of, params![attempt, message])?.is_some() {
-            attempts::end(tx, attempt, end)?;
-        }
-    }
-    for (attempt, end) in others {
-        let id = attempts::insert(tx, now, message, identity, attempt)?;
-        attempts::end(tx, id, end)?;
-    }
-    Ok(())
 }

@@ -1,9 +1,7 @@
-//! The schema's version, and what the ledger keeps for all configurations: one row, which every
-//! record of a message reads.
+//! The schema's version, in one row, which every record of a message reads.
 
 use rusqlite::Connection;
 
-use super::Classified;
 use super::{first, read};
 use crate::rows::{self, SqlRow};
 use onedrop_core::ledger::{LedgerError, Program, SchemaVersion};
@@ -26,21 +24,6 @@ pub(super) fn version(
         }
         Err(error) => Err(error),
     }
-}
-
-/// [`Session::shared_config`](crate::session::Session::shared_config).
-pub(super) fn shared_config(connection: &Connection) -> Result<Option<String>, LedgerError> {
-    Ok(first(connection, "SELECT config FROM onedrop_ledger", [])?.flatten())
-}
-
-/// Where `read` is on record.
-pub(super) fn share_config(
-    tx: &Connection,
-    json: &str,
-    read: Option<&str>,
-) -> Result<(), LedgerError> {
-    let sql = "UPDATE onedrop_ledger SET config = ?1 WHERE config IS ?2";
-    tx.execute(sql, rusqlite::params![json, read]).map(drop).classified()
 }
 
 fn is_no_table(error: &LedgerError) -> bool {

@@ -1,0 +1,82 @@
+//! How attempts ended that have no copy's receipt to end with.
+
+use std::time::Duration;
+
+use super::{Sql, SqlSession, sql};
+use crate::rows::{self, INDEXED, LONGEST};
+use onedrop_core::ledger::{Attempt, AttemptEnd, LedgerError};
+use onedrop_core::message::Identity;
+use onedrop_core::outcome::Reason;
+use onedrop_core::text;
+
+/// Reads what no index has: MariaDB would lock the entry of the index alone.
+const STAY: &str = "
+SELECT looks_back FROM onedrop_message WHERE {hashed(id_hash, ?1)} AND digest = ?2 {stay}";
+
+const END: &str = "
+UPDATE onedrop_attempt SET duration_ms = ?4, outcome = ?5, status = ?6, detail = ?7,
+       reason = ?8{own_end}
+WHERE id = ?3 AND message_id = (
+    SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?1)} AND digest = ?2)";
+
+/// The hash only where there is no message, the sender only where it is not the message's.
+const INSERT_ENDED: &str = "
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, host, pid,
+                             started_at, duration_ms, outcome, status, detail, reason)
+SELECT m.id, CASE WHEN m.id IS NULL THEN ?1 END, {given(?3, ?4)}, NULLIF(?5, m.sender), ?6, ?7, ?8,
+       {before(?9)}, ?10, ?11, ?12, ?13, ?14
+FROM (SELECT 1) one LEFT JOIN onedrop_message m ON {hashed(m.id_hash, ?1)} AND m.digest = ?2";
+
+/// Longer than any attempt takes, within the range of every engine's columns.
+const LONGEST_ATTEMPT: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);
+
+/// [`Ledger::finish`](onedrop_core::ledger::Ledger::finish).
+pub(crate) fn finish<S: SqlSession>(
+    session: &mut S,
+    identity: &Identity,
+    recorded: Option<(i64, &AttemptEnd)>,
+    others: &[(Attempt, AttemptEnd)],
+) -> Result<(), LedgerError> {
+    let (id_hash, digest) = (&identity.id_hash, &identity.digest);
+    // The message's row first, as a purge locks it: neither waits for the other crosswise.
+    let mut statements = vec![sql!(STAY, id_hash, digest)];
+    statements.extend(others.iter().map(|(attempt, end)| insert_ended(identity, attempt, end)));
+    statements.extend(recorded.map(|(attempt, end)| {
+        let [outcome, status, detail] = texts(end);
+        let (reason, took) = (end.reason.map(Reason::word), rows::millis(took(end)));
+        sql!(END, id_hash, digest, attempt, took, outcome, status, detail, reason)
+    }));
+    session.write(&statements).map(drop)
+}
+
+fn insert_ended<'a>(identity: &'a Identity, by: &'a Attempt, end: &'a AttemptEnd) -> Sql<'a> {
+    let indexed = |text: &'a str| text::within(text, INDEXED);
+    let [outcome, status, detail] = texts(end);
+    let lower = text::within(&by.recipient.to_lowercase(), INDEXED).into_owned();
+    sql!(
+        INSERT_ENDED,
+        &identity.id_hash,
+        &identity.digest,
+        indexed(&by.recipient),
+        lower,
+        indexed(&by.sender),
+        indexed(&by.queue_id),
+        indexed(&by.host),
+        i64::from(i32::try_from(by.pid).unwrap_or(i32::MAX)),
+        took(end).as_secs_f64(),
+        rows::millis(took(end)),
+        outcome,
+        status,
+        detail,
+        end.reason.map(Reason::word),
+    )
+}
+
+fn took(end: &AttemptEnd) -> Duration {
+    end.duration.min(LONGEST_ATTEMPT)
+}
+
+/// Outcome, status, detail. Arguments and environment variables may hold any text.
+fn texts(end: &AttemptEnd) -> [std::borrow::Cow<'_, str>; 3] {
+    [end.outcome, &*end.status, &*end.text].map(|text| text::within(text, LONGEST))
+}
