@@ -374,7 +374,10 @@ def main():
     chosen = [one for one in MUTATIONS if any(text in one[0] for text in wanted)]
     if is_check:
         check(chosen)
-    environment = {"CARGO_TARGET_DIR": str(ROOT / "target/mutations"), **os.environ}
+    # One line changes at a time, and nobody reads a backtrace.
+    quick = {"CARGO_INCREMENTAL": "1", "CARGO_PROFILE_DEV_DEBUG": "0"}
+    target = {"CARGO_TARGET_DIR": str(ROOT / "target/mutations")}
+    environment = {**target, **os.environ, **quick}
     failed = not chosen
     with tempfile.TemporaryDirectory(prefix="onedrop-mutations-") as copy:
         files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT)

@@ -197,6 +197,13 @@ fn the_dovecot_we_ship_waits_for_a_lock_for_less_than_we_wait_for_an_answer() {
 #[test]
 fn the_demo_needs_no_server() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/demo.toml");
+    // Its heading has README's first command.
+    let command = "cargo run -- deliver --config conf/demo.toml \\\n";
+    for page in ["conf/demo.toml", "README.md"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let text = fs::read_to_string(path).expect("a page");
+        assert!(text.contains(command), "{page}");
+    }
     let config = Config::load_from(Some(&path), std::iter::empty()).expect("the demo").config;
     assert_eq!(config.ledger.url, LedgerUrl::Sqlite { path: "demo/ledger.db".into() });
     assert_eq!(config.store.kind(), StoreUrl::Maildir { root: "demo/mail".into() });

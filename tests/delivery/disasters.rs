@@ -12,7 +12,7 @@ use crate::support::TempRoot;
 use crate::support::dovecot::{Dovecot, MAIL_USER};
 use crate::support::letters::{self, from_ann};
 use crate::support::lmtp_client::Reply;
-use crate::support::postgres::{Postgres, bin};
+use crate::support::postgres::bin;
 use crate::support::site::{Site, delivered, run};
 
 const TO: [&str; 2] = ["-d", "scuba@mail.axial.net"];
@@ -39,6 +39,13 @@ fn postgres(site: &Site, program: &str, args: &[&str]) {
     crate::support::run(command.args(["-p", &site.postgres.port().to_string()]).args(args));
 }
 
+/// Drops the ledger's database and makes an empty one of the same name.
+fn make_the_database_anew(site: &Site) {
+    let name = site.postgres.database();
+    postgres(site, "dropdb", &["--force", name]);
+    postgres(site, "createdb", &["--owner=onedrop", name]);
+}
+
 /// An administrator's command that must succeed; returns all it said.
 fn onedrop(config: &Path, args: &[&str]) -> String {
     let output = run(config, args);
@@ -50,13 +57,12 @@ fn onedrop(config: &Path, args: &[&str]) -> String {
 
 #[test]
 fn a_ledger_on_postgres_that_was_lost_costs_no_second_copy() {
-    let site = Site::with_own_postgres();
+    let site = Site::with_servers();
     let config = site.config("etc", "");
     let mail = from_ann("lost");
     delivered(&config, &TO, mail.as_bytes());
     let before = site.dovecot.messages("scuba", "INBOX");
-    postgres(&site, "dropdb", &["--force", "onedrop"]);
-    postgres(&site, "createdb", &["--owner=onedrop", "onedrop"]);
+    make_the_database_anew(&site);
     assert!(page().contains("Make a new one: `onedrop migrate --accept-config`,"));
     onedrop(&config, &["migrate", "--accept-config"]);
     let said = delivered(&config, &TO, mail.as_bytes());
@@ -76,8 +82,7 @@ fn received(queue_id: &str, minutes: i64) -> String {
 
 /// Makes a new ledger in the place of the one that is lost, or that no one has made yet.
 fn with_a_new_ledger(site: &Site, config: &Path, option: &str) {
-    postgres(site, "dropdb", &["--force", "onedrop"]);
-    postgres(site, "createdb", &["--owner=onedrop", "onedrop"]);
+    make_the_database_anew(site);
     onedrop(config, &["migrate", option]);
 }
 
@@ -91,7 +96,7 @@ fn looked_for(site: &Site, is: bool) -> String {
 
 #[test]
 fn a_new_ledger_looks_for_all_but_what_our_own_postfix_took_since_its_birth() {
-    let site = Site::with_own_postgres();
+    let site = Site::with_servers();
     let config = site.config("etc", "");
     let to = |name: &str| -> [String; 4] {
         ["-d", "scuba@mail.axial.net", "--queue-id", &format!("4{name}")].map(str::to_owned)
@@ -129,7 +134,7 @@ fn the_first_ledger_of_a_site_looks_for_nothing_that_our_own_postfix_took() {
     let heard = root.dir_for("heard", MAIL_USER, 0o777);
     let rawlog = format!("protocol imap {{\n  rawlog_dir = {}\n}}\n", heard.display());
     let dovecot = Dovecot::start_high_performance_with(&rawlog);
-    let site = Site::of(Postgres::start(), dovecot, TempRoot::new());
+    let site = Site::with(dovecot);
     let config = site.config("etc", "");
     with_a_new_ledger(&site, &config, "--first");
     // Said twice it is as true.
@@ -181,7 +186,7 @@ fn the_first_ledger_of_a_site_looks_for_nothing_that_our_own_postfix_took() {
 
 #[test]
 fn a_ledger_after_another_is_not_the_first() {
-    let site = Site::with_own_postgres();
+    let site = Site::with_servers();
     let accounts = "[directory]\ndomains = [\"mail.axial.net\"]\n\
                     accounts = { \"scuba@mail.axial.net\" = \"scuba\" }\n";
     let server = site.server(accounts);
@@ -190,8 +195,7 @@ fn a_ledger_after_another_is_not_the_first() {
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
     drop((lmtp, server));
     let config = site.config("etc", accounts);
-    postgres(&site, "dropdb", &["--force", "onedrop"]);
-    postgres(&site, "createdb", &["--owner=onedrop", "onedrop"]);
+    make_the_database_anew(&site);
     let refused = run(&config, &["migrate", "--first"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(75), "{why}");
@@ -203,7 +207,7 @@ fn a_ledger_after_another_is_not_the_first() {
 
 #[test]
 fn a_ledger_on_postgres_that_is_older_than_the_mailboxes_costs_no_second_copy() {
-    let site = Site::with_own_postgres();
+    let site = Site::with_servers();
     let config = site.config("etc", "");
     delivered(&config, &TO, from_ann("first").as_bytes());
     // What was under way when the backup was made: of the one, Doug's copy came after it; the
@@ -217,15 +221,15 @@ fn a_ledger_on_postgres_that_is_older_than_the_mailboxes_costs_no_second_copy() 
     );
     let backup = site.root.join("backup.sql");
     let file = format!("--file={}", backup.display());
-    postgres(&site, "pg_dump", &[&file, "onedrop"]);
+    postgres(&site, "pg_dump", &[&file, site.postgres.database()]);
     delivered(&config, &TO, from_ann("second").as_bytes());
     delivered(&config, &DOUG, from_ann("both").as_bytes());
     let all = || ["scuba", "doug"].map(|account| site.dovecot.messages(account, "INBOX"));
     let before = all();
 
-    postgres(&site, "dropdb", &["--force", "onedrop"]);
-    postgres(&site, "createdb", &["--owner=onedrop", "onedrop"]);
-    postgres(&site, "psql", &["-qX", "-v", "ON_ERROR_STOP=1", "-d", "onedrop", &file]);
+    make_the_database_anew(&site);
+    let database = site.postgres.database();
+    postgres(&site, "psql", &["-qX", "-v", "ON_ERROR_STOP=1", "-d", database, &file]);
     onedrop(&config, &["migrate"]);
     site.postgres.psql(&step_4());
     for (to, name) in [(TO, "second"), (DOUG, "both"), (TO, "tried")] {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::pty::openpty;
+use nix::pty::{Winsize, openpty};
 
 use crate::support::letters::from_ann;
 use crate::support::site::{Files, Held, Site, run};
@@ -436,7 +436,8 @@ fn progress_is_a_bar_on_a_terminal() {
     let site = Site::embedded();
     let config = site.config("etc", "");
     let mbox = sources.join("old.mbox").display().to_string();
-    let pty = openpty(None, None).expect("a terminal");
+    let width = Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = openpty(&width, None).expect("a terminal");
     let mut command = onedrop();
     command.args(TO).args(["--rate", "4/s", "--mbox", "rd", &mbox]).arg("--config").arg(&config);
     command.env("TERM", "xterm").env_remove("NO_COLOR");

@@ -1,14 +1,16 @@
 //! A disk that hangs under `onedrop lmtp`: nothing the delivery's thread does can end, and its
 //! client is answered.
 
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::disk::unmount;
 use crate::support::letters::{ANN, from_ann};
 use crate::support::lmtp_client::{LmtpClient, Reply};
-use crate::support::run;
 use crate::support::site::Site;
+use crate::support::{TempRoot, clean, run, wait_until};
 
 const SCUBA: &str = "scuba@mail.axial.net";
 
@@ -36,13 +38,26 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = Command::new("fsfreeze")
-            .arg("-u")
-            .arg(&self.0)
-            .stderr(std::process::Stdio::null())
-            .status();
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        unmount(&self.0);
     }
+}
+
+/// The folder has the name of one whose process had our pid and was started with the machine.
+#[test]
+fn a_frozen_disk_of_a_killed_test_goes_with_its_folder() {
+    let parent = TempRoot::new();
+    let folder = parent.join(format!("od-{}-0-x", std::process::id()));
+    std::fs::create_dir(&folder).expect("folder");
+    let disk = Disk::mount(&folder.join("image"), &folder.join("mail"));
+    let opened = std::fs::File::open(&disk.0).expect("the disk");
+    disk.freeze();
+    clean(&parent);
+    assert!(!folder.exists());
+    // Only one that is not frozen can be.
+    let opened = format!("/proc/{}/fd/{}", std::process::id(), opened.as_raw_fd());
+    let fsfreeze = |what: &str| Command::new("fsfreeze").args([what, &opened]).status();
+    let done = ["-f", "-u"].map(|what| fsfreeze(what).expect("fsfreeze").success());
+    assert_eq!(done, [true, true], "it was frozen still");
 }
 
 #[test]
@@ -73,9 +88,7 @@ fn a_disk_that_hangs_costs_its_clients_a_deferral_and_nobody_a_message() {
                 .deliver(ANN, &[SCUBA], from_ann(name))
                 .expect("a reply")
         };
-        let stored = crate::support::wait_until(Duration::from_secs(30), || {
-            again().iter().all(Reply::is_ok)
-        });
+        let stored = wait_until(Duration::from_secs(30), || again().iter().all(Reply::is_ok));
         assert!(stored, "{name}: {}", server.log());
     }
     site.inbox_has("scuba", ["before", "hangs", "after"].map(from_ann));

@@ -423,9 +423,6 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
         "no append came to the lock: {first:?}"
     );
     let live = "SELECT count(*) FROM onedrop_copy WHERE leased_until > clock_timestamp()";
-    let ran_out = wait_until(Duration::from_secs(30), || site.postgres.psql(live) == "0");
-    assert!(ran_out, "{} leases live on", site.postgres.psql(live));
-    let again = try_all();
     // What waits for the lock stands in tmp/.
     let at_the_lock = || {
         letters.iter().any(|letter| {
@@ -433,7 +430,18 @@ fn mailboxes_that_are_locked_for_longer_than_a_lease_get_one_copy() {
             std::fs::read_dir(tmp).is_ok_and(|mut files| files.next().is_some())
         })
     };
-    assert!(wait_until(Duration::from_secs(30), at_the_lock), "no append comes to the lock");
+    // On a busy host none may come to the lock in its time: then all are tried again.
+    let again = (0..10).find_map(|_| {
+        let ran_out = wait_until(Duration::from_secs(30), || site.postgres.psql(live) == "0");
+        assert!(ran_out, "{} leases live on", site.postgres.psql(live));
+        let runs = try_all();
+        if wait_until(Duration::from_secs(8), at_the_lock) {
+            return Some(runs);
+        }
+        runs.into_iter().for_each(|run| drop(run.end()));
+        None
+    });
+    let again = again.expect("an append that comes to the lock");
     drop(locks);
     again.into_iter().for_each(|run| drop(run.end()));
     for letter in &letters {

@@ -170,6 +170,10 @@ fn ask(
             let sent = Destination::sent("doug", &name);
             slot(store, dialog, if name.is_empty() { &inbox } else { &sent }, "write append", go)
         }
+        ["file", name] => {
+            let own = Destination { mailbox: name.to_owned(), ..inbox };
+            slot(store, dialog, &own, "write append", go)
+        }
         ["look"] => slot(store, dialog, &inbox, "look look", go),
         ["slot", ..] => slot(store, dialog, &inbox, &words[1..].join(" "), go),
         ["find", ref how @ ..] => {

@@ -11,6 +11,10 @@ use crate::imap_script::{
 };
 use onedrop::connections::Connections;
 use onedrop::deadline::Deadline;
+use onedrop::deliver::{self, DeliveryRequest, Means, Policy};
+use onedrop::envelope::Envelope;
+use onedrop::ledger::memory::MemoryLedger;
+use onedrop::outcome::{Outcome, OverQuota, UnknownAccount};
 use onedrop::store::imap::Tls;
 use onedrop::store::{Access, Need, Slot, Store, StoreError};
 
@@ -89,6 +93,67 @@ fn one_append_to_a_mailbox_begins_early_and_no_second() {
         assert!(!reserve(&world, EARLY, |slot| slot.is_some()));
     });
     world.end();
+}
+
+/// Delivers a letter to doug.
+fn deliver_letter(world: &World, ledger: &MemoryLedger, keeps_sessions: bool) -> Outcome {
+    let (letter, inbox, deadline) = (letter(LETTER), inbox(), deadline_of_a_test());
+    let envelope = Envelope { recipients: vec!["doug@x".to_owned()], ..Envelope::default() };
+    let job = DeliveryRequest {
+        message: &letter,
+        envelope: &envelope,
+        own: &[Some(inbox.clone())],
+        destinations: &[inbox],
+        heads: &[],
+        host: "mx1",
+        started: deadline.now(),
+        oldest: None,
+        one_ending: true,
+    };
+    let policy = Policy {
+        lease: Duration::from_secs(90),
+        wait: Duration::from_millis(5),
+        keep_raw: false,
+        sent_after: Duration::ZERO,
+        over_quota: OverQuota::Defer,
+        unknown_account: UnknownAccount::Defer,
+        begins_early: false,
+        keeps_sessions,
+        side_by_side: 1,
+    };
+    let means = Means {
+        policy: &policy,
+        ledger,
+        store: &world.store,
+        deadline: &deadline,
+        watch: &(),
+        look_backs: &(),
+    };
+    deliver::deliver(&job, means).remove(0).outcome
+}
+
+/// The server may allow the account no more, and the other process may need one.
+#[test]
+fn a_delivery_that_waits_closes_idle_sessions_unless_its_process_keeps_them() {
+    for keeps_sessions in [false, true] {
+        let world = World::new(|listener| {
+            let mut first = ScriptedServer::logged_in(&listener, CAPABILITIES);
+            first.line();
+            first.hang_up();
+            let mut idle = ScriptedServer::logged_in(&listener, CAPABILITIES);
+            idle.expect("LOGOUT");
+        });
+        let ledger = MemoryLedger::default();
+        // It leaves the copy in doubt, and leased.
+        let ended = deliver_letter(&world, &ledger, keeps_sessions);
+        assert!(ended.text().contains("in doubt"), "{ended:?}");
+        reserve(&world, LOOK, |_| ());
+        assert_eq!(world.store.count(), (0, 1));
+        let ended = deliver_letter(&world, &ledger, keeps_sessions);
+        assert!(ended.text().contains("another delivery of this message holds"), "{ended:?}");
+        assert_eq!(world.store.count(), (0, usize::from(keeps_sessions)));
+        world.end();
+    }
 }
 
 /// The text of an error that a call's own time has ended, as nothing else does.

@@ -8,12 +8,12 @@ use crate::support::dovecot::certificate;
 use crate::support::mariadb::Mariadb;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::{Files, Site, run};
-use crate::support::trial::{End, LETTERS, Letter, for_each};
+use crate::support::trial::{End, LETTERS, Letter, PATIENT, for_each};
 use crate::support::{TempRoot, chown_recursive, is_full};
 
-const DEADLINE_SECS: u64 = 2;
+const DEADLINE_SECS: u64 = 3;
 const SHORT: &str =
-    "[lock]\nwait_secs = 0\nlease_secs = 3\n[limits]\ndeadline_secs = 2\nanswer_secs = 1\n";
+    "[lock]\nwait_secs = 0\nlease_secs = 4\n[limits]\ndeadline_secs = 3\nanswer_secs = 1\n";
 
 /// Maildirs, and a ledger in a MariaDB.
 struct MariadbSite {
@@ -26,6 +26,13 @@ impl MariadbSite {
     fn config(&self, name: &str, url: &str, more: &str) -> PathBuf {
         let ledger = self.mariadb.toml_at(url);
         self.site.config(name, &format!("{ledger}{more}{LETTERS}{SHORT}"))
+    }
+
+    /// With the ledger by way of this proxy.
+    fn by(&self, name: &str, proxy: &Proxy, times: &str) -> PathBuf {
+        let url = format!("mysql://{0}@127.0.0.1:{1}/{0}", self.mariadb.database(), proxy.port());
+        let ledger = self.mariadb.toml_at(&url);
+        self.site.config(name, &format!("{ledger}{LETTERS}{times}"))
     }
 
     fn of(mariadb: Mariadb) -> MariadbSite {
@@ -105,13 +112,10 @@ fn a_mariadb_that_cannot_prove_its_name_gets_no_password_and_no_mail() {
 /// Requests of a delivery: one begins the session, the rest records, takes turns and confirms.
 #[test]
 fn a_mariadb_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
-    let at = MariadbSite::of(Mariadb::start());
+    let at = MariadbSite::of(Mariadb::shared_and_empty());
     let proxy = || Proxy::start(Upstream::Mariadb(at.mariadb.socket()));
-    let config = |name: &str, proxy: &Proxy| {
-        at.config(name, &format!("mysql://onedrop@127.0.0.1:{}/onedrop", proxy.port()), "")
-    };
     let counted = proxy();
-    Letter::new("count").deliver(&config("count", &counted)).is(0, "stored");
+    Letter::new("count").deliver(&at.by("count", &counted, PATIENT)).is(0, "stored");
     let requests = counted.answers();
     assert!((5..=20).contains(&requests), "{requests} requests in a delivery");
     let mut cases = Vec::new();
@@ -139,7 +143,7 @@ fn a_mariadb_that_fails_at_any_answer_defers_and_then_gets_one_copy() {
     }
     for_each(&cases, cases.len().min(12), |(number, (stage, fault))| {
         let (proxy, name) = (proxy(), format!("my-{number}"));
-        let (letter, config) = (Letter::new(&name), config(&name, &proxy));
+        let (letter, config) = (Letter::new(&name), at.by(&name, &proxy, SHORT));
         proxy.plan(*stage, *fault);
         let end = letter.deliver(&config);
         assert!(proxy.reached() > 0, "nobody came to the fault: {end:?}");

@@ -28,6 +28,13 @@ mount -t tmpfs tmpfs "$at/disk"
 upper=$at/disk/upper
 mkdir "$upper" "$at/disk/work"
 if [ "$from" = / ]; then
+    for folder in etc usr var; do
+        # An overlay does not cross into another file system.
+        ! mountpoint -q "/$folder" || {
+            echo "/$folder of this host is mounted by itself, and the machine would lack it" >&2
+            exit 1
+        }
+    done
     # A device 0/0 hides what is below it, however much it is (overlayfs).
     for folder in etc/onedrop home/doug home/scuba srv usr/share/onedrop var/lib/onedrop; do
         mkdir -p "$(dirname "$upper/$folder")"

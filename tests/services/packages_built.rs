@@ -9,7 +9,6 @@ use crate::machine::Machine;
 use crate::package::{lint, told};
 use crate::page::{PROJECT, Page};
 use crate::set_up::{leads_from_the_package_to_the_first_mail, new_postfix, provide_package};
-use crate::support::dovecot::Dovecot;
 use crate::support::site::{Site, finish_delivery};
 use crate::support::{TempRoot, is_full, run};
 
@@ -117,7 +116,7 @@ fn a_static_program_delivers_into_maildirs_and_by_postgres_and_imap() {
     let embedded = Site::embedded();
     delivers(&program, &embedded.config("host", ""));
     assert_eq!(embedded.inbox("scuba").len(), 1);
-    let site = Site::with(Dovecot::start());
+    let site = Site::with_servers();
     delivers(&program, &site.config("host", ""));
     assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
 }

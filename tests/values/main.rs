@@ -7,6 +7,7 @@ mod fuzz;
 mod golden;
 mod group_commit;
 mod layering;
+mod leftovers;
 mod lmtp_wire;
 mod net;
 mod nul;

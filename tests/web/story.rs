@@ -182,7 +182,8 @@ fn on_no_page_is_a_character_that_hides_or_turns_text_round() {
     run(&config, &["jobs", "run", "loud"]);
     let served = Served::start(&config, &[]);
     let story = served.page("/m/1");
-    for said in ["ann\\u001b[2J\\u202e@x.example", "\\u202egnp", "turned\\u202e@x"] {
+    // On record the sender is on one line.
+    for said in ["ann [2J\\u202e@x.example", "\\u202egnp", "turned\\u202e@x"] {
         assert!(story.contains(said), "{said}: {story}");
     }
     let jobs = served.page("/jobs");

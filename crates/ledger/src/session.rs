@@ -24,11 +24,11 @@ pub struct ToRecord<'a> {
     pub terms: LeaseTerms,
 }
 
-/// How many records and receipts go into one call at most ([`Session::record_and_confirm`]).
+/// How many records and receipts go into one call of [`Session::record_and_confirm`] at most.
 pub const MOST_TOGETHER: usize = 8;
 
-/// The results of [`Session::record_and_confirm`], in argument order. `None`: nothing was done, it has to be
-/// done alone. One that is alone has a result.
+/// The results of [`Session::record_and_confirm`], in argument order. `None`: nothing was done, it
+/// has to be done alone. One that is alone has a result.
 #[derive(Debug, Default)]
 pub struct Committed {
     pub recorded: Vec<Option<Result<Recorded, LedgerError>>>,

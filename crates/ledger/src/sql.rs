@@ -34,8 +34,8 @@ use onedrop_core::ledger::{LedgerError, SchemaVersion};
 
 /// What a session of an SQL engine does with statements. Each call is one round trip, if the engine
 /// has round trips; an error of one ends the transaction, and nothing of it stands. If the session
-/// was lost ([`LedgerError::Unavailable`]) what was to be committed may stand. After an error of our
-/// own between two calls the transaction is open, and the pool closes the session.
+/// was lost ([`LedgerError::Unavailable`]) what was to be committed may stand. After an error of
+/// our own between two calls the transaction is open, and the pool closes the session.
 pub trait SqlSession: Session {
     type Row: SqlRow;
 

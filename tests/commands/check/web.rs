@@ -168,21 +168,22 @@ fn on_postgres_another_database_of_the_server_is_known_by_what_it_has() {
 
 #[test]
 fn on_mariadb_another_database_of_the_server_is_told() {
-    let mariadb = Mariadb::start();
+    let mariadb = Mariadb::shared_and_empty();
+    let names = [mariadb.database().to_owned(), format!("{}_other", mariadb.database())];
+    mariadb.create_database(&names[1]);
     let site = CheckSite::good();
     site.write("password", mariadb.password().as_bytes());
     set_mode(site.path("password").as_ref(), 0o600);
     let password = &*site.path("password");
-    mariadb.sql("CREATE DATABASE other CHARACTER SET utf8mb4; GRANT ALL ON other.* TO onedrop@'%'");
     let ours = mariadb.url_socket();
-    let other = ours.replace("/onedrop?", "/other?");
+    let other = ours.replace(&format!("/{}?", names[0]), &format!("/{}?", names[1]));
     for (url, letter) in [(&ours, "one"), (&other, "two")] {
         let letter = letters::from_ann(letter);
         site.on(url, Some(password), &["migrate"], b"");
         site.on(url, Some(password), &["deliver", "-d", "lisa@gmail.com"], letter.as_bytes());
     }
     // Even of the same age, and each with as many messages.
-    for database in ["onedrop", "other"] {
+    for database in &names {
         let age = "UPDATE onedrop_ledger SET remembers_since = '2026-11-01 00:00:00'";
         mariadb.sql_in(database, age);
     }

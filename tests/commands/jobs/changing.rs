@@ -207,30 +207,15 @@ fn what_many_change_at_once_is_all_there() {
     assert_eq!(office.row("verify").revision, before + MANY as i64);
 }
 
+/// A ledger in a file is made by its first use, one on a server is not. On each engine the
+/// contract's `jobs` say what is on record.
 #[test]
-fn with_postgres_it_is_the_same() {
+fn with_postgres_and_no_schema_nothing_is_known_or_changed() {
     let postgres = Postgres::shared_and_empty();
-    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-    let office = Office::with(&format!("{ledger}{JOBS}"));
-    refused(&office, &["list"], 75, "has no schema yet");
+    let office = Office::with(&format!("[ledger]\nurl = \"{}\"\n{JOBS}", postgres.url_socket()));
+    for args in [&["list"][..], &["pause", "verify"]] {
+        refused(&office, args, 75, "has no schema yet");
+    }
     let ended = office.jobs(&["check"]);
-    assert_eq!(ended.status, Some(3), "{ended:?}");
-    let mut migrate = onedrop();
-    migrate.arg("migrate").env("ONEDROP_CONFIG", &office.config).env_remove("MAIL_CONFIG");
-    assert!(migrate.stdin(Stdio::null()).status().expect("binary").success());
-    done(&office, &["pause", "verify", "--note", "ä"], "verify is paused");
-    done(&office, &["pause", "purge"], "purge is paused");
-    let list = office.jobs(&["list"]).out;
-    let line = list.lines().find(|line| line.starts_with("verify  paused "));
-    assert!(line.is_some_and(|line| line.contains(" ago: ä ")), "{list}");
-    let ended = office.jobs(&["check"]);
-    let line = "JOBS WARNING: report is not on record yet (does onedrop jobs tick run?), ";
-    assert!(ended.out.starts_with(line) && ended.status == Some(1), "{ended:?}");
-    done(&office, &["resume", "verify"], "verify is paused no longer");
-    assert_eq!(office.jobs(&["show", "verify"]).status, Some(0));
-    let config = office.site.config("ghosts", &ledger);
-    let office = Office { config, ..office };
-    let audit = office.jobs(&["audit", "--remove-ghosts"]);
-    assert_eq!((audit.status, audit.out.lines().count()), (Some(0), 2), "{audit:?}");
-    assert_eq!(postgres.psql("SELECT count(*) FROM onedrop_job"), "0");
+    assert!(ended.status == Some(3) && ended.out.contains("has no schema yet"), "{ended:?}");
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::{chown_recursive, run};
 
@@ -39,7 +39,22 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a server may still have files open on it.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        unmount(&self.0);
     }
+}
+
+/// Unmounts what is mounted at `at`, thawed: a disk that is frozen (fsfreeze(8)) would stay, and
+/// with it every process that writes there. False if it is still mounted.
+pub fn unmount(at: &Path) -> bool {
+    let _ = Command::new("fsfreeze").arg("-u").arg(at).stderr(Stdio::null()).status();
+    // Lazily: a server may still have files open on it.
+    Command::new("umount").arg("-l").arg(at).status().is_ok_and(|status| status.success())
+}
+
+/// The same for whatever is mounted at `folder` or below, the last one first.
+pub(super) fn unmount_below(folder: &Path) -> bool {
+    let Ok(mounts) = fs::read("/proc/self/mountinfo") else { return false };
+    let mounts = String::from_utf8_lossy(&mounts);
+    let mut places = mounts.lines().rev().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    places.all(|at| !at.starts_with(folder) || unmount(at))
 }

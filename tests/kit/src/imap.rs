@@ -35,11 +35,12 @@ pub struct Imap {
 }
 
 impl Imap {
-    /// Connects over plain TCP; every read and write may take 20 s.
+    /// Connects over plain TCP; every read and write may take two minutes: a
+    /// mailbox of thousands is listed in one answer, on whatever host.
     pub fn connect(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(120)))?;
         stream.set_nodelay(true)?;
         let mut imap = Self { stream: BufReader::new(stream), tags: 0, greeting: String::new() };
         imap.greeting = imap.line()?.text;

@@ -1,12 +1,12 @@
-//! The test rig: real servers (Postgres, PgBouncer, MariaDB, Dovecot, Postfix) as children of the
-//! test process.
+//! The test rig: real servers (Postgres, PgBouncer, MariaDB, Dovecot, Postfix).
 //!
 //! Promises: every server lives in its own folder under the system's temporary directory (a
 //! database: under /dev/shm, if there is room) and on ports of its own, so tests may run in
-//! parallel; it ends on `Drop`, also when the test panics (its log is then printed), and, by the
-//! kernel's parent-death signal or a guard, when the test process is killed. It never touches the
-//! system's own instances. Relies on the Debian paths of the servers and, for other users than our
-//! own, on running as root.
+//! parallel. One that a run shares (`shared`) ends with the run; any other is a child of the test
+//! process and ends on `Drop`, also when the test panics (its log is then printed), and, by the
+//! kernel's parent-death signal or a guard, when the test process is killed. What killed processes
+//! have left goes when the next one makes a folder. No test touches the system's own instances.
+//! Relies on the Debian paths of the servers and, for other users than our own, on running as root.
 
 // Facts that are constants today are methods so that a server may choose them; what `new` makes is
 // never a default.
@@ -54,10 +54,12 @@ use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use nix::sys::statvfs;
+
+use server::start_time;
 
 /// The folder of the package under test.
 pub const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -81,23 +83,29 @@ fn free_memory() -> u64 {
     of_disk.min(kilobytes.unwrap_or(0) * 1024)
 }
 
-/// A folder for one server or test, removed on `Drop`. Its path is short (a Unix socket's path may
-/// have 107 bytes) and every user may traverse it, whatever the umask.
+/// A folder for one server or test, removed on `Drop`; if its owner was killed, by the next process
+/// that makes one. Its path is short (a Unix socket's path may have 107 bytes) and every user may
+/// traverse it, whatever the umask.
 pub struct TempRoot(tempfile::TempDir);
 
 impl TempRoot {
     pub fn new() -> Self {
-        Self::below(&std::env::temp_dir()).expect("temporary folder")
+        Self::of(std::process::id())
     }
 
     /// For a database server. In memory, where the test runner starts a sample of the tests: a
     /// copied data folder has a thousand files, and none of a test's kills takes the machine's
     /// power. On the disk in a full run, and where speed is measured.
     pub fn for_database() -> Self {
+        Self::for_database_of(std::process::id())
+    }
+
+    /// The same, for as long as the process `owner` lives.
+    pub fn for_database_of(owner: u32) -> Self {
         let by_the_runner = std::env::var_os("NEXTEST").is_some_and(|value| value == "1");
         let in_memory = by_the_runner && !is_full() && free_memory() > MEMORY_WANTED;
-        let below_memory = || Self::below(Path::new(MEMORY)).ok();
-        in_memory.then(below_memory).flatten().unwrap_or_default()
+        let below_memory = || Self::below(Path::new(MEMORY), owner).ok();
+        in_memory.then(below_memory).flatten().unwrap_or_else(|| Self::of(owner))
     }
 
     /// Keeps the folder at this path: the caller removes it.
@@ -105,10 +113,19 @@ impl TempRoot {
         self.0.keep()
     }
 
-    fn below(parent: &Path) -> std::io::Result<Self> {
-        let mut name = tempfile::Builder::new();
-        name.prefix("od-").rand_bytes(6);
-        let dir = name.tempdir_in(parent)?;
+    fn of(owner: u32) -> Self {
+        Self::below(&std::env::temp_dir(), owner).expect("temporary folder")
+    }
+
+    fn below(parent: &Path, owner: u32) -> std::io::Result<Self> {
+        static CLEANED: Once = Once::new();
+        let prefix = format!("{}-", name_of(owner));
+        CLEANED.call_once(|| {
+            for parent in [std::env::temp_dir(), MEMORY.into(), shared::runs()] {
+                clean(&parent);
+            }
+        });
+        let dir = tempfile::Builder::new().prefix(&prefix).rand_bytes(3).tempdir_in(parent)?;
         set_mode(dir.path(), 0o755);
         Ok(Self(dir))
     }
@@ -144,6 +161,36 @@ impl Deref for TempRoot {
     type Target = Path;
     fn deref(&self) -> &Path {
         self.0.path()
+    }
+}
+
+/// How the names of a process's folders begin. Of two processes with one pid, each has its own.
+fn name_of(owner: u32) -> String {
+    format!("od-{owner}-{}", start_time(owner).expect("the owner's process"))
+}
+
+/// Removes the folders below `parent` whose owners have ended, with what is mounted there. Other
+/// processes may do the same at once: what one cannot remove now, another or a later one does.
+pub fn clean(parent: &Path) {
+    let has_ended = |name: &str| {
+        let mut parts = name.strip_prefix("od-")?.split('-');
+        let (pid, started): (u32, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        // What cannot be read for another reason may live.
+        let is_gone = || fs::exists(format!("/proc/{pid}")).is_ok_and(|exists| !exists);
+        Some(start_time(pid).map_or_else(is_gone, |now| now != started))
+    };
+    let our_uid = nix::unistd::geteuid().as_raw();
+    // As the kernel writes it where something is mounted.
+    let Ok(entries) = parent.canonicalize().and_then(fs::read_dir) else { return };
+    for entry in entries.flatten() {
+        // As root, also those that a test has given to a server's user.
+        let is_ours = || is_root() || entry.metadata().is_ok_and(|it| it.uid() == our_uid);
+        if entry.file_name().to_str().and_then(has_ended) == Some(true)
+            && is_ours()
+            && disk::unmount_below(&entry.path())
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -16,8 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::signal::Signal;
 
-use super::server::start_time;
-use super::{TempRoot, cache_dir};
+use super::{TempRoot, cache_dir, name_of};
 
 /// $1: the run's process; $2: what is written down; $3: the server's folder; $4: how it ends.
 const GUARD: &str = r#"run=$1 told=$2 folder=$3 signal=$4; shift 4
@@ -36,36 +35,17 @@ fn run() -> u32 {
 /// Where our run's servers are written down.
 static TOLD: LazyLock<PathBuf> = LazyLock::new(|| {
     let told = told_by(run());
-    if !told.exists() {
-        clean(&cache_dir().join("runs"));
-    }
     fs::create_dir_all(&told).expect("folder of the run");
     told
 });
 
 fn told_by(run: u32) -> PathBuf {
-    let started = start_time(run).expect("the run's process");
-    cache_dir().join(format!("runs/{run}-{started}"))
+    runs().join(name_of(run))
 }
 
-/// Takes away what runs have left whose guards were killed.
-fn clean(runs: &Path) {
-    for run in fs::read_dir(runs).into_iter().flatten().flatten() {
-        let name = run.file_name();
-        let Some((pid, started)) = name.to_str().and_then(|name| name.split_once('-')) else {
-            continue;
-        };
-        let lives = || Some(start_time(pid.parse().ok()?)?.to_string() == started);
-        if lives() == Some(true) {
-            continue;
-        }
-        for told in fs::read_dir(run.path()).into_iter().flatten().flatten() {
-            if let Some(server) = Shared::written_in(&told.path()) {
-                let _ = fs::remove_dir_all(server.folder);
-            }
-        }
-        let _ = fs::remove_dir_all(run.path());
-    }
+/// Where each run has a folder.
+pub(super) fn runs() -> PathBuf {
+    cache_dir().join("runs")
 }
 
 /// A server of our run.
@@ -115,7 +95,7 @@ pub fn server(name: &str, start: impl FnOnce(&Starting) -> u16) -> Shared {
     if let Some(shared) = Shared::written_in(&told) {
         return shared;
     }
-    let starting = Starting { root: TempRoot::for_database(), told: told.clone() };
+    let starting = Starting { root: TempRoot::for_database_of(run()), told: told.clone() };
     let port = start(&starting);
     let folder = starting.root.keep();
     fs::write(&told, format!("{}\n{port}", folder.display())).expect("where the server is");

@@ -11,7 +11,7 @@ use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{CopyState, Ledger, Turn};
 
 use crate::ports::{LEASE, inbox, mail, sent, soon};
-use crate::script::{StoreFault, Watched};
+use crate::script::{LedgerFault, StoreFault, Watched};
 use crate::world::{Before, Delivery, World};
 
 /// It stands still but for steps and sleeps, of which it keeps a list.
@@ -220,4 +220,21 @@ fn waits_grow_and_are_spread() {
     assert_eq!(micros(&sleeps(512)[..4]), [4000, 6000, 9000, 13_500]);
     assert_eq!(micros(&sleeps(1023 + 1024)[..2]), [5996, 8994]);
     assert_eq!(short.iter().sum::<Duration>(), Duration::from_secs(1), "and no more than allowed");
+}
+
+/// Its process ends then, and could not cancel a call that it began later.
+#[test]
+fn a_delivery_without_a_ledger_asks_for_it_until_its_deadline_and_no_longer() {
+    for world in World::both() {
+        let clock = StepClock::new(0);
+        let at = world.confirm_at();
+        let mut lost = world.delivery().failing_ledger(at, LedgerFault::LostForGood);
+        let minute = Duration::from_secs(60);
+        lost.deadline = Deadline::by(Arc::clone(&clock) as _, minute, Duration::from_secs(20));
+        let ended = lost.run(&mail("m"), &[inbox()]).expect_temp_fail();
+        assert_eq!(ended.appended, [inbox()]);
+        let slept: Duration = clock.sleeps().iter().sum();
+        let longest = minute + Duration::from_secs(1);
+        assert!((minute..longest).contains(&slept), "{slept:?}");
+    }
 }

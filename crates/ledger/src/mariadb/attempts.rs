@@ -14,7 +14,8 @@ pub(super) use crate::rows::{INDEXED, LONGEST};
 /// the message's.
 pub(super) fn insert(batch: &mut SqlBatch, message: &str, by: &Attempt) {
     let sql = format!(
-        "INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid, started_at)
+        "INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid,
+             started_at)
          VALUES ({message}, ?1,
                  NULLIF(?2, (SELECT m.sender FROM onedrop_message m WHERE m.id = {message})),
                  ?3, ?4, ?5, UTC_TIMESTAMP(6))"

@@ -3,7 +3,7 @@
 use super::{Sql, SqlSession, sql};
 use onedrop_core::ledger::LedgerError;
 
-/// As JSON.
+/// Answers JSON, or NULL.
 pub(crate) const CONFIG: &str = "SELECT config FROM onedrop_ledger";
 
 /// Puts `json` there, where `read` is there still.

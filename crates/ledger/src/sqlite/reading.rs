@@ -97,3 +97,25 @@ impl SqliteSession {
         self.connection.busy_timeout(end.saturating_duration_since(Instant::now())).classified()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::first;
+    use super::*;
+
+    /// The host may be busy: nothing is wrong with what was asked.
+    #[test]
+    fn a_question_that_takes_too_long_ends_as_such() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let (clocks, program) = (Arc::<HostClocks>::default(), Arc::<Program>::default());
+        let until = Instant::now() + QUESTION;
+        let mut session =
+            SqliteSession::open_to_read(file.path(), until, clocks, program).expect("a session");
+        session.limit_question(Instant::now()).expect("a limit");
+        let counts = "WITH RECURSIVE n(i) AS (
+                SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)
+            SELECT max(i) FROM n";
+        let answer = first::<i64>(&session.connection, counts, []);
+        assert!(matches!(answer, Err(LedgerError::TookTooLong(_))), "{answer:?}");
+    }
+}

@@ -256,3 +256,71 @@ impl ImapSlot<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use onedrop_core::lock_key::Hash;
+    use onedrop_core::login::LoginForm;
+    use onedrop_core::message::{DedupBy, Message};
+    use onedrop_core::store::{HandedCopy, LookedBack, Naming, Proof, TrustSearch};
+    use onedrop_net::pool::Limits;
+
+    use super::super::{ImapSettings, Tls};
+    use super::*;
+
+    /// A store that needs no server as long as no session is taken.
+    fn store() -> ImapStore {
+        let settings = ImapSettings {
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+            tls: Tls::None,
+            ca_file: None,
+            user: "mda".to_owned(),
+            login: LoginForm::Sasl,
+            password: "secret".into(),
+            create_mailboxes: true,
+            trust_search: TrustSearch::Always,
+            lock_timeout: Duration::from_secs(5),
+        };
+        let idle = Duration::from_secs(60);
+        ImapStore::new(settings, Limits { used: 1, per_key: 1, kept: 1, idle })
+    }
+
+    /// By this a delivery knows what an earlier try may have left half done.
+    #[test]
+    fn a_look_says_which_try_wrote_what_it_found() {
+        let letter = Message::new(b"Subject: s\r\n\r\nbody\r\n".to_vec(), DedupBy::Content);
+        let (store, inbox, key) = (store(), Destination::inbox("doug"), Hash::default());
+        let deadline = Deadline::new(Duration::from_secs(60), Duration::from_secs(20));
+        for epoch in [None, Some(1), Some(7)] {
+            let found = FoundCopy {
+                receipt: Receipt::uid(7, 42),
+                naming: Naming::Alone,
+                has_our_date: true,
+                marked_deleted: false,
+                is_wrapped: false,
+                proof: Proof::Equal,
+                handed: Some(HandedCopy { mailbox: "INBOX".to_owned(), epoch }),
+            };
+            // What a look back has found is not looked for again.
+            let looked = LookedBack { found: Some(found), ..LookedBack::default() };
+            let copy = Copy {
+                key: &key,
+                head: b"",
+                bytes: letter.own_copy(),
+                identity: letter.identity(),
+                recorded_at: SystemTime::UNIX_EPOCH,
+                looks_back: true,
+                looked: Some(&looked),
+                newer_than: None,
+                handed: None,
+            };
+            let slot = reserve(&store, &inbox, copy, Need::Write, &deadline).expect("a store");
+            let mut slot = slot.expect("a slot");
+            slot.look(deadline.end()).expect("a look");
+            assert_eq!(slot.found_try(), epoch);
+        }
+    }
+}

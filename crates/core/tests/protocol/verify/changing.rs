@@ -15,7 +15,7 @@ use onedrop_core::ledger::{BatchTerms, Ledger, LedgerError, PurgeWhat, Retention
 use onedrop_core::store::memory::MemoryStore;
 use onedrop_core::store::{
     Access, Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Mailboxes, Naming,
-    Need, Proof, Receipt, Slot, Store, StoreError, Way, WitnessNames,
+    Need, Proof, Receipt, Slot, Store, StoreError, Unindexed, Way, WitnessNames,
 };
 use onedrop_core::verify::{Level, Topic};
 
@@ -338,6 +338,30 @@ fn a_second_look_and_a_doubt_are_thorough() {
         });
         site.verify_with(ALL, true, &store);
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), expected);
+    }
+}
+
+/// A copy of it may be older than any receipt that the ledger knows.
+#[test]
+fn what_is_older_than_the_ledgers_memory_is_sought_in_all_of_its_mailbox() {
+    for is_older in [false, true] {
+        let site = Site::new();
+        site.placed(&mail("earlier"), &inbox(), 1);
+        site.ledger.advance(DAY);
+        if is_older {
+            site.ledger.remembers_since(site.ledger.time());
+        }
+        site.claim(&mail("doubt"), &inbox());
+        site.ledger.advance(2 * LEASE.lease);
+        let (asks, asked) = channel();
+        let store = changing(&site.store, move |_, sought, _| {
+            let is_all = sought.unindexed == Unindexed::All;
+            asks.send((sought.looks_back, is_all)).expect("a listener");
+            Ok(())
+        });
+        site.verify_with(ALL, false, &store);
+        let asked: Vec<_> = asked.try_iter().collect();
+        assert_eq!(asked, [(false, false), (is_older, is_older)]);
     }
 }
 
