@@ -122,7 +122,9 @@ pub fn the_attempt_on_record_and_the_others_end_in_one_call(rig: &dyn Rig) {
     let host = Host::of(rig);
     let mail = mail("both");
     let recorded = host.record(&mail, &[inbox()]);
-    let full = AttemptEnd { outcome: "tempfail", status: "4.2.2".to_owned(), ..delivered() };
+    let duration = Duration::from_secs(3600);
+    let status = "4.2.2".to_owned();
+    let full = AttemptEnd { outcome: "tempfail", status, duration, ..delivered() };
     let bert = Attempt { recipient: "bert@mail.axial.net".to_owned(), ..attempt("mx1") };
     let (end, others) = (delivered(), [(bert, full)]);
     let own = Some((recorded.attempt, &end));
@@ -141,6 +143,13 @@ pub fn the_attempt_on_record_and_the_others_end_in_one_call(rig: &dyn Rig) {
             ("doug@mail.axial.net", Some("delivered"), Some("2.0.0")),
         ]
     );
+    // What took an hour began an hour ago. In memory no times are shown.
+    let began = |name: &str| {
+        let mut attempts = trace.attempts.iter();
+        let one = attempts.find(|one| one.recipient.starts_with(name)).expect("an attempt");
+        one.started_at.clone()
+    };
+    assert!(began("doug").is_empty() || began("bert") < began("doug"), "{trace:?}");
 }
 
 pub fn an_attempt_that_is_gone_keeps_no_other_from_its_end(rig: &dyn Rig) {

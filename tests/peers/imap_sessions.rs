@@ -16,7 +16,9 @@ use onedrop::envelope::Envelope;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::outcome::{Outcome, OverQuota, UnknownAccount};
 use onedrop::store::imap::Tls;
-use onedrop::store::{Access, Need, Slot, Store, StoreError};
+use onedrop::store::{
+    Access, Copy, FoundCopy, HandedCopy, LookedBack, Naming, Need, Proof, Slot, Store, StoreError,
+};
 
 /// Reserves a slot for a letter and calls `with` on it, if there is one.
 fn reserve<T>(
@@ -92,6 +94,32 @@ fn one_append_to_a_mailbox_begins_early_and_no_second() {
         assert!(slot.is_some() && world.store.count() == (1, 1));
         assert!(!reserve(&world, EARLY, |slot| slot.is_some()));
     });
+    world.end();
+}
+
+/// By this a delivery knows what an earlier try may have left half done.
+#[test]
+fn a_look_says_which_try_wrote_what_it_found() {
+    let world = World::new(|_| ());
+    let (letter, inbox, deadline) = (letter(LETTER), inbox(), deadline());
+    for epoch in [None, Some(1), Some(7)] {
+        let found = FoundCopy {
+            receipt: uid(42),
+            naming: Naming::Alone,
+            has_our_date: true,
+            marked_deleted: false,
+            is_wrapped: false,
+            proof: Proof::Equal,
+            handed: Some(HandedCopy { mailbox: "INBOX".to_owned(), epoch }),
+        };
+        // What a look back has found is not looked for again.
+        let looked = LookedBack { found: Some(found), ..LookedBack::default() };
+        let copy = Copy { looks_back: true, looked: Some(&looked), ..copy_of(&letter) };
+        let slot = world.store.reserve(&inbox, copy, Need::Write, &deadline).expect("a store");
+        let mut slot = slot.expect("a slot");
+        slot.look(deadline.end()).expect("a look");
+        assert_eq!(slot.found_try(), epoch);
+    }
     world.end();
 }
 

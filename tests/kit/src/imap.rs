@@ -35,8 +35,8 @@ pub struct Imap {
 }
 
 impl Imap {
-    /// Connects over plain TCP; every read and write may take two minutes: a
-    /// mailbox of thousands is listed in one answer, on whatever host.
+    /// Connects over plain TCP; every read and write may take two minutes, as one answer may list
+    /// thousands of messages.
     pub fn connect(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;

@@ -1,5 +1,6 @@
 //! How attempts ended that have no copy's receipt to end with.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{Sql, SqlSession, sql};
@@ -77,6 +78,6 @@ fn took(end: &AttemptEnd) -> Duration {
 }
 
 /// Outcome, status, detail. Arguments and environment variables may hold any text.
-fn texts(end: &AttemptEnd) -> [std::borrow::Cow<'_, str>; 3] {
+fn texts(end: &AttemptEnd) -> [Cow<'_, str>; 3] {
     [end.outcome, &*end.status, &*end.text].map(|text| text::within(text, LONGEST))
 }

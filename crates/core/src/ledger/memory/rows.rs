@@ -538,7 +538,6 @@ impl Rows {
     pub fn note(&mut self, identity: &Identity, ended: &[(Attempt, AttemptEnd)]) {
         let (at, message) = (self.time.now(), self.known(identity));
         for (attempt, end) in ended {
-            let at = at.checked_sub(end.duration).unwrap_or(at);
             let (id_hash, end) = (identity.id_hash, Some(end.clone()));
             let row = AttemptRow { at, message, id_hash, attempt: attempt.clone(), end };
             let number = self.next_number();
