@@ -57,6 +57,13 @@ impl Comparison<'_> {
         let secs = Duration::from_secs;
         let mut resume = self.resume.take();
         let behind = resume.as_ref().and_then(Resume::account).map(str::to_owned);
+        let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
+        // A session with each mailbox's owner: they are not kept for those that are over.
+        let sessions = Limits { kept: self.parallel, ..ONE };
+        let ledger = site.ledger_within(sessions).map_err(of_the_ledger)?;
+        let store = site.store_within(sessions).map_err(|error| error.to_string())?;
+        let gate = Arc::<WayProof>::default();
+        self.pass_the_gate(&gate, &*ledger, &*store)?;
         let task = VerifyTask {
             clock: &clock,
             window: self.window,
@@ -67,13 +74,8 @@ impl Comparison<'_> {
             lease: secs(site.loaded.config.lock.lease_secs),
             time: (secs(limits.deadline_secs), secs(limits.answer_secs)),
             by: &attempt,
+            may_write: &|until| gate.pass_root(&*ledger, &*store, until),
         };
-        let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
-        // A session with each mailbox's owner: they are not kept for those that are over.
-        let limits = Limits { kept: self.parallel, ..ONE };
-        let ledger = site.ledger_within(limits).map_err(of_the_ledger)?;
-        let store = site.store_within(limits).map_err(|error| error.to_string())?;
-        self.pass_the_gate(&*ledger, &*store)?;
         let mut printer = FindingsPrinter::new(self.json, screen);
         let tally = (self.work)(&task, &*ledger, &*store, &mut |news| match (news, &mut resume) {
             (News::Passed { account }, Some(resume)) => resume.passed(account),
@@ -90,10 +92,14 @@ impl Comparison<'_> {
 
     /// Nothing is looked at that is not mounted, nor written or taken out where the store may show
     /// another's mailboxes than those that we name.
-    fn pass_the_gate(&self, ledger: &dyn VerifyLedger, store: &dyn AnyStore) -> Result<(), String> {
+    fn pass_the_gate(
+        &self,
+        gate: &Arc<WayProof>,
+        ledger: &dyn VerifyLedger,
+        store: &dyn AnyStore,
+    ) -> Result<(), String> {
         let of_the_ledger = |error| format!("ledger: {error}");
         let until = Instant::now() + LEDGER_TIME;
-        let gate = Arc::<WayProof>::default();
         gate.pass_root(ledger, store, until).map_err(|failure| failure.to_string())?;
         if !self.repair {
             return Ok(());

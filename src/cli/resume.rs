@@ -42,9 +42,6 @@ pub(super) struct ResumedPlan {
     pub all: bool,
     #[serde(default)]
     pub repair: bool,
-    /// This account only.
-    #[serde(default)]
-    pub only: Option<String>,
 }
 
 impl Resume {
@@ -124,7 +121,7 @@ mod tests {
     }
 
     fn asked(all: bool) -> ResumedPlan {
-        ResumedPlan { all, repair: false, only: None }
+        ResumedPlan { all, repair: false }
     }
 
     fn since(resume: &Resume) -> SystemTime {
@@ -156,11 +153,7 @@ mod tests {
     fn what_another_run_was_asked_for_is_not_taken_for_done() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("verify");
-        let others = [
-            asked(true),
-            ResumedPlan { repair: true, ..asked(false) },
-            ResumedPlan { only: Some("zoe".to_owned()), ..asked(false) },
-        ];
+        let others = [asked(true), ResumedPlan { repair: true, ..asked(false) }];
         for other in others {
             let mut first = Resume::open(&path, at(1000), other.clone()).expect("begun");
             first.passed("zoe".to_owned());

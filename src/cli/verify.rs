@@ -20,7 +20,7 @@ pub(super) fn run(
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
     let window = Window { since: since(&args.since)?, all: args.all };
-    let asked = ResumedPlan { all: args.all, repair: args.repair, only: args.account.clone() };
+    let asked = ResumedPlan { all: args.all, repair: args.repair };
     let open = |path| Resume::open(path, window.since, asked);
     let resume = args.resume.as_deref().map(open).transpose()?;
     let sessions = site.loaded.config.pool.store.max(1);

@@ -26,15 +26,19 @@ use onedrop_site::telemetry;
 /// Bytes of a note or a program's name on record.
 const LONGEST: usize = 200;
 
-/// What runs with `--hold`. A shell reads in the background, so that a signal interrupts its wait.
+/// What runs with `--hold`; it ends with 0 once the caller has closed its pipe. It reads in the
+/// background, so that SIGTERM interrupts its wait: then the caller hears that, and has the grace
+/// to close it. A terminal's signals reach the wrapper as well, which ends it.
 const HOLD: [&str; 3] = [
     "/bin/sh",
     "-c",
-    "trap 'echo lost; exit 1' TERM
+    "trap '' INT HUP QUIT
+     trap 'echo lost' TERM
      echo \"held $ONEDROP_LOCK_TOKEN $ONEDROP_LOCK_OWNER\"
      exec 3<&0
-     cat <&3 >/dev/null &
-     wait",
+     (trap '' TERM; exec cat <&3 >/dev/null) &
+     while wait $!; status=$?; [ $status -gt 128 ] && kill -0 $! 2>/dev/null; do :; done
+     exit $status",
 ];
 
 /// Runs the command and ends the process. `umask` is the caller's.
@@ -112,6 +116,7 @@ fn run_under_lock(
         },
         umask,
         place: CommandPlace::default(),
+        is_hold: args.hold,
         name: args.name.clone(),
         slots: args.slots,
         owner,

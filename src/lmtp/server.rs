@@ -187,8 +187,10 @@ pub fn run(
                 service.look_backs(),
             )
         };
-        http::serve(address, http::metrics(text))
-            .map_err(|error| format!("lmtp.metrics {address}: {error}"))?;
+        // Mail does not wait for who measures it.
+        if let Err(error) = http::serve(address, http::metrics(text)) {
+            tracing::error!("lmtp.metrics {address}: {error}: this server serves no metrics");
+        }
     }
     let server = LmtpServer { state, listeners, control, at_start };
     tell_systemd(&[sd_notify::NotifyState::Ready]);

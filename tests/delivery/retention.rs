@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use crate::disasters;
+use crate::support::fixture_text;
 use crate::support::letters::from_ann;
 use crate::support::site::{Files, Site, delivered, run};
 
@@ -24,12 +25,15 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Takes the ledger's files away, or puts others in their place.
+/// The ledger's files, by their names on the page.
 fn ledger_files(site: &Site<Files>) -> Vec<PathBuf> {
-    ["ledger.db", "ledger.db-wal", "ledger.db-shm"]
-        .iter()
-        .map(|name| site.root.join(name))
-        .collect()
+    let page = fixture_text("docs/backup.md");
+    let (_, part) = page.split_once("SQLite:\n   remove ").expect("how SQLite's is restored");
+    let (names, _) = part.split_once(", then copy").expect("what is removed");
+    let files: Vec<PathBuf> =
+        names.split('`').skip(1).step_by(2).map(|name| site.root.join(name)).collect();
+    assert_eq!(files.len(), 3, "{names}");
+    files
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
 use onedrop::ledger::JobOutcome;
@@ -45,6 +46,9 @@ fn they_are_called_once_a_change_and_not_once_a_run() {
     let mut both = site.lines("called").split_off(2);
     both.sort();
     assert_eq!(both, ["on_recovery j ok 0", "on_success j ok 0"]);
+    // They have the umask of what ticks, as this test has.
+    let mode = |name| std::fs::metadata(site.path(name)).expect("a file").permissions().mode();
+    assert_eq!(mode("called"), mode("status"));
 }
 
 #[test]

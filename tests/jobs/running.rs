@@ -341,6 +341,17 @@ fn a_run_that_is_stopped_says_so_and_is_not_tried_again() {
     assert_eq!((row.errors, row.next_try, row.retry_at, row.stop_epoch), (0, 1, None, 0));
     assert!(row.next_due > row.last_start, "{row:?}");
     assert!(!site.is_locked("j"));
+    // Its section may have been taken out, so that it does not start again.
+    site.set_jobs(&job("j", script, keys));
+    assert!(fs::remove_file(site.path("began")).is_ok());
+    let mut run = site.started(&["run", "j", "--force"]);
+    assert!(exists(&site.path("began")));
+    site.set_jobs(&job("other", "true", ""));
+    let end = ended(&mut site.jobs(&["stop", "j"]));
+    assert_eq!((end.code, &*end.out), (Some(0), "j is stopped\n"), "{end:?}");
+    run.code();
+    let end = ended(&mut site.jobs(&["stop", "i"]));
+    assert!(end.code == Some(75) && end.err.contains("no job \"i\""), "{end:?}");
     // The mark is for that run alone.
     site.set_jobs(&job("j", "true", keys));
     assert_eq!(site.run(&["j", "--force"]).code, Some(0));

@@ -259,7 +259,7 @@ pub fn attempts_raw_bytes_and_facts_go_each_in_its_time(rig: &dyn Rig) {
     assert_eq!(host.purge(PurgeWhat::Raw, 7 * DAY), (1, 0));
     let raw = host.raw();
     assert_eq!(raw.iter().map(|one| one.message).collect::<Vec<_>>(), [new.number]);
-    assert_eq!(raw[0].bytes, bytes);
+    assert_eq!((&*raw[0].sender, &raw[0].bytes[..]), ("lisa@gmail.com", &bytes[..]));
     assert_eq!(raw[0].identity, *mail("new").identity());
 
     let attempts =

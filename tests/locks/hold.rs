@@ -3,9 +3,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStdout, Stdio};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
-use crate::place::{Held, Place, SOON, ended};
+use crate::place::{Held, Place, SOON, children, ended};
 use crate::support::wait_until;
 
 fn holding(place: &Place, args: &[&str]) -> (Held, BufReader<ChildStdout>) {
@@ -52,16 +52,42 @@ fn a_lock_that_is_lost_is_said_before_it_is_another_s() {
     assert_eq!(place.lock(&["steal", "n", "--force"]).code, Some(0));
     assert_eq!(line(&mut out), "lost\n");
     assert_eq!(held.code(), Some(201));
-    // Also where the process that renews it is killed.
-    let (held, mut out) = holding(&place, &[]);
-    assert!(line(&mut out).starts_with("held n#1:3 "));
-    held.signal(Signal::SIGKILL);
-    let mut rest = String::new();
-    out.read_to_string(&mut rest).expect("the end");
-    assert_eq!(rest, "lost\n");
-    // And it is free before its lease has run out.
-    let end = ended(&mut place.with_lock(&["n", "--hold", "--wait", "30s"]));
-    assert!(end.out.starts_with("held n#1:4 "), "{end:?}");
+    // Also where the process that renews it is killed, or is to end. It is free as soon as whoever
+    // had it has closed its pipe, long before its lease has run out.
+    for (epoch, signal) in [(3, Signal::SIGKILL), (4, Signal::SIGTERM), (5, Signal::SIGINT)] {
+        let (mut held, mut out) =
+            holding(&place, &["--wait", "30s", "--ttl", "3m", "--grace", "25s"]);
+        assert!(line(&mut out).starts_with(&format!("held n#1:{epoch} ")));
+        held.signal(signal);
+        assert_eq!(line(&mut out), "lost\n");
+        let end = ended(&mut place.with_lock(&["n", "--hold"]));
+        assert_eq!(end.code, Some(200), "{signal}: {end:?}");
+        drop(held.child.stdin.take());
+        assert_eq!(line(&mut out), "");
+    }
+}
+
+/// What has it by the pipe is no child of ours: it may go on without a look at the pipe.
+#[test]
+fn a_lock_whose_holder_may_go_on_lasts_until_its_lease_ends() {
+    let place = Place::new();
+    for (epoch, depth) in [(1, 0), (3, 1), (5, 2)] {
+        let args = ["--ttl", "12s", "--grace", "0", "--wait", "60s"];
+        let (held, mut out) = holding(&place, &args);
+        assert!(line(&mut out).starts_with(&format!("held n#1:{epoch} ")));
+        // The wrapper, the guardian, what holds the pipe.
+        let process = (0..depth).try_fold(held.pid(), |pid, _| children(pid).first().copied());
+        kill(process.expect("a process"), Signal::SIGKILL).expect("killed");
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).expect("the end");
+        let end = ended(&mut place.with_lock(&["n", "--hold"]));
+        assert_eq!(end.code, Some(200), "{depth}: {rest:?} {end:?}");
+        // And then it is free.
+        let (mut next, mut out) = holding(&place, &["--wait", "60s"]);
+        assert!(line(&mut out).starts_with(&format!("held n#1:{} ", epoch + 1)));
+        drop(next.child.stdin.take());
+        assert_eq!(next.code(), Some(0));
+    }
 }
 
 #[test]

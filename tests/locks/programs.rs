@@ -269,7 +269,8 @@ fn a_session_of_mariadb_that_has_a_clock_of_its_own_gets_no_lock() {
     let mariadb = Mariadb::shared();
     let server = Server::mariadb(&mariadb);
     let script = "
-        $calls = ['lock(?, 60, 0, 1)', 'renew(?, NULL, 60)', 'assert_lock(?, 1, 1, NULL)'];
+        $calls = ['lock(?, 60, 0, 1)', 'renew(?, NULL, 60)', 'assert_lock(?, 1, 1, NULL)',
+                  'lock_holder(?)'];
         foreach ([2000000000, 'DEFAULT'] as $time) {
             foreach ($calls as $call) {
                 try {
@@ -283,8 +284,37 @@ fn a_session_of_mariadb_that_has_a_clock_of_its_own_gets_no_lock() {
                 }
             }
         }";
-    let refused = "a clock of its own ".repeat(3);
-    assert_eq!(out(&mut server.php(script)), format!("{refused}done done done "));
+    let refused = "a clock of its own ".repeat(4);
+    assert_eq!(out(&mut server.php(script)), format!("{refused}done done done done "));
+}
+
+/// A backup keeps commits waiting, and the session waits for a second at most: what it could not
+/// commit it does not have.
+#[test]
+fn a_lock_whose_commit_comes_to_nothing_is_not_had_on_mariadb() {
+    let mariadb = Mariadb::start();
+    let server = Server::mariadb(&mariadb);
+    let script = "
+        $call = function ($db, $sql) {
+            $rows = $db->query($sql);
+            $row = $rows->fetch(PDO::FETCH_NUM);
+            $rows->closeCursor();
+            return json_encode($row);
+        };
+        $take = \"CALL onedrop_lock('n', 60, 0, 1)\";
+        $db = $connect();
+        $owner = json_decode($call($db, $take))[0];
+        $call($db, \"CALL onedrop_unlock('n', '$owner')\");
+        $backup = $connect();
+        foreach (['START', 'FLUSH', 'BLOCK_DDL', 'BLOCK_COMMIT'] as $stage) {
+            $backup->exec(\"BACKUP STAGE $stage\");
+        }
+        $db->exec('SET lock_wait_timeout = 1');
+        echo $call($db, $take);
+        $backup->exec('BACKUP STAGE END');
+        echo $call($db, 'SELECT epoch, lease_until FROM onedrop_lock_lease');
+        echo json_decode($call($db, $take))[2];";
+    assert_eq!(out(&mut server.php(script)), "[null,null,null][1,null]2");
 }
 
 /// What the page names is enough: EXECUTE, and no right on the tables.
@@ -386,6 +416,7 @@ for _ in range(600):
     try: lock.check()
     except RuntimeError as why:
         print(why, lock.holder.poll())
+        lock.holder.stdin.close()
         break
     time.sleep(0.1)
 os.kill(lock.holder.pid, signal.SIGCONT)

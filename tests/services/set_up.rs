@@ -259,6 +259,13 @@ fn is_there_once(machine: &Machine, files: &str) {
     assert_eq!(found.lines().count(), 1, "{found}{}", log(machine));
 }
 
+/// Postfix's log has this text, or soon: the copy stands a moment earlier.
+#[track_caller]
+fn is_logged(machine: &Machine, text: &str) {
+    let is_there = format!("grep -qF '{text}' /var/log/mail.log");
+    assert!(machine.soon(&is_there), "no {text:?}:\n{}", log(machine));
+}
+
 #[track_caller]
 fn nothing_was_deferred(machine: &Machine) {
     let log = machine.run("cat /var/log/mail.log");
@@ -353,18 +360,16 @@ fn the_pages_set_up_imap_and_then_lmtp() {
     follow(&machine, "docs/set-up-imap.md", None);
     let files = "/srv/mail/scuba/Maildir/[nc]*/*";
     is_there_once(&machine, files);
-    let log = machine.run("cat /var/log/mail.log");
-    assert!(log.contains("(stored account=scuba mailbox=INBOX uid=1)"), "{log}");
+    is_logged(&machine, "(stored account=scuba mailbox=INBOX uid=1)");
     nothing_to_find(&machine, "onedrop");
     send(&machine, "by-pipe", files, 2);
 
     follow(&machine, "docs/set-up-lmtp.md", None);
     is_there_once(&machine, files);
-    let log = machine.run("cat /var/log/mail.log");
-    assert!(log.contains("250 2.0.0 already there account=scuba mailbox=INBOX uid=1"), "{log}");
+    is_logged(&machine, "250 2.0.0 already there account=scuba mailbox=INBOX uid=1");
     nothing_to_find(&machine, "onedrop");
     send(&machine, "by-lmtp", files, 3);
-    assert!(machine.run("cat /var/log/mail.log").contains("relay=mx.mail.axial.net[/run/onedrop/"));
+    is_logged(&machine, "relay=mx.mail.axial.net[/run/onedrop/");
     nothing_was_deferred(&machine);
 }
 
@@ -381,8 +386,7 @@ fn the_pages_set_up_imap_and_then_filters() {
     follow(&machine, "docs/set-up-filters.md", None);
     let guard = machine.run("sieve-dump /etc/dovecot/onedrop-guard.svbin");
     assert!(guard.contains("seconds: NUM 518400"), "{guard}");
-    let log = machine.run("cat /var/log/mail.log");
-    assert!(log.contains("(handed over account=scuba lmtp="), "{log}");
+    is_logged(&machine, "(handed over account=scuba lmtp=");
     let filtered = machine.run("cat /srv/mail/scuba/Maildir/.Filtered/new/*");
     assert!(filtered.contains("a message for a filter"), "{filtered}");
     assert_eq!(filtered.matches("X-Onedrop-Copy: ").count(), 1, "{filtered}");
@@ -535,8 +539,8 @@ fn the_page_sets_up_mailbox_command() {
     before.iter().for_each(|block| run(&machine, &block.text));
     let files = "/var/lib/onedrop/mail/scuba/Maildir/new/*";
     is_there_once(&machine, files);
-    let mail_log = machine.run("cat /var/log/mail.log");
-    assert!(mail_log.contains("relay=local, ") && mail_log.contains("(delivered to command: "));
+    is_logged(&machine, "relay=local, ");
+    is_logged(&machine, "(delivered to command: ");
     let told = machine.run("runuser -u onedrop -- onedrop check --account scuba");
     let ok = "ok      postfix: mailbox_command: each user of this host delivers to its own account";
     // Where mail is read is another page's.

@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use jiff::{Span, SpanRelativeTo, Timestamp, civil::Date, tz::TimeZone};
+use jiff::{Span, SpanRelativeTo, Timestamp, civil::DateTime, tz::TimeZone};
 
 use crate::clock::Clock;
+use crate::deliver::Failure;
 use crate::ledger::{Attempt, CopyOnRecord, LedgerError, Standing, VerifyLedger, Window};
 use crate::lock_key::Hash;
 use crate::message::SoughtVariant;
@@ -48,7 +49,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const MOST_COPIES: usize = 100;
 
 /// What to verify, and how.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct VerifyTask<'a> {
     pub window: Window,
     /// This account's copies only.
@@ -68,6 +69,9 @@ pub struct VerifyTask<'a> {
     /// Who takes leases; a run comes to each copy once, so it never finds again what it left in
     /// doubt.
     pub by: &'a Attempt,
+    /// Whether copies may be written, asked before each: the folder above all mailboxes may go at
+    /// any time.
+    pub may_write: &'a (dyn Fn(Instant) -> Result<(), Failure> + Sync),
 }
 
 impl VerifyTask<'_> {
@@ -87,13 +91,13 @@ impl VerifyTask<'_> {
 }
 
 /// The point in time that `text` names, for a window to begin: a duration back from `now` (`24h`,
-/// `7d`), a day or an instant.
+/// `7d`), a day, a time of this host's clocks (`2026-11-21 03:00`) or an instant.
 pub fn since(text: &str, now: SystemTime) -> Option<SystemTime> {
     if let Ok(instant) = text.parse::<Timestamp>() {
         return Some(instant.into());
     }
-    if let Ok(day) = text.parse::<Date>() {
-        return Some(day.to_zoned(TimeZone::system()).ok()?.timestamp().into());
+    if let Ok(time) = text.parse::<DateTime>() {
+        return Some(time.to_zoned(TimeZone::system()).ok()?.timestamp().into());
     }
     let back = text.parse::<Span>().ok()?.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
     now.checked_sub(Duration::try_from(back).ok()?)

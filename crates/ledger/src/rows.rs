@@ -196,7 +196,7 @@ pub const NEEDED_BY_SENT: &str = "EXISTS (
 /// SQL: whether the bytes of `m` are on record.
 pub const HAS_RAW: &str = "EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id {fence})";
 
-/// Number, Message-ID, its hash, digest, time.
+/// Number, Message-ID, its hash, digest, time, sender.
 pub fn raw_message(row: &impl SqlRow) -> Result<RawMessage, LedgerError> {
     Ok(RawMessage {
         message: row.cell(0)?,
@@ -206,6 +206,7 @@ pub fn raw_message(row: &impl SqlRow) -> Result<RawMessage, LedgerError> {
             digest: bytes(row, 3)?,
         },
         recorded_at: time(row.cell(4)?),
+        sender: row.cell(5)?,
         bytes: Vec::new(),
         copies: Vec::new(),
     })

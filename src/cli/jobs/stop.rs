@@ -26,13 +26,18 @@ pub(super) fn run(
     ledger: &dyn JobLedger,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
-    let job = configured(name, jobs)?;
     let seen = JobsSeen::read(ledger, until).map_err(told)?;
-    let running = seen.row(name).filter(|row| is_running(row, seen.holders.get(name)));
-    let Some(epoch) = running.map(|row| row.epoch) else {
+    // Here or on the host where it runs its section may be gone, so that it does not start again.
+    let job = configured(name, jobs);
+    if let (None, Err(why)) = (seen.row(name), &job) {
+        return Err(why.clone());
+    }
+    let running = seen.row(name).zip(seen.holders.get(name));
+    let Some((row, holder)) = running.filter(|(row, holder)| is_running(row, Some(holder))) else {
         let err = format!("{name} does not run");
         return Ok(CommandOutcome { err, ..ended(String::new(), false) });
     };
+    let epoch = row.epoch;
     let note = text::within(note.trim(), NOTE);
     let by = match note.is_empty() {
         true => asker(),
@@ -47,7 +52,10 @@ pub(super) fn run(
     if !marked.err.is_empty() {
         return Ok(marked);
     }
-    let end = Instant::now() + (job.ttl / 3).min(ASKED_FOR_THE_END) + job.grace + SLACK;
+    // Its lock lasts for the ttl that the run's own host has.
+    let third = holder.lease / 3;
+    let grace = job.map_or(third, |job| job.grace);
+    let end = Instant::now() + third.min(ASKED_FOR_THE_END) + grace + SLACK;
     while Instant::now() < end {
         let runs = ledger.job_runs(name, 10, end + SLACK).map_err(told)?;
         let run = runs.iter().find(|run| run.epoch == epoch);
@@ -63,6 +71,6 @@ pub(super) fn run(
             None => break,
         }
     }
-    let holder = seen.holders.get(name).map_or("", |row| &row.holder.host);
-    Err(format!("{name} has not ended yet on {}: it does not hear of it", text::shown(holder)))
+    let host = text::shown(&holder.holder.host);
+    Err(format!("{name} has not ended yet on {host}: it does not hear of it"))
 }

@@ -55,6 +55,10 @@ pub(super) fn run(
         ..site.loaded.config.policy()
     };
     let secs = Duration::from_secs;
+    let of_the_ledger = |error| format!("ledger: {error}");
+    let ledger = site.ledger().map_err(of_the_ledger)?;
+    let store = site.store().map_err(|error| error.to_string())?;
+    let gate = Arc::<WayProof>::default();
     let task = ReplayTask {
         since: args.since.as_deref().map_or(Ok(UNIX_EPOCH), since)?,
         dry_run: args.dry_run,
@@ -62,10 +66,8 @@ pub(super) fn run(
         time: (secs(limits.deadline_secs), secs(limits.answer_secs)),
         clock: &clock,
         by: &by,
+        may_write: &|until| gate.pass_root(&*ledger, &*store, until),
     };
-    let of_the_ledger = |error| format!("ledger: {error}");
-    let ledger = site.ledger().map_err(of_the_ledger)?;
-    let store = site.store().map_err(|error| error.to_string())?;
     if !args.dry_run {
         // As before any delivery: nothing is written by a way that is not proven.
         let until = Instant::now() + task.time.0;
@@ -73,7 +75,6 @@ pub(super) fn run(
         let first = ledger.next_raw(task.since, 0, until).map_err(of_the_ledger)?;
         let account = first.and_then(|one| one.copies.into_iter().next());
         if let Some((destination, _)) = account {
-            let gate = Arc::<WayProof>::default();
             let passed = gate.pass(&[&destination.account], &by.host, &*ledger, &*store, until);
             passed.map_err(|failure| failure.to_string())?;
         }

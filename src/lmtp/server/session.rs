@@ -36,7 +36,7 @@ pub fn serve(socket: Arc<Socket>, caller: ClientIdentity, server: &Arc<ServerSta
     let cannot_ask = None;
     let client = SocketClient { socket, caller, is_believed, server, service, known, cannot_ask };
     if let Err(error) = ClientConnection::new(client, settings).run() {
-        tracing::debug!(%error, "connection ended");
+        tracing::info!(%error, "a client's connection failed");
     }
 }
 

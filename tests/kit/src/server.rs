@@ -14,6 +14,9 @@ use super::{is_root, unix_user, wait_until};
 
 /// How long a server may take to end by itself before it gets SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long processes may take to be gone after SIGKILL: the init of a container waits for all of
+/// its own, and for what their files take to go.
+const DEATH_LIMIT: Duration = Duration::from_secs(120);
 
 /// A command that runs `program` as `user` (as ourselves without one, or when we are not root) and
 /// gets `on_death` when this test process dies. setpriv(1) does both without `unsafe` here, and
@@ -187,7 +190,9 @@ impl Server {
             self.ended = Some(self.child.wait().expect("wait for our child"));
         }
         let gone = || family.iter().all(|(pid, started)| start_time(*pid) != Some(*started));
-        assert!(wait_until(STOP_LIMIT, gone), "{} does not die", self.name);
+        let is_gone = wait_until(DEATH_LIMIT, gone);
+        // A test that fails already says why.
+        assert!(is_gone || std::thread::panicking(), "{} does not die", self.name);
     }
 
     /// Processor time that it and its descendants have used, also those that have ended and were

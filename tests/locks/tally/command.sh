@@ -11,7 +11,7 @@ fi
 left=$2
 while [ "$left" -gt 0 ]; do
     say work
-    sleep 0.01
+    sleep 0.01 9>&-
     left=$((left - 1))
 done
 echo ok

@@ -4,7 +4,7 @@
 //! deliveries. It ends where each further copy would only fail as well.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::failures::FailedForNow;
 use super::report::EndMeaning;
@@ -35,6 +35,9 @@ pub struct ReplayTask<'a> {
     pub clock: &'a Arc<dyn Clock>,
     /// Who takes leases.
     pub by: &'a Attempt,
+    /// Whether copies may be written, asked before each: the folder above all mailboxes may go at
+    /// any time.
+    pub may_write: &'a dyn Fn(Instant) -> Result<(), Failure>,
 }
 
 /// A copy, and its end.
@@ -120,6 +123,7 @@ fn place(
     let message = message(raw)?;
     let (total, answer) = task.time;
     let deadline = Deadline::by(Arc::clone(task.clock), total, answer);
+    (task.may_write)(deadline.end())?;
     let by = Attempt { value: RandomValue::default(), ..task.by.clone() };
     let terms =
         LeaseTerms { lease: task.policy.lease, join: store.append_is_idempotent(), due: false };
@@ -142,7 +146,7 @@ fn place(
     };
     let job = DeliveryRequest {
         message: &message,
-        envelope: &Envelope::default(),
+        envelope: &Envelope { sender: raw.sender.clone(), ..Envelope::default() },
         own: &[],
         destinations: wanted,
         heads: &[],

@@ -132,6 +132,8 @@ pub struct RawMessage {
     pub message: i64,
     pub identity: Identity,
     pub recorded_at: SystemTime,
+    /// The envelope's; empty: the null sender, or it was erased.
+    pub sender: String,
     /// The bytes as received.
     pub bytes: Vec<u8>,
     /// Where its copies belong that are on record, each with its receipt if it is placed.

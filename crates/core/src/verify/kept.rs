@@ -12,7 +12,7 @@ use crate::envelope::Envelope;
 use crate::ledger::{CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
 use crate::message::Message;
 use crate::outcome::{OverQuota, UnknownAccount};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 impl Verification<'_, '_> {
     /// A copy that is kept because of `why`, under no lease. One that stays kept is reported with
@@ -32,6 +32,7 @@ impl Verification<'_, '_> {
         let deadline = self.deadline();
         let join = self.store.append_is_idempotent();
         let terms = LeaseTerms { lease: self.task.lease, join, due: false };
+        self.may_write()?;
         let state = self.claim_kept(copy, terms)?;
         let end = self.place_kept(copy, &message, state, &deadline);
         if let Some(placed) = self.placed_or_told(copy, (level, Topic::Kept), end, &deadline)? {
@@ -81,6 +82,12 @@ impl Verification<'_, '_> {
         let (wanted, until) = (std::slice::from_ref(&copy.destination), self.task.ledger_until());
         let states = self.ledger.claim(&copy.message_key(), wanted, self.task.by, terms, until)?;
         Ok(states.into_iter().next().unwrap_or(CopyState::Busy))
+    }
+
+    /// Whether a copy may be claimed to be written.
+    pub(super) fn may_write(&self) -> Result<(), Unverified> {
+        (self.task.may_write)(self.task.ledger_until())
+            .map_err(|failure| StoreError::Setup(failure.to_string()).into())
     }
 
     /// Places a copy of which the claim came to `state`.

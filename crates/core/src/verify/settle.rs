@@ -152,6 +152,7 @@ impl Verification<'_, '_> {
             self.found(copy, Level::Info, Topic::Due, None, text);
             return Ok(());
         }
+        self.may_write()?;
         let terms = LeaseTerms { lease: self.task.lease, join: false, due: true };
         let CopyState::Claimed(claim) = self.claim_kept(copy, terms)? else {
             self.busy(copy, MEANWHILE);

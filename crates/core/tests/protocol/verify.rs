@@ -167,6 +167,7 @@ impl Site {
             time,
             clock: &clock,
             by: &by,
+            may_write: &|_| Ok(()),
         };
         let (mut findings, mut failed, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         let mut tell = |news: News| match news {

@@ -370,6 +370,7 @@ impl Delivery {
             time: (Duration::from_secs(60), Duration::from_secs(20)),
             clock: &clock,
             by: &by,
+            may_write: &|_| Ok(()),
         };
         let (mut findings, mut failed) = (Vec::new(), Vec::new());
         let mut tell = |news: News| match news {

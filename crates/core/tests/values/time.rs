@@ -69,6 +69,9 @@ fn a_window_begins_a_duration_ago_or_at_a_date() {
     assert_eq!(secs_back("2026-11-20T12:00:00Z"), Some(43_200));
     let day = secs_back("2026-11-01").expect("a time");
     assert!(day.abs_diff(20 * 86_400) <= 14 * 3600, "midnight, here");
+    for time in ["2026-11-01 12:30", "2026-11-01T12:30:00"] {
+        assert_eq!(secs_back(time), Some(day - 45_000), "{time}: of the same clocks");
+    }
     for nonsense in ["", "yesterday", "-24h", "24", "2026-13-01", "1e9y", "24h ago"] {
         assert_eq!(verify::since(nonsense, now), None, "{nonsense}");
     }

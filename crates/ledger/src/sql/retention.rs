@@ -360,7 +360,7 @@ fn next_raw<S: SqlSession>(
     let since = rows::time(rows::whole_secs(since));
     loop {
         let next = sql!(
-            "SELECT m.id, m.message_id, m.id_hash, m.digest, {whole(m.recorded_at)}
+            "SELECT m.id, m.message_id, m.id_hash, m.digest, {whole(m.recorded_at)}, m.sender
              FROM onedrop_raw r JOIN onedrop_message m ON m.id = r.message_id
              WHERE r.message_id > ?1 AND m.recorded_at >= ?2
              ORDER BY r.message_id LIMIT 1",

@@ -11,8 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
+use super::own_program::set_umask;
 use crate::jobs::JobSettings;
 use onedrop_core::ledger::JobRow;
 
@@ -28,7 +30,7 @@ const FAILING: &str = "failing";
 /// A change of a job's state, and what is to be called for it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StateChange<'a> {
-    /// What the row is to say.
+    /// What the row is to say, and with it a value of the change.
     pub state: &'static str,
     /// The keys of the hooks, and their words.
     pub hooks: Vec<(&'static str, &'a [String])>,
@@ -36,19 +38,21 @@ pub(super) struct StateChange<'a> {
 
 /// What has changed since hooks were last called for this job, if it has any.
 pub(super) fn change<'a>(job: &'a JobSettings, row: &JobRow) -> Option<StateChange<'a>> {
+    // A value of the change follows.
+    let called = row.hooks_state.split(' ').next().unwrap_or_default();
     let state = match row {
         row if row.errors > 0 => FAILING,
-        row if row.last_success.is_some() => OK,
+        row if row.last_success.is_some() || called == FAILING => OK,
         _ => return None,
     };
     let all = [&job.on_failure, &job.on_success, &job.on_recovery];
-    if row.hooks_state == state || all.iter().all(|hook| hook.is_empty()) {
+    if called == state || all.iter().all(|hook| hook.is_empty()) {
         return None;
     }
     let wanted: [(&'static str, &[String], bool); 3] = [
         ("on_failure", &job.on_failure, state == FAILING),
         ("on_success", &job.on_success, state == OK),
-        ("on_recovery", &job.on_recovery, state == OK && row.hooks_state == FAILING),
+        ("on_recovery", &job.on_recovery, state == OK && called == FAILING),
     ];
     let hooks = wanted.into_iter().filter(|(_, words, is_wanted)| *is_wanted && !words.is_empty());
     Some(StateChange { state, hooks: hooks.map(|(key, words, _)| (key, words)).collect() })
@@ -76,8 +80,14 @@ pub(super) struct HookProcess {
 }
 
 impl HookProcess {
-    /// Starts it; what keeps it from that is logged.
-    pub fn start(job: &str, key: &'static str, words: &[String], row: &JobRow) -> Option<Self> {
+    /// Starts it, with this umask; what keeps it from that is logged.
+    pub fn start(
+        row: &JobRow,
+        key: &'static str,
+        words: &[String],
+        umask: Mode,
+    ) -> Option<HookProcess> {
+        let job = &row.name;
         let (program, url) = (program_of(words)?, url_of(words));
         let state = if row.errors > 0 { FAILING } else { OK };
         let why = if row.errors > 0 { &*row.last_error } else { "" };
@@ -88,6 +98,7 @@ impl HookProcess {
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         command.env("ONEDROP_JOB_NAME", job).env("ONEDROP_JOB_STATE", state);
+        set_umask(&mut command, umask);
         command.env("ONEDROP_JOB_ERROR", why).env("ONEDROP_JOB_ERRORS", row.errors.to_string());
         let started = command.spawn().map(|mut process| {
             // It fits into the pipe. Without a reader the hook says so itself.
@@ -101,7 +112,7 @@ impl HookProcess {
         match started {
             Ok(process) => {
                 let ends_at = Instant::now() + TIME;
-                Some(HookProcess { job: job.to_owned(), key, process, ends_at })
+                Some(HookProcess { job: job.clone(), key, process, ends_at })
             }
             Err(error) => {
                 tracing::warn!("job {job}: {key}: {program}: {error}");
@@ -126,12 +137,15 @@ impl HookProcess {
             }
             Ok(None) if Instant::now() < *ends_at => false,
             Ok(None) | Err(_) => {
-                // It is not reaped yet, so the number is its own.
-                if let Ok(pid) = i32::try_from(process.id()) {
-                    let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
-                }
-                let _ = process.wait();
-                tracing::warn!("job {job}: {key}: it did not end in time and was killed");
+                // It is not reaped yet, so the number is its own. One that cannot be killed (of
+                // another user, by sudo) is not waited for; a zombie goes with this process.
+                let pid = i32::try_from(process.id()).map(Pid::from_raw);
+                let how = match pid.map(|pid| killpg(pid, Signal::SIGKILL)) {
+                    Ok(Ok(())) => "was killed",
+                    _ => "cannot be killed",
+                };
+                let _ = process.try_wait();
+                tracing::warn!("job {job}: {key}: it did not end in time and {how}");
                 true
             }
         }

@@ -44,7 +44,9 @@ impl JobsSeen {
                     holders.insert(job, row);
                 }
             }
-            let JobsOnRecord { now, jobs: rows } = record;
+            let JobsOnRecord { now, jobs } = record;
+            // Whether a tick has put the end of a pause on record or not.
+            let rows = jobs.into_iter().map(|row| plan::resumed(row, now)).collect();
             let seen = JobsSeen { now, rows, holders };
             if seen.rows.iter().all(|row| seen.agrees(row)) {
                 return Ok(seen);
@@ -268,8 +270,8 @@ fn next_start(job: &JobSettings, row: &JobRow) -> Option<SystemTime> {
         return None;
     }
     let retry_at = row.retry_at.filter(|_| row.open.is_none());
-    let next = next_due(job, row)? + plan::delay(job);
-    Some(next.max(retry_at.unwrap_or(SystemTime::UNIX_EPOCH)))
+    let not_before = retry_at.max(row.resumed_at).unwrap_or(SystemTime::UNIX_EPOCH);
+    Some((next_due(job, row)? + plan::delay(job)).max(not_before))
 }
 
 /// By how much it is past the time when it should have started.
@@ -304,8 +306,8 @@ mod tests {
     use onedrop_core::hook::{Call, Hook};
     use onedrop_core::ledger::memory::MemoryLedger;
     use onedrop_core::ledger::{
-        JobChange, JobOutcome, JobRun, JobTrigger, LockClaim, LockHolder, LockRequest, LockTry,
-        RandomValue,
+        JobChange, JobOutcome, JobPause, JobRun, JobTrigger, LockClaim, LockHolder, LockRequest,
+        LockTry, RandomValue, kept_time,
     };
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -389,6 +391,38 @@ mod tests {
             (false, _, true) => "locked",
             (false, _, false) => "idle",
         }
+    }
+
+    /// Also where no tick has put the end of the pause on record, or looked since.
+    #[test]
+    fn a_pause_that_is_over_hides_nothing() {
+        let ledger = MemoryLedger::default();
+        let job = JobSettings::hourly("verify");
+        let all = std::slice::from_ref(&job);
+        let now = kept_time(ledger.jobs(soon()).unwrap().now);
+        let new = JobRow::new("verify", job.schedule.to_string(), now - 100 * HOUR, now);
+        let due = JobRow { next_due: Some(now - 90 * HOUR), ..new };
+        let seen = |row: &JobRow| {
+            let rows = vec![plan::resumed(row.clone(), now)];
+            JobsSeen { now, rows, holders: BTreeMap::new() }
+        };
+        let paused_until = |until| {
+            let paused = Some(JobPause { at: now - 99 * HOUR, note: String::new(), until });
+            JobRow { paused, ..due.clone() }
+        };
+        for (row, state, overdue) in [
+            (paused_until(None), JobState::Paused, None),
+            (paused_until(Some(now + HOUR)), JobState::Paused, None),
+            (paused_until(Some(now - 48 * HOUR)), JobState::Overdue, Some(48 * HOUR)),
+            (JobRow { resumed_at: Some(now), ..due.clone() }, JobState::Ok, None),
+            (due.clone(), JobState::Overdue, Some(90 * HOUR)),
+        ] {
+            let seen = seen(&row);
+            let standing = JobStanding::of(&job, all, &seen);
+            assert_eq!((standing.state, standing.overdue), (state, overdue), "{row:?}");
+        }
+        change(&ledger, &paused_until(Some(now - 48 * HOUR)), &[], None);
+        assert!(JobsSeen::read(&ledger, soon()).unwrap().rows[0].paused.is_none());
     }
 
     #[test]

@@ -43,14 +43,18 @@ impl OwnProgram {
         for name in SYSTEMDS {
             command.env_remove(name);
         }
-        let mask = self.umask;
-        let prepare = move || {
-            umask(mask);
-            Ok(())
-        };
-        // SAFETY: `prepare` runs in the child between fork and exec and calls umask(2) alone, which
-        // needs no memory and no lock.
-        unsafe { command.pre_exec(prepare) };
+        set_umask(&mut command, self.umask);
         command.spawn()
     }
+}
+
+/// What `command` starts makes files with this umask.
+pub fn set_umask(command: &mut Command, mask: Mode) {
+    let prepare = move || {
+        umask(mask);
+        Ok(())
+    };
+    // SAFETY: `prepare` runs in the child between fork and exec and calls umask(2) alone, which
+    // needs no memory and no lock.
+    unsafe { command.pre_exec(prepare) };
 }

@@ -25,7 +25,7 @@ use onedrop_core::ledger::{JobOutcome, JobRow, JobRun, JobTrigger, kept_time};
 
 use others::{Others, has_succeeded};
 
-pub use commands::{force, mark_done, pause, reset, resume, stop, succeeded_elsewhere};
+pub use commands::{force, mark_done, pause, reset, resume, resumed, stop, succeeded_elsewhere};
 pub use skips::MOST_COUNTED;
 
 /// How long after its time a run is on time: hosts look every minute.
@@ -319,10 +319,7 @@ impl<'a> Planner<'a> {
         let now = kept_time(now);
         let before = rows.iter().find(|row| row.name == job.name);
         let row = before.cloned().unwrap_or_else(|| first_sight(job, now));
-        let row = match row.paused.as_ref().and_then(|pause| pause.until) {
-            Some(until) if until <= now => resume(&row, until),
-            _ => row,
-        };
+        let row = resumed(row, now);
         let (skipped, crashed, replaced, delay) = (Vec::new(), None, None, delay(job));
         let mut planner = Planner { job, now, delay, before, row, skipped, crashed, replaced };
         if let Some((due, try_no)) = planner.row.open {

@@ -89,6 +89,7 @@ pub fn run(request: JobRequest, ledger: Arc<dyn JobLedger>) -> Result<LockEnding
         company: Company::Alone,
         umask: job.umask.map_or(request.umask, Mode::from_bits_truncate),
         place: CommandPlace { cwd: job.cwd.clone(), user, nice: job.nice },
+        is_hold: false,
         name: name.clone(),
         slots: 1,
         owner,

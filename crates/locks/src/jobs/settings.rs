@@ -91,6 +91,40 @@ pub struct JobSettings {
     pub enabled: bool,
 }
 
+#[cfg(test)]
+impl JobSettings {
+    /// Every hour `true`, and nothing else.
+    pub fn hourly(name: &str) -> JobSettings {
+        JobSettings {
+            name: name.to_owned(),
+            schedule: Schedule::every("1h", "UTC").unwrap(),
+            command: vec!["true".to_owned()],
+            timeout: None,
+            retry: Duration::from_secs(60),
+            retry_most: Duration::from_secs(3600),
+            tries: 0,
+            final_status: Vec::new(),
+            backfill: Backfill::Latest,
+            late: None,
+            backfill_most: 1,
+            splay: Duration::ZERO,
+            depends_on: Vec::new(),
+            ttl: Duration::from_secs(60),
+            grace: Duration::ZERO,
+            env: Vec::new(),
+            cwd: None,
+            user: None,
+            umask: None,
+            nice: 0,
+            keep: 0,
+            on_failure: Vec::new(),
+            on_success: Vec::new(),
+            on_recovery: Vec::new(),
+            enabled: true,
+        }
+    }
+}
+
 /// What is made up for of the times that were missed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Backfill {

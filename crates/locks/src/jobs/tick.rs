@@ -27,6 +27,7 @@ use crate::jobs::{JobSettings, JobsSettings};
 use crate::lock::may_pass;
 use onedrop_core::exit::RunStatus;
 use onedrop_core::ledger::{JobChange, JobLedger, JobRow, JobsOnRecord, LedgerError, RandomValue};
+use onedrop_core::lock_key::hex;
 use onedrop_core::os::host_name;
 
 /// Between two passes, at most.
@@ -334,8 +335,9 @@ impl Tick<'_> {
     ) -> Result<(), LedgerError> {
         let Some(row) = rows.iter_mut().find(|row| row.name == job.name) else { return Ok(()) };
         let Some(changed) = hooks::change(job, row) else { return Ok(()) };
-        let new = JobRow { hooks_state: changed.state.to_owned(), ..row.clone() };
         let (seen, value) = (Some(row.revision), RandomValue::default());
+        let hooks_state = format!("{} {}", changed.state, hex(value.bytes()));
+        let new = JobRow { hooks_state, ..row.clone() };
         let change = JobChange { seen, value, row: &new, added: &[], ended: None };
         let mut is_told = false;
         let is_made = loop {
@@ -350,9 +352,19 @@ impl Tick<'_> {
                 made => break made?,
             }
         };
-        if is_made {
-            *row = JobRow { revision: row.revision + 1, ..new };
-            let start = |(key, words)| HookProcess::start(&job.name, key, words, row);
+        let made = match is_made {
+            true => Some(JobRow { revision: row.revision + 1, ..new }),
+            // The answer may have been lost, and the job changed since.
+            false => {
+                let is_ours =
+                    |one: &JobRow| (&one.name, &one.hooks_state) == (&new.name, &new.hooks_state);
+                self.ledger.jobs(until)?.jobs.into_iter().find(is_ours)
+            }
+        };
+        if let Some(made) = made {
+            *row = made;
+            let umask = self.program.umask;
+            let start = |(key, words)| HookProcess::start(row, key, words, umask);
             self.hooks.extend(changed.hooks.into_iter().filter_map(start));
         }
         Ok(())

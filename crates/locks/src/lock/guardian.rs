@@ -61,10 +61,20 @@ pub struct CommandSpec {
     pub company: Company,
     pub umask: Mode,
     pub place: CommandPlace,
+    /// Whoever works under the lock is none of ours, and is through when the command ends with 0.
+    /// Otherwise it may go on: the lock is not given back, and lasts until its lease ends.
+    pub is_hold: bool,
     pub name: LockName,
     pub slots: u32,
     pub owner: RandomValue,
     pub terms: LockTerms,
+}
+
+impl CommandSpec {
+    /// Whether none goes on under the lock after this end of the command.
+    pub(super) fn is_through(&self, status: CommandStatus) -> bool {
+        !self.is_hold || status == CommandStatus::Exited(0)
+    }
 }
 
 /// Where and as whom the command runs, if not as the wrapper does.
@@ -329,7 +339,7 @@ enum Stage {
 /// What is left of the command.
 enum Remains {
     None,
-    /// Processes that could not be ended.
+    /// Processes that could not be ended, or the one that `--hold` is for.
     Some,
 }
 
@@ -382,8 +392,10 @@ impl<'a> Guardian<'a> {
                 matches!(self.stage, Stage::Killing { gives_up_at, .. } if now >= gives_up_at);
             if none_is_left || gives_up {
                 let killed = CommandStatus::Killed(Signal::SIGKILL as i32);
-                self.tell(self.status.unwrap_or(killed), !none_is_left);
-                return Ok(if none_is_left { Remains::None } else { Remains::Some });
+                let status = self.status.unwrap_or(killed);
+                self.tell(status, !none_is_left);
+                let is_through = none_is_left && self.spec.is_through(status);
+                return Ok(if is_through { Remains::None } else { Remains::Some });
             }
             let next = self.step(now);
             let nobody = self.children.as_fd();

@@ -384,6 +384,7 @@ impl<'a> Wrapper<'a> {
                     return Ok(Some(LockEnding::Killed(number)));
                 }
                 _ if !self.state.is_ordered => {}
+                _ if ends && self.wrapping.spec.is_hold => self.order_the_end(since_boot()?),
                 Company::Alone if matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) => {
                     self.order(Order::Forward(signal));
                 }

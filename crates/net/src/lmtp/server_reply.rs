@@ -56,7 +56,8 @@ replies! {
     BadSender = "451 4.5.2 Sender address not understood",
     BadRecipient = "451 4.5.2 Recipient address not understood",
     BadParameter = "451 4.5.4 Parameter not offered, or not understood",
-    /// Postfix sends the others in another transaction (RFC 5321 section 4.5.3.1.10).
+    /// A client may send the others in another transaction (RFC 5321 section 4.5.3.1.10). Postfix
+    /// defers them if no other host has the socket.
     TooManyRecipients = "452 4.5.3 Too many recipients",
 
     // The client speaks another protocol.

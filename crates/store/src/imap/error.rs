@@ -96,7 +96,7 @@ impl Rejection {
             "OVERQUOTA" => StoreError::OverQuota,
             _ if FULL.contains(&self.text.as_str()) => StoreError::OverQuota,
             "TOOBIG" | "LIMIT" => StoreError::TooBig,
-            "NOPERM" | "CANNOT" | "NONEXISTENT" | "TRYCREATE" => StoreError::Refused,
+            _ if self.is_of_the_mailbox() || self.is_missing_mailbox() => StoreError::Refused,
             _ => StoreError::NotStored,
         }
     }
@@ -118,6 +118,12 @@ impl Rejection {
             }
             _ => false,
         }
+    }
+
+    /// Whether the mailbox takes nothing from us, or is not shown: no right, or a name that cannot
+    /// be. Cyrus says the first without a code, in the whole text.
+    pub fn is_of_the_mailbox(&self) -> bool {
+        ["NOPERM", "CANNOT"].contains(&self.code.as_str()) || self.text == "NO Permission denied"
     }
 
     /// Whether the mailbox is not there.

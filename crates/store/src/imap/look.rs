@@ -14,6 +14,7 @@ use super::candidates::{self, Judge};
 use super::error::ImapError;
 use super::fetch::{self, Fetched};
 use super::listing::{self, TOGETHER};
+use super::namespace::ListedMailbox;
 use super::search::{criteria, hits, searchable_id};
 use super::session::{CommandOutput, ImapSession};
 use super::syntax;
@@ -330,7 +331,7 @@ pub fn open_at(
         Err(ImapError::Refused(no)) if no.code.is_empty() && !exists(session, mailbox, until)? => {
             return Ok(None);
         }
-        Err(ImapError::Refused(no)) if no.code == "NOPERM" => {
+        Err(ImapError::Refused(no)) if no.is_of_the_mailbox() => {
             return Err(ImapError::Final(StoreError::Refused, no.text));
         }
         answer => answer?,
@@ -361,9 +362,15 @@ pub fn opened(answer: &CommandOutput) -> Option<OpenedMailbox> {
     Some(OpenedMailbox { validity, count, next_uid: code("UIDNEXT"), has_warned })
 }
 
-/// Asks whether the server lists `mailbox`: a NO without a code says nothing about why. Wildcards
-/// in the name can only make this say yes.
+/// Asks whether the server lists `mailbox` as one that can be opened: a NO without a code says
+/// nothing about why, and Dovecot lists what is but the parent of others. Wildcards in the name can
+/// only make this say yes.
 pub fn exists(session: &mut ImapSession, mailbox: &str, until: Instant) -> Result<bool, ImapError> {
     let answer = session.run(&format!("LIST \"\" {mailbox}"), until)?;
-    Ok(answer.responses.iter().any(|response| response.after("LIST").is_some()))
+    let is_there = |told: &str, literals: &[Vec<u8>]| {
+        ListedMailbox::parse(told, literals).is_none_or(|mailbox| mailbox.is_there())
+    };
+    Ok(answer.responses.iter().any(|response| {
+        response.after("LIST").is_some_and(|told| is_there(&told, &response.literals))
+    }))
 }

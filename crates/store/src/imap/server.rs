@@ -4,8 +4,9 @@
 use std::time::Instant;
 
 use super::error::ImapError;
-use super::session::{Capabilities, ImapSession};
-use super::syntax;
+use super::namespace::{Token, tokens};
+use super::session::{Capabilities, ImapSession, Response};
+use super::unindexed::value_in;
 use super::{ImapSettings, Tls};
 use onedrop_core::text;
 
@@ -19,7 +20,10 @@ const LONGEST: usize = 60;
 pub fn told(session: &mut ImapSession, until: Instant) -> Result<Vec<String>, ImapError> {
     let id = match session.capabilities().has("ID") {
         true => match session.run("ID NIL", until) {
-            Ok(answer) => answer.responses.iter().find_map(|response| response.after("ID")),
+            Ok(answer) => {
+                let id = |told: &Response| tokens(&told.after("ID")?, &told.literals);
+                answer.responses.iter().find_map(id)
+            }
             Err(ImapError::Refused(_)) => None,
             Err(error) => return Err(error),
         },
@@ -74,21 +78,11 @@ pub fn facts(
     ]
 }
 
-/// Name and version in the answer to ID.
-fn name(id: &str) -> Option<String> {
-    let mut quoted = id.split('"').skip(1).step_by(2);
-    let (mut name, mut version) = (None, None);
-    while let (Some(key), Some(value)) = (quoted.next(), quoted.next()) {
-        let value = text::within(value, LONGEST).into_owned();
-        match key.to_ascii_lowercase().as_str() {
-            "name" => name = Some(value),
-            "version" => version = Some(value),
-            _ => {}
-        }
-    }
-    let name = name.filter(|name| !name.trim().is_empty())?;
-    let all = version.map_or(name.clone(), |version| format!("{name} {version}"));
-    Some(syntax::clean(all.as_bytes()))
+/// Name and version in the answer to ID; what is not printable ASCII throughout has none.
+fn name(id: &[Token]) -> Option<String> {
+    let value = |field| value_in(id, field).map(|one| text::within(&one, LONGEST).into_owned());
+    let name = value("name").filter(|name| !name.trim().is_empty())?;
+    Some(value("version").map_or(name.clone(), |version| format!("{name} {version}")))
 }
 
 /// What is to be known of a server by its name.
@@ -121,16 +115,25 @@ mod tests {
 
     #[test]
     fn a_server_is_named_by_what_it_says() {
-        let named = |id: &str| name(id);
+        let named = |id: &str| name(&tokens(id, &[])?);
         let cyrus = "(\"name\" \"Cyrus IMAPD\" \"version\" \"3.6.1\" \"vendor\" \"Project\")";
         assert_eq!(named(cyrus).as_deref(), Some("Cyrus IMAPD 3.6.1"));
         assert_eq!(named("(\"NAME\" \"Dovecot\")").as_deref(), Some("Dovecot"));
-        for nothing in ["NIL", "", "(\"name\" NIL)", "(\"name\" \" \")", "(\"name\""] {
+        let by_nil = named("(\"vendor\" NIL \"name\" \"Cyrus IMAPD\" \"version\" NIL)");
+        assert_eq!(by_nil.as_deref(), Some("Cyrus IMAPD"));
+        for nothing in [
+            "NIL",
+            "",
+            "(\"name\" NIL \"version\" \"1\")",
+            "(\"name\" NIL)",
+            "(\"name\" \" \")",
+            "(\"name\" \"\u{1b}[1m\r\n* OK\")",
+            "(\"name\"",
+        ] {
             assert_eq!(named(nothing), None, "{nothing}");
         }
-        let hostile = format!("(\"name\" \"{}\r\n* OK\")", "x".repeat(1000));
-        let shown = named(&hostile).expect("a name");
-        assert!(shown.len() <= LONGEST + 8 && !shown.contains(['\r', '\n']), "{shown}");
+        let long = format!("(\"name\" \"{}\")", "x".repeat(1000));
+        assert_eq!(named(&long).map(|shown| shown.len()), Some(LONGEST));
     }
 
     #[test]

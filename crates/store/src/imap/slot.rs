@@ -245,7 +245,9 @@ impl ImapSlot<'_> {
         self.store.run(&self.destination.account, session, until, |session| {
             let mailbox = names::in_command(session, self.destination.place(), until)?;
             match session.run(&format!("CREATE {mailbox}"), until) {
-                Err(ImapError::Refused(no)) if no.code == "ALREADYEXISTS" => {}
+                // Cyrus says so without a code.
+                Err(ImapError::Refused(no))
+                    if no.code == "ALREADYEXISTS" || no.text == "NO Mailbox already exists" => {}
                 Err(error) => return Err(error.map(|why| format!("creating it: {why}"))),
                 Ok(_) => {}
             }

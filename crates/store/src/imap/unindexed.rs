@@ -95,17 +95,17 @@ fn server_name(session: &mut ImapSession, until: Instant) -> Result<Option<Strin
         answer => answer?
             .responses
             .iter()
-            .find_map(|response| name_in(&tokens(&response.after("ID")?, &response.literals)?)),
+            .find_map(|told| value_in(&tokens(&told.after("ID")?, &told.literals)?, "name")),
     };
     session.server_name = Some(name.unwrap_or_default().to_ascii_lowercase());
     Ok(session.server_name.clone())
 }
 
-/// Of pairs of a field and its value, that of `name`.
-fn name_in(id: &[Token]) -> Option<String> {
+/// Of an answer to ID, pairs of a field and its value, the value of `field`.
+pub fn value_in(id: &[Token], field: &str) -> Option<String> {
     let pairs = id.strip_prefix(&[Token::Open])?.chunks_exact(2);
     pairs.into_iter().find_map(|pair| match pair {
-        [Token::Text(field), Token::Text(value)] if field.eq_ignore_ascii_case("name") => {
+        [Token::Text(name), Token::Text(value)] if name.eq_ignore_ascii_case(field) => {
             Some(value.clone())
         }
         _ => None,

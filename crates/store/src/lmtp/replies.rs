@@ -56,15 +56,16 @@ pub fn is_about_the_content(reply: &Reply) -> bool {
 }
 
 /// What a 250 after the final dot calls the delivery: Dovecot and Cyrus say `2.x.y <login> ID
-/// Saved`; of any other text all of it.
-pub fn name_of(reply: &Reply) -> String {
+/// Saved`. Any other text may be the same each time: all of it, and the try by its epoch, for two
+/// tries leave two copies.
+pub fn name_of(reply: &Reply, epoch: i64) -> String {
     let line = reply.lines.first().map(String::as_str).unwrap_or_default();
     let text = line.split_once(' ').filter(|(first, _)| Status::parse(first).is_some());
     let text = text.map_or(line, |(_, text)| text).trim();
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     match words.as_slice() {
         [recipient, id, "Saved"] if recipient.starts_with('<') => named(id),
-        _ => named(text),
+        _ => named(&format!("{text}, try {epoch}")),
     }
 }
 

@@ -35,6 +35,8 @@ pub struct HandedMail<'a> {
     original: String,
     /// Names the try in the server's log.
     id: String,
+    /// Of the claim.
+    epoch: i64,
     /// X-Onedrop-Copy and X-Onedrop-Try.
     fields: String,
     pieces: [Cow<'a, [u8]>; 2],
@@ -98,6 +100,7 @@ impl<'a> HandedMail<'a> {
                 false => String::new(),
             },
             id: format!("{value}.{epoch}"),
+            epoch: *epoch,
             fields: format!("X-Onedrop-Copy: {value}\r\nX-Onedrop-Try: {epoch}{again}\r\n"),
             pieces: pieces.map(without_nul),
         })
@@ -206,7 +209,7 @@ impl LmtpSession {
         let reply = self.reply().map_err(in_doubt)?;
         self.sound = was_sound && reply.code != 421;
         match reply.code {
-            250 => Ok(replies::name_of(&reply)),
+            250 => Ok(replies::name_of(&reply, mail.epoch)),
             _ => {
                 let error = replies::after_the_dot(&reply);
                 Err(match replies::is_about_the_content(&reply) {

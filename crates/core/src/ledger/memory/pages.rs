@@ -16,18 +16,23 @@ use crate::ledger::{
 
 impl Rows {
     fn message_line(&self, number: i64, row: &MessageRow) -> MessageLine {
-        let of_it = self.attempts.values().find(|attempt| attempt.message == Some(number));
         let mut copies = self.copies.values().filter(|copy| copy.message == number);
         let message_id = row.identity.message_id.as_deref();
         MessageLine {
             number,
             message_id: message_id.map(|id| String::from_utf8_lossy(id).into_owned()),
             recorded_at: clock::utc(row.recorded_at),
-            sender: of_it.map(|attempt| attempt.attempt.sender.clone()).unwrap_or_default(),
+            sender: self.sender_of(number),
             subject: row.facts.subject.clone(),
             size_bytes: row.size_bytes as i64,
             is_open: copies.any(|copy| copy.receipt.is_none()),
         }
+    }
+
+    /// The envelope sender of a message's first attempt.
+    pub fn sender_of(&self, message: i64) -> String {
+        let first = self.attempts.values().find(|attempt| attempt.message == Some(message));
+        first.map(|attempt| attempt.attempt.sender.clone()).unwrap_or_default()
     }
 
     /// The newest of these that `wants` takes.

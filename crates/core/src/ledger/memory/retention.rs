@@ -99,6 +99,7 @@ impl Retention for MemoryLedger {
                 message,
                 identity: row.identity.clone(),
                 recorded_at: row.recorded_at,
+                sender: rows.sender_of(message),
                 bytes: bytes.clone(),
                 copies: rows
                     .copies_of(message)

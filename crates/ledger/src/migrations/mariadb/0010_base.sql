@@ -375,7 +375,11 @@ BEGIN
                 SET v_taken = NULL, v_clashed = TRUE;
             ELSE
                 COMMIT;
-                LEAVE asking;
+                -- What keeps commits waiting (a backup) may outlast lock_wait_timeout: then it is undone.
+                IF NOT v_is_busy THEN
+                    LEAVE asking;
+                END IF;
+                SET v_taken = NULL, v_clashed = TRUE;
             END IF;
         END WHILE;
         COMMIT;
@@ -471,8 +475,13 @@ CREATE OR REPLACE PROCEDURE onedrop_lock_holder(IN p_name VARCHAR(1000) CHARACTE
     SQL SECURITY DEFINER
     COMMENT 'who holds a named lock'
 BEGIN
+    DECLARE v_began DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     IF @@in_transaction THEN
         SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'onedrop_lock_holder commits by itself: not within a transaction';
+    END IF;
+    DO SLEEP(0.0001);
+    IF UTC_TIMESTAMP(6) = v_began THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'this session has a clock of its own (SET timestamp): a lock goes by that of the server';
     END IF;
     COMMIT;
     SELECT COUNT(h.slot) AS held, MIN(IF(h.nth = 1, h.host, NULL)) AS host, MIN(IF(h.nth = 1, h.pid, NULL)) AS pid,
@@ -523,7 +532,7 @@ CREATE TABLE IF NOT EXISTS onedrop_job (
         COMMENT 'epoch of the run that is to end; 0: none is',
     stop_by          TEXT NOT NULL DEFAULT '' COMMENT 'who wants that, and why',
     hooks_state      TEXT NOT NULL DEFAULT ''
-        COMMENT 'ok or failing: the state that its hooks were last called for'
+        COMMENT 'ok or failing: the state that its hooks were last called for, and a value of that change'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'jobs (onedrop jobs): their state';
 

@@ -881,7 +881,7 @@ COMMENT ON COLUMN onedrop_job.paused_until IS 'when it is resumed by itself; nul
 COMMENT ON COLUMN onedrop_job.stop_epoch IS 'epoch of the run that is to end; 0: none is';
 COMMENT ON COLUMN onedrop_job.stop_by IS 'who wants that, and why';
 COMMENT ON COLUMN onedrop_job.hooks_state
-IS 'ok or failing: the state that its hooks were last called for';
+IS 'ok or failing: the state that its hooks were last called for, and a value of that change';
 
 CREATE TABLE onedrop_job_run (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -285,7 +285,7 @@ CREATE TABLE onedrop_job (
     paused_until     REAL,                          -- when it is resumed by itself; null: not
     stop_epoch       INTEGER NOT NULL DEFAULT 0,    -- epoch of the run that is to end; 0: none is
     stop_by          TEXT NOT NULL DEFAULT '',      -- who wants that, and why
-    hooks_state      TEXT NOT NULL DEFAULT ''       -- ok or failing: the state that its hooks were last called for
+    hooks_state      TEXT NOT NULL DEFAULT ''       -- ok or failing: the state that its hooks were last called for, and a value of that change
 ) WITHOUT ROWID;
 
 CREATE TABLE onedrop_job_run (

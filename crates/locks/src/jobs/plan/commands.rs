@@ -215,6 +215,14 @@ pub fn resume(row: &JobRow, now: SystemTime) -> JobRow {
     }
 }
 
+/// The row as it is by now: a pause with an end may be over.
+pub fn resumed(row: JobRow, now: SystemTime) -> JobRow {
+    match row.paused.as_ref().and_then(|pause| pause.until) {
+        Some(until) if until <= now => resume(&row, until),
+        _ => row,
+    }
+}
+
 fn is_a_time(job: &JobSettings, due: SystemTime) -> Result<(), String> {
     if job.schedule.goes_by_starts() {
         return Err("a job with every has no times by the clock".to_owned());

@@ -33,12 +33,21 @@ impl Wrapper<'_> {
             Some(_) => None,
             None => end_all(guardian_pid, state.ended.is_some()),
         };
-        let nothing_is_left = survivors.is_none();
+        // Whoever has the lock by `--hold` may go on, too.
+        let is_through = match state.ended {
+            Some(status) => wrapping.spec.is_through(status),
+            None => state.is_over || !state.is_ordered || !wrapping.spec.is_hold,
+        };
+        let nothing_is_left = survivors.is_none() && is_through;
         let trust_left = trust.zip(since_boot().ok()).map(|(trust, now)| trust.saturating_sub(now));
         let ending = match survivors {
             None => ending,
             Some(pids) => not_ended(name, &pids, trust_left.unwrap_or_default()),
         };
+        if !is_through {
+            let secs = trust_left.unwrap_or_default().as_secs();
+            tracing::warn!(lock = %name, "it is not given back, and runs out in {secs} s");
+        }
         let (mut tail, mut passing_on, mut held_back) = (None, None, None);
         match output {
             OutputWay::Callers => {}
