@@ -28,16 +28,19 @@ const LONGEST: usize = 200;
 
 /// What runs with `--hold`; it ends with 0 once the caller has closed its pipe. It reads in the
 /// background, so that SIGTERM interrupts its wait: then the caller hears that, and has the grace
-/// to close it. A terminal's signals reach the wrapper as well, which ends it.
+/// to close it. A terminal's signals reach the wrapper as well, which ends it. That nothing reads
+/// what it says ends no lock: a caller that is gone has closed its pipe, too. What reads ignores
+/// SIGTERM from its start; the shell may have its status where the wait was interrupted.
 const HOLD: [&str; 3] = [
     "/bin/sh",
     "-c",
-    "trap '' INT HUP QUIT
-     trap 'echo lost' TERM
-     echo \"held $ONEDROP_LOCK_TOKEN $ONEDROP_LOCK_OWNER\"
+    "trap '' INT HUP QUIT PIPE TERM
      exec 3<&0
-     (trap '' TERM; exec cat <&3 >/dev/null) &
+     cat <&3 >/dev/null &
+     trap 'echo lost 2>/dev/null' TERM
+     echo \"held $ONEDROP_LOCK_TOKEN $ONEDROP_LOCK_OWNER\" 2>/dev/null
      while wait $!; status=$?; [ $status -gt 128 ] && kill -0 $! 2>/dev/null; do :; done
+     [ $status -le 128 ] || { wait $!; again=$?; [ $again = 127 ] || status=$again; }
      exit $status",
 ];
 

@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use crate::exposition::Exposition;
-use crate::support::lmtp::Lmtp;
+use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::lmtp_client::{LmtpClient, Reply};
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::site::Site;
@@ -385,4 +385,18 @@ fn only_metrics_are_served_and_slow_clients_do_not_block_others() {
     assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
     // Two seconds each for the first two.
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}
+
+#[test]
+fn an_address_that_is_taken_keeps_no_mail_waiting() {
+    let site = Site::embedded();
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = other.local_addr().expect("an address");
+    let config = site.config(
+        "etc",
+        &format!("[directory]\ndomains = [\"mail.axial.net\"]\n[lmtp]\nmetrics = \"{address}\"\n"),
+    );
+    let lmtp = Launch::of(&config).bare().start();
+    assert_eq!(deliver(&mut lmtp.client(), &[SCUBA], &letter("taken", "body")), [250]);
+    lmtp.wait_for_log(&format!("lmtp.metrics {address}: "));
 }

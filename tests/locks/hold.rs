@@ -67,6 +67,21 @@ fn a_lock_that_is_lost_is_said_before_it_is_another_s() {
     }
 }
 
+/// None goes on: its turn is over as soon as it has come.
+#[test]
+fn a_caller_that_died_while_it_waited_keeps_nobody_waiting() {
+    let place = Place::new();
+    let (mut held, mut out) = holding(&place, &["--ttl", "3m"]);
+    assert!(line(&mut out).starts_with("held n#1:1 "));
+    let (mut next, next_out) = holding(&place, &["--ttl", "3m", "--wait", "60s"]);
+    assert!(wait_until(SOON, || place.lock(&["list"]).out.contains(" waits for 1/1 ")));
+    drop((next.child.stdin.take(), next_out));
+    drop(held.child.stdin.take());
+    assert_eq!((held.code(), next.code()), (Some(0), Some(0)));
+    let end = ended(&mut place.with_lock(&["n", "--hold"]));
+    assert!(end.out.starts_with("held n#1:3 "), "{end:?}");
+}
+
 /// What has it by the pipe is no child of ours: it may go on without a look at the pipe.
 #[test]
 fn a_lock_whose_holder_may_go_on_lasts_until_its_lease_ends() {

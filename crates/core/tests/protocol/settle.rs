@@ -53,6 +53,22 @@ impl Settled {
 const WRITTEN: (Level, Topic) = (Level::Settled, Topic::Due);
 const TAKEN_OUT: (Level, Topic) = (Level::Settled, Topic::Double);
 
+/// The folder above all mailboxes may have gone since the run began.
+#[test]
+fn where_nothing_may_be_written_a_due_copy_stays_as_it_is() {
+    for world in World::both() {
+        world.deliver_due(&mail("m"), &[inbox(), sent()]).expect_delivered();
+        world.ledger.advance(AFTER);
+        let gone = |_| Err(StoreError::Setup("it lacks the mark".to_owned()).into());
+        let settled = world.delivery().settle_where(true, &gone);
+        assert_eq!(settled.failed.len(), 1, "{:?}", settled.failed);
+        assert!(settled.failed[0].contains("it lacks the mark"), "{:?}", settled.failed);
+        assert_eq!((settled.told(), world.count(&sent())), (vec![], 0));
+        assert_eq!(world.copies(&mail("m"))[1].state, "due", "and nobody has leased it");
+        assert_eq!(world.settle().told(), [WRITTEN]);
+    }
+}
+
 #[test]
 fn a_due_copy_is_no_condition_of_a_delivery_and_nothing_is_written_before_its_time() {
     for world in World::both() {

@@ -358,6 +358,15 @@ impl Delivery {
     }
 
     pub fn settle_by_schedule(self, repair: bool) -> Settled {
+        self.settle_where(repair, &|_| Ok(()))
+    }
+
+    /// Where copies may be written as this says.
+    pub fn settle_where(
+        self,
+        repair: bool,
+        may_write: &(dyn Fn(Instant) -> Result<(), Failure> + Sync),
+    ) -> Settled {
         let by = attempt("settler");
         let clock = Arc::clone(self.deadline.clock());
         let task = VerifyTask {
@@ -370,7 +379,7 @@ impl Delivery {
             time: (Duration::from_secs(60), Duration::from_secs(20)),
             clock: &clock,
             by: &by,
-            may_write: &|_| Ok(()),
+            may_write,
         };
         let (mut findings, mut failed) = (Vec::new(), Vec::new());
         let mut tell = |news: News| match news {

@@ -8,6 +8,7 @@
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -20,6 +21,9 @@ use onedrop_core::ledger::JobRow;
 
 /// How long a hook may run.
 const TIME: Duration = Duration::from_secs(30);
+/// How long one that was killed is waited for, and between two looks.
+const DYING: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
 /// What a URL is asked with: its address comes by standard input, for it may hold a secret.
 const CURL: [&str; 7] =
     ["curl", "--silent", "--show-error", "--fail", "--max-time", "20", "--config"];
@@ -137,14 +141,19 @@ impl HookProcess {
             }
             Ok(None) if Instant::now() < *ends_at => false,
             Ok(None) | Err(_) => {
-                // It is not reaped yet, so the number is its own. One that cannot be killed (of
-                // another user, by sudo) is not waited for; a zombie goes with this process.
+                // It is not reaped yet, so the number is its own. One of another user (by sudo)
+                // cannot be killed, and one that waits for a disk dies later: none keeps the tick
+                // waiting, and what is left of it goes with this process.
                 let pid = i32::try_from(process.id()).map(Pid::from_raw);
-                let how = match pid.map(|pid| killpg(pid, Signal::SIGKILL)) {
-                    Ok(Ok(())) => "was killed",
-                    _ => "cannot be killed",
-                };
-                let _ = process.try_wait();
+                let is_killed = matches!(pid.map(|pid| killpg(pid, Signal::SIGKILL)), Ok(Ok(())));
+                let dies_until = Instant::now() + DYING;
+                while is_killed
+                    && matches!(process.try_wait(), Ok(None))
+                    && Instant::now() < dies_until
+                {
+                    thread::sleep(LOOK);
+                }
+                let how = if is_killed { "was killed" } else { "cannot be killed" };
                 tracing::warn!("job {job}: {key}: it did not end in time and {how}");
                 true
             }

@@ -65,7 +65,7 @@ pub fn name_of(reply: &Reply, epoch: i64) -> String {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     match words.as_slice() {
         [recipient, id, "Saved"] if recipient.starts_with('<') => named(id),
-        _ => named(&format!("{text}, try {epoch}")),
+        _ => named(&format!("try {epoch}: {text}")),
     }
 }
 
@@ -86,4 +86,23 @@ fn status(reply: &Reply) -> String {
     let last = reply.lines.last().map(String::as_str).unwrap_or_default();
     let first = last.split_ascii_whitespace().next().unwrap_or_default();
     Status::parse(first).map(|status| status.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(text: &str, epoch: i64) -> String {
+        name_of(&Reply { code: 250, lines: vec![text.to_owned()] }, epoch)
+    }
+
+    #[test]
+    fn two_tries_at_a_server_that_names_nothing_have_two_names() {
+        assert_eq!(named("2.0.0 <doug> 4Xyz Saved", 1), "4Xyz");
+        assert_eq!(named("2.0.0 <doug> 4Xyz Saved", 2), "4Xyz");
+        for text in ["", "2.1.5 Delivery OK", &"long ".repeat(100)] {
+            assert_ne!(named(text, 1), named(text, 2), "{text}");
+            assert_eq!(named(text, 2), named(text, 2));
+        }
+    }
 }
