@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use onedrop::config::{Config, LedgerUrl, Opens};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{
     AnyLedger, Attempt, AttemptEnd, CopyFacts, CopyState, Entry, LeaseTerms, ToConfirm, Turn,
@@ -114,17 +113,7 @@ fn one(config: &Path, dovecot: &Dovecot, postgres: &Postgres) -> Watch {
     let is_sqlite = matches!(loaded.config.ledger.url, LedgerUrl::Sqlite { .. });
     let ledger: Arc<dyn AnyLedger> = match loaded.config.ledger.url.clone() {
         LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::new(path, ONE)),
-        LedgerUrl::Postgres { .. } => {
-            let url = PostgresUrl::parse(&postgres.url_socket()).expect("a URL");
-            let settings = PostgresSettings {
-                url,
-                password: None,
-                ca_file: None,
-                prepare: Prepare::Auto,
-                notify: false,
-            };
-            Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))
-        }
+        LedgerUrl::Postgres { .. } => Arc::new(postgres.ledger(ONE)),
         LedgerUrl::Mysql { .. } => unreachable!("no bench of phases has this ledger"),
     };
     ledger.schema_version(deadline.end()).expect("a ledger");

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::{LockHolder, LockRequest, LockTry, Locks, RandomValue};
 use onedrop::service::ONE;
 
@@ -14,10 +13,7 @@ const LONG: Duration = Duration::from_secs(3);
 pub fn run() {
     let place = Place::new();
     place.print_probes();
-    let url = PostgresUrl::parse(&place.postgres.url_socket()).expect("a URL");
-    let prepare = Prepare::Auto;
-    let settings = PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
-    let ledger = PostgresLedger::new(settings, ONE).expect("a ledger");
+    let ledger = place.postgres.ledger(ONE);
     let (name, holder) = ("n".parse().expect("a name"), LockHolder::default());
     let pair = || {
         let owner = RandomValue::default();

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
+use onedrop::ledger::postgres::PostgresLedger;
 use onedrop::ledger::{AnyLedger, Schema as _};
 use onedrop::net::pool::Limits;
 use onedrop_kit::{
@@ -73,12 +73,9 @@ fn run() {
 
 /// A host's handle, of at most that many sessions.
 fn handle(url: &str, sessions: usize) -> PostgresLedger {
-    let url = PostgresUrl::parse(url).expect("a URL");
-    let prepare = Prepare::Auto;
-    let settings = PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
     let idle = Duration::from_secs(600);
     let limits = Limits { used: sessions, per_key: sessions, kept: sessions, idle };
-    PostgresLedger::new(settings, limits).expect("a ledger")
+    PostgresLedger::new(Postgres::settings(url), limits).expect("a ledger")
 }
 
 /// Every thread delivers its part through its host's handle; all start together.

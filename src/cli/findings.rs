@@ -14,7 +14,7 @@ use super::{CommandOutcome, counted};
 use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{Attempt, LedgerError, VerifyLedger, Window};
+use onedrop_core::ledger::{Attempt, LedgerError, VerifyLedger, Window, of_the_ledger};
 use onedrop_core::login_proof::WayProof;
 use onedrop_core::os::host_name;
 use onedrop_core::store::AnyStore;
@@ -57,7 +57,6 @@ impl Comparison<'_> {
         let secs = Duration::from_secs;
         let mut resume = self.resume.take();
         let behind = resume.as_ref().and_then(Resume::account).map(str::to_owned);
-        let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
         // A session with each mailbox's owner: they are not kept for those that are over.
         let sessions = Limits { kept: self.parallel, ..ONE };
         let ledger = site.ledger_within(sessions).map_err(of_the_ledger)?;
@@ -98,7 +97,6 @@ impl Comparison<'_> {
         ledger: &dyn VerifyLedger,
         store: &dyn AnyStore,
     ) -> Result<(), String> {
-        let of_the_ledger = |error| format!("ledger: {error}");
         let until = Instant::now() + LEDGER_TIME;
         gate.pass_root(ledger, store, until).map_err(|failure| failure.to_string())?;
         if !self.repair {

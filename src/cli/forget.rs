@@ -9,7 +9,7 @@ use super::{CommandOutcome, counted, since_by};
 use onedrop_core::clock::SystemClock;
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{ForgetWhat, ForgottenCopy, PassedBy};
+use onedrop_core::ledger::{ForgetWhat, ForgottenCopy, PassedBy, of_the_ledger};
 use onedrop_core::retention;
 use onedrop_core::text::shown;
 use onedrop_site::command_line::ForgetArgs;
@@ -38,7 +38,6 @@ pub(super) fn run(
     site: &Site,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    let of_the_ledger = |error| format!("ledger: {error}");
     let ledger = site.ledger().map_err(of_the_ledger)?;
     let what = match (&args.message_id, &args.since, &args.account) {
         (Some(id), ..) => ForgetWhat::Message(id),

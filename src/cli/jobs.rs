@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use super::CommandOutcome;
 use super::terminal::{Paint, Screen};
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{JobLedger, LedgerError};
+use onedrop_core::ledger::{JobLedger, of_the_ledger};
 use onedrop_core::text;
 use onedrop_locks::jobs::job_status::JobState;
 use onedrop_site::command_line::{JobsArgs, JobsCommand};
@@ -94,12 +94,8 @@ pub(super) fn is_check(argv: &[OsString]) -> bool {
 }
 
 fn open(site: &Site) -> Result<Arc<dyn JobLedger>, String> {
-    let ledger: Arc<dyn JobLedger> = site.ledger().map_err(told)?;
+    let ledger: Arc<dyn JobLedger> = site.ledger().map_err(of_the_ledger)?;
     Ok(ledger)
-}
-
-fn told(error: LedgerError) -> String {
-    format!("ledger: {error}")
 }
 
 /// The job of this name in the configuration.

@@ -12,6 +12,7 @@ use super::terminal::{Paint, Screen};
 use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::{
     LedgerError, LockClaim, LockHolder, LockRow, LockTheft, LockWaiter, Locks, RandomValue,
+    of_the_ledger,
 };
 use onedrop_core::lock_key::hex;
 use onedrop_core::lock_name::{LockName, LockToken};
@@ -26,7 +27,7 @@ use onedrop_site::telemetry;
 const TIME: Duration = Duration::from_secs(20);
 
 pub(super) fn run(args: LockArgs, site: &Site, screen: Screen) -> Result<CommandOutcome, String> {
-    let ledger = site.ledger().map_err(told)?;
+    let ledger = site.ledger().map_err(of_the_ledger)?;
     let until = Instant::now() + TIME;
     match args.command {
         LockCommand::List { stale, json } => list(&*ledger, None, (stale, json), until, screen),
@@ -43,10 +44,6 @@ pub(super) fn run(args: LockArgs, site: &Site, screen: Screen) -> Result<Command
     }
 }
 
-fn told(error: LedgerError) -> String {
-    format!("ledger: {error}")
-}
-
 fn list(
     ledger: &dyn Locks,
     name: Option<&LockName>,
@@ -54,7 +51,7 @@ fn list(
     until: Instant,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    let mut rows = ledger.lock_rows(name, until).map_err(told)?;
+    let mut rows = ledger.lock_rows(name, until).map_err(of_the_ledger)?;
     // A lease that has run out keeps no process out.
     let shows_held = !stale;
     let shows_stale = name.is_none();
@@ -65,7 +62,7 @@ fn list(
     };
     // Those that wait for a lock keep it from none of the others that ask who holds it.
     let waiters = match name {
-        None if shows_held => ledger.lock_waiters(None, until).map_err(told)?,
+        None if shows_held => ledger.lock_waiters(None, until).map_err(of_the_ledger)?,
         _ => Vec::new(),
     };
     let now = Timestamp::now();
@@ -204,7 +201,7 @@ fn assert(
     until: Instant,
 ) -> Result<CommandOutcome, String> {
     let Holding { token, owner } = meant(name)?;
-    let rows = ledger.lock_rows(Some(&token.name), until).map_err(told)?;
+    let rows = ledger.lock_rows(Some(&token.name), until).map_err(of_the_ledger)?;
     let is_own = |row: &&LockRow| {
         let is_owner = owner.as_ref().is_none_or(|owner| *owner == hex(row.owner.bytes()));
         row.slot == token.slot && row.epoch == token.epoch && is_owner
@@ -230,14 +227,14 @@ fn release(
     token: &LockToken,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
-    let rows = ledger.lock_rows(Some(&token.name), until).map_err(told)?;
+    let rows = ledger.lock_rows(Some(&token.name), until).map_err(of_the_ledger)?;
     let own = rows.iter().find(|row| row.slot == token.slot && row.epoch == token.epoch);
     let not_held = || no(format!("{token} is not held"));
     let Some(LockRow { name, slot, epoch, owner, .. }) = own.cloned() else {
         return Ok(not_held());
     };
     let claim = LockClaim { name, slot, epoch, owner };
-    Ok(match ledger.release_lock(&claim, until).map_err(told)? {
+    Ok(match ledger.release_lock(&claim, until).map_err(of_the_ledger)? {
         true => CommandOutcome::done(format!("{token} is free")),
         false if is_as_it_was(ledger, token, until)? => no(format!(
             "{token} has an owner that is none of Onedrop's, and only onedrop lock steal {} --slot \
@@ -249,7 +246,7 @@ fn release(
 }
 
 fn is_as_it_was(ledger: &dyn Locks, token: &LockToken, until: Instant) -> Result<bool, String> {
-    let rows = ledger.lock_rows(Some(&token.name), until).map_err(told)?;
+    let rows = ledger.lock_rows(Some(&token.name), until).map_err(of_the_ledger)?;
     Ok(rows.iter().any(|row| row.slot == token.slot && row.epoch == token.epoch))
 }
 
@@ -261,7 +258,7 @@ fn steal(
     note: &str,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
-    let mut rows = ledger.lock_rows(Some(name), until).map_err(told)?;
+    let mut rows = ledger.lock_rows(Some(name), until).map_err(of_the_ledger)?;
     rows.retain(|row| slot.is_none_or(|slot| row.slot == slot));
     if force && slot.is_none() && rows.len() > 1 {
         let holders = lock::described(&rows);

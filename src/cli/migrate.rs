@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::terminal::Screen;
 use onedrop_core::duration;
-use onedrop_core::ledger::{LedgerError, MigrateLedger, PlannedStep, SchemaVersion};
+use onedrop_core::ledger::{MigrateLedger, PlannedStep, SchemaVersion, of_the_ledger};
 use onedrop_core::mail_root::{self, MailRoot};
 use onedrop_core::os::host_name;
 use onedrop_site::command_line::MigrateArgs;
@@ -35,7 +35,6 @@ pub(super) fn opens(args: &MigrateArgs) -> Opens {
 }
 
 pub(super) fn run(args: &MigrateArgs, site: Site, screen: Screen) -> Result<String, String> {
-    let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
     let root = root_of_store(&site)?;
     // It makes a ledger in a file that is not there.
     let site = site.but(|loaded| loaded.config.deliver.trial |= !args.dry_run);
@@ -66,7 +65,7 @@ fn migrate(
     first: Option<&Site>,
 ) -> Result<String, String> {
     let until = Instant::now() + TIME;
-    let applied = ledger.migrate(until).map_err(|error| format!("ledger: {error}"))?;
+    let applied = ledger.migrate(until).map_err(of_the_ledger)?;
     let mut done: String = applied.iter().map(|name| format!("applied {name}\n")).collect();
     let shared = ledger.share_config(accept_config, until);
     let version = shared.and_then(|()| ledger.schema_version(until));
@@ -118,7 +117,7 @@ fn be_first(
             Err(error) => done.push_str(&format!("not looked at: account={account}: {error}\n")),
         }
     }
-    match ledger.be_first(until).map_err(|error| format!("ledger: {error}"))? {
+    match ledger.be_first(until).map_err(of_the_ledger)? {
         true => Ok(format!("{done}this ledger is the first of its site\n")),
         false => refused("the ledger has messages, or had some before a purge"),
     }
@@ -131,7 +130,6 @@ pub fn say_that_migrate_waits(for_whom: &str) {
 }
 
 fn plan(ledger: &dyn MigrateLedger, root: Option<&Path>, json: bool) -> Result<String, String> {
-    let of_the_ledger = |error: LedgerError| format!("ledger: {error}");
     let until = Instant::now() + TIME;
     let planned = ledger.planned_migration(until).map_err(of_the_ledger)?;
     let found = ledger.schema_version(until).map_err(of_the_ledger)?;

@@ -6,6 +6,7 @@ use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
 use onedrop_core::clock::SystemClock;
 use onedrop_core::duration;
+use onedrop_core::ledger::of_the_ledger;
 use onedrop_core::retention::{self, Ages, Purged};
 use onedrop_site::command_line::PurgeArgs;
 use onedrop_site::service::Site;
@@ -26,7 +27,6 @@ pub(super) fn run(args: &PurgeArgs, site: &Site, screen: Screen) -> Result<Comma
         facts: days(settings.facts_days).min(messages),
         raw: days(settings.raw_days).min(messages),
     };
-    let of_the_ledger = |error| format!("ledger: {error}");
     let ledger = site.ledger().map_err(of_the_ledger)?;
     let purged = retention::purge(ages, args.dry_run, &*ledger, &SystemClock);
     let purged = purged.map_err(of_the_ledger)?;

@@ -15,7 +15,7 @@ use onedrop_admin::status::{
     self, LedgerFacts, SeenByHost, StatusFigures, StatusFinding, StatusGauges, StatusLevel,
 };
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::LedgerError;
+use onedrop_core::ledger::{LedgerError, of_the_ledger};
 use onedrop_core::os::host_name;
 use onedrop_core::text::shown;
 use onedrop_site::command_line::StatusArgs;
@@ -152,7 +152,7 @@ fn write_metrics(file: &Path, site: &Site) -> Result<CommandOutcome, String> {
     let seen = SeenByHost { ledger_up, store_up, jobs_config_ok, unrecorded };
     let text = StatusGauges::textfile(seen, figures.as_ref(), SystemTime::now());
     replace(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
-    let err = facts.err().map(|error| format!("ledger: {error}\n")).unwrap_or_default();
+    let err = facts.err().map(|error| of_the_ledger(error) + "\n").unwrap_or_default();
     Ok(CommandOutcome { out: String::new(), err, verdict: Verdict::Done })
 }
 

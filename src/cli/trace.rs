@@ -13,6 +13,7 @@ use onedrop_core::directory::{Known, place_and_variant};
 use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::{
     HANDED_OVER, LedgerError, SchemaVersion, Trace, TraceAttempt, TraceCopy, TraceFilter,
+    of_the_ledger,
 };
 use onedrop_core::text::shown;
 use onedrop_site::command_line::TraceArgs;
@@ -36,18 +37,17 @@ pub(super) fn run(args: &TraceArgs, site: &Site, screen: Screen) -> Result<Comma
         subject: args.subject.as_deref(),
         failed: args.failed,
     };
-    let failed = |error: LedgerError| format!("ledger: {error}");
-    let ledger = site.ledger().map_err(failed)?;
+    let ledger = site.ledger().map_err(of_the_ledger)?;
     let until = Instant::now() + TIME;
     let find = |filter: &TraceFilter<'_>| {
         let found = ledger.trace(filter, args.limit, until);
         if matches!(found, Err(LedgerError::Unavailable(_))) {
-            return found.map_err(failed);
+            return found.map_err(of_the_ledger);
         }
         // What a schema that does not fit shows, or refuses, says nothing.
         match ledger.schema_version(until).and_then(SchemaVersion::check) {
-            Err(error @ LedgerError::Version(_)) => Err(failed(error)),
-            _ => found.map_err(failed),
+            Err(error @ LedgerError::Version(_)) => Err(of_the_ledger(error)),
+            _ => found.map_err(of_the_ledger),
         }
     };
     let found = find(&filter).and_then(|traces| match filter.name {

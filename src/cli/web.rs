@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::lmtp::{listen_at, systemds_listeners};
 use onedrop_admin::http;
 use onedrop_admin::web::{self, AT_A_TIME, ConfiguredJobs, PagesState};
+use onedrop_core::ledger::of_the_ledger;
 use onedrop_core::os::host_name;
 use onedrop_net::listener::Listener;
 use onedrop_net::pool::Limits;
@@ -41,7 +42,7 @@ pub(super) fn run(args: &WebArgs, config: Option<&Path>, adapters: Adapters) -> 
     warn(loaded, &listeners);
     let password = loaded.web_password()?;
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle: IDLE };
-    let ledger = site.reading(limits).map_err(|error| format!("ledger: {error}"))?;
+    let ledger = site.reading(limits).map_err(of_the_ledger)?;
     let pages = PagesState::new(&loaded.config, ledger, password, host_name());
     let pages = Arc::new(pages.reads(loaded.shown_file()));
     pages.know_jobs(ConfiguredJobs::of(loaded));

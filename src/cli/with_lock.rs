@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nix::sys::stat::Mode;
 
 use onedrop_core::exit::{self, BUSY, LockCodes, LockEnding};
-use onedrop_core::ledger::{LockHolder, Locks, RandomValue};
+use onedrop_core::ledger::{LockHolder, Locks, RandomValue, of_the_ledger};
 use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::lock::{
@@ -84,7 +84,7 @@ fn run_under_lock(
 ) -> Result<LockEnding, String> {
     let terms = LockTerms::new(args.ttl, args.grace)?;
     let site = Site::new(super::load_despite_jobs(config, Opens::Ledger)?, adapters);
-    let ledger = site.ledger().map_err(|error| format!("ledger: {error}"))?;
+    let ledger = site.ledger().map_err(of_the_ledger)?;
     telemetry::start();
     let command = match args.hold {
         true => HOLD.map(OsString::from).into(),

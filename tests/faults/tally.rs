@@ -330,8 +330,7 @@ fn troubles(world: &World, mut primary: Postgres, standby: Postgres) -> Postgres
 fn ledger(site: &Site<Files>, hosts: &[Host], net: u8) -> (Postgres, Postgres, Vec<String>) {
     let primary = Postgres::start_with(&on_all_cables(hosts, &site.root, net));
     let mut migrate = crate::support::onedrop();
-    let at_home = format!("[ledger]\nurl = \"{}\"\n", primary.url_socket());
-    migrate.arg("--config").arg(site.config("migrate", &at_home)).arg("migrate");
+    migrate.arg("--config").arg(site.config("migrate", &primary.toml())).arg("migrate");
     crate::support::run(&mut migrate);
     primary.psql("CREATE TABLE work (id bigserial PRIMARY KEY, slot int, epoch bigint)");
     primary.psql("ALTER TABLE work OWNER TO onedrop");

@@ -117,7 +117,7 @@ impl UpgradedSite {
     pub fn config(&self, name: &str, more: &str) -> PathBuf {
         let at = self.root.display();
         let ledger = match &self.server {
-            Server::Postgres(server) => format!("[ledger]\nurl = \"{}\"\n", server.url_socket()),
+            Server::Postgres(server) => server.toml(),
             Server::Mariadb(server) => server.toml(),
             Server::None => format!("[ledger]\nurl = \"sqlite://{at}/ledger.db\"\n"),
         };

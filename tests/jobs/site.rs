@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use onedrop::jobs::KeptEnds;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::ledger::{AnyLedger, JobChange, JobOutcome, JobRow, JobRun, RandomValue};
 use onedrop::lock_name::LockName;
@@ -37,8 +36,8 @@ impl JobSite {
     }
 
     fn on(postgres: Postgres, jobs: &str) -> JobSite {
-        let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-        JobSite { place: Place::with(&format!("{ledger}{jobs}")), postgres: Some(postgres) }
+        let place = Place::with(&format!("{}{jobs}", postgres.toml()));
+        JobSite { place, postgres: Some(postgres) }
     }
 
     pub fn postgres(&mut self) -> &mut Postgres {
@@ -81,17 +80,7 @@ impl JobSite {
     pub fn ledger(&self) -> Arc<dyn AnyLedger> {
         match &self.postgres {
             None => Arc::new(SqliteLedger::new(self.place.path("ledger.db"), ONE)),
-            Some(postgres) => {
-                let url = PostgresUrl::parse(&postgres.url_socket()).expect("a URL");
-                let settings = PostgresSettings {
-                    url,
-                    password: None,
-                    ca_file: None,
-                    prepare: Prepare::Auto,
-                    notify: false,
-                };
-                Arc::new(PostgresLedger::new(settings, ONE).expect("a ledger"))
-            }
+            Some(postgres) => Arc::new(postgres.ledger(ONE)),
         }
     }
 

@@ -5,12 +5,13 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use secrecy::SecretString;
 
 use super::standby::with_tls;
 use super::support::TempRoot;
 use super::support::pgbouncer::PgBouncer;
+use super::support::postgres::Postgres;
 use super::*;
 
 /// Each session notes, with a message that it records, how many statements it has prepared by then.
@@ -48,11 +49,10 @@ fn noted(rig: &PostgresRig) -> String {
 /// A handle with one connection, of which each call takes the same.
 fn host(rig: &PostgresRig, url: &str, prepare: Prepare, ca_file: Option<&Path>) -> Host {
     let settings = PostgresSettings {
-        url: PostgresUrl::parse(url).expect("a URL"),
         password: Some(SecretString::from(rig.postgres.password())),
         ca_file: ca_file.map(Path::to_path_buf),
         prepare,
-        notify: false,
+        ..Postgres::settings(url)
     };
     Host(Arc::new(PostgresLedger::new(settings, limits(1)).expect("a ledger")))
 }

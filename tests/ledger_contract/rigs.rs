@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nix::time::{ClockId, clock_gettime};
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
 use onedrop::ledger::memory::MemoryLedger;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::sqlite::{BootTime, Clocks, SqliteLedger};
 
 use super::support::mariadb::{Mariadb, OpenTransaction};
@@ -252,14 +252,7 @@ impl PostgresRig {
     }
 
     pub fn ledger_for(&self, url: String, program: Program, limits: Limits) -> Arc<dyn AnyLedger> {
-        let url = PostgresUrl::parse(&url).expect("a URL");
-        let settings = PostgresSettings {
-            url,
-            password: None,
-            ca_file: None,
-            prepare: self.prepare,
-            notify: false,
-        };
+        let settings = PostgresSettings { prepare: self.prepare, ..Postgres::settings(&url) };
         Arc::new(PostgresLedger::of(settings, program, limits).expect("a ledger"))
     }
 

@@ -2,7 +2,7 @@
 //! the primary alone once somebody cancels the wait.
 
 use onedrop::ledger::Lasting;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
+use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings};
 use secrecy::SecretString;
 
 use super::support::dovecot::certificate;
@@ -50,11 +50,9 @@ impl Alone {
 
     fn host(&self, url: &str) -> Host {
         let settings = PostgresSettings {
-            url: PostgresUrl::parse(url).expect("a URL"),
             password: Some(SecretString::from(self.postgres.password())),
             ca_file: Some(self.keys.join("cert.pem")),
-            prepare: Prepare::Auto,
-            notify: false,
+            ..Postgres::settings(url)
         };
         Host(Arc::new(PostgresLedger::new(settings, limits(20)).expect("a ledger")))
     }

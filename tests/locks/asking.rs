@@ -107,7 +107,7 @@ fn a_name_that_looks_like_a_token_is_a_name() {
 #[test]
 fn a_slot_that_cannot_be_stolen_now_keeps_no_other_from_it() {
     let postgres = Postgres::shared();
-    let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
+    let place = Place::with(&postgres.toml());
     for slot in [1, 2, 3] {
         postgres.psql(&format!(
             "INSERT INTO onedrop_lock (name_hash, slot, name, epoch, acquired_at)

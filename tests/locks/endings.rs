@@ -53,7 +53,7 @@ fn a_lock_that_is_held_is_200_or_what_the_caller_says() {
 #[test]
 fn a_lock_that_is_held_by_nobody_to_be_named_is_busy_all_the_same() {
     let postgres = Postgres::shared();
-    let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
+    let place = Place::with(&postgres.toml());
     assert_eq!(ended(&mut place.with_lock(&["n", "--", "true"])).code, Some(0));
     let mut other =
         ::postgres::Client::connect(&postgres.url_socket(), ::postgres::NoTls).expect("a session");

@@ -11,7 +11,7 @@ use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 use crate::support::wait_until;
 
 fn place(postgres: &Postgres) -> Place {
-    Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()))
+    Place::with(&postgres.toml())
 }
 
 #[test]

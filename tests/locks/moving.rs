@@ -194,9 +194,8 @@ fn the_page_for_crontabber_holds() {
         assert_eq!(jobs.matches(line).count(), 1, "{jobs}");
     }
     assert_eq!((jobs.matches("[jobs.").count(), jobs.matches("\"all\"").count()), (3, 1), "{jobs}");
-    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
     let state = format!("[jobs]\nstate_dir = \"{}\"\n", place.path("state").display());
-    place.site.config("etc", &format!("{ledger}{state}{jobs}"));
+    place.site.config("etc", &format!("{}{state}{jobs}", postgres.toml()));
     postgres.psql(STATE);
     let statement = Page::read(page).blocks().into_iter().find(|block| block.language == "sql");
     let marks = postgres.psql(&statement.expect("a statement").text);

@@ -49,7 +49,7 @@ fn waiters(place: &Place, names: &[&str]) -> Vec<Held> {
 #[test]
 fn waiters_of_a_host_come_in_order_and_one_alone_has_a_session() {
     let postgres = Postgres::shared();
-    let place = Place::with(&format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket()));
+    let place = Place::with(&postgres.toml());
     let held = holder(&place);
     let names = ["a", "b", "c", "d", "e", "f"];
     let mut all = waiters(&place, &names);

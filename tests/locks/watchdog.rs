@@ -49,8 +49,7 @@ const BEFORE_THE_LEASE_ENDS: &str = "30s";
 #[test]
 fn a_wrapper_that_is_killed_frees_its_lock_when_its_command_is_gone() {
     let (postgres, mariadb) = (Postgres::shared(), Mariadb::shared());
-    let on_postgres = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-    for ledger in ["", &on_postgres, &mariadb.toml()] {
+    for ledger in ["", &postgres.toml(), &mariadb.toml()] {
         let place = Place::with(ledger);
         let mut held = place.beating(&["n", "--grace", "1s"]);
         let script = "date +%s%N >next; echo $ONEDROP_LOCK_TOKEN";
@@ -76,8 +75,7 @@ fn a_wrapper_that_is_killed_frees_its_lock_when_its_command_is_gone() {
 #[test]
 fn a_wrapper_that_is_killed_before_its_command_frees_its_lock() {
     let (postgres, mariadb) = (Postgres::shared(), Mariadb::shared());
-    let on_postgres = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-    for ledger in ["", &on_postgres, &mariadb.toml()] {
+    for ledger in ["", &postgres.toml(), &mariadb.toml()] {
         let place = Place::with(ledger);
         let with_lock = place.shell(&["n"], "echo >ran");
         // Its first thread, which gives no other order before.
@@ -98,8 +96,7 @@ fn a_wrapper_that_is_killed_before_its_command_frees_its_lock() {
 #[test]
 fn a_wrapper_that_is_killed_after_its_command_frees_its_lock() {
     let (postgres, mariadb) = (Postgres::shared(), Mariadb::shared());
-    let on_postgres = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-    for ledger in ["", &on_postgres, &mariadb.toml()] {
+    for ledger in ["", &postgres.toml(), &mariadb.toml()] {
         let place = Place::with(ledger);
         let script = "echo begun >begun; while [ ! -e go ]; do sleep 0.1; done";
         let mut held = Held { child: place.shell(&["n"], script).spawn().expect("binary") };

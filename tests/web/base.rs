@@ -73,8 +73,7 @@ fn a_ledger_of_the_version_before_is_shown_on_sqlite() {
 fn a_ledger_of_the_version_before_is_shown_on_postgres() {
     let (site, postgres) = (Site::embedded(), Postgres::shared_and_empty());
     base_ledger::load_into_postgres(&postgres);
-    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-    all_is_shown(&site, &ledger, |sql| drop(postgres.psql(sql)));
+    all_is_shown(&site, &postgres.toml(), |sql| drop(postgres.psql(sql)));
 }
 
 #[test]
@@ -87,8 +86,7 @@ fn a_ledger_of_the_version_before_is_shown_on_mariadb() {
 #[test]
 fn a_database_without_a_schema_is_to_be_migrated() {
     let (site, postgres) = (Site::embedded(), Postgres::shared_and_empty());
-    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-    let served = Served::start(&site.config("web", &ledger), &[]);
+    let served = Served::start(&site.config("web", &postgres.toml()), &[]);
     let says = "has no schema yet, this program needs version 11: run `onedrop migrate`";
     assert_eq!(served.get("/healthz").body, format!("ledger: {says}\n"));
     for path in ["/", "/m/1", "/search?q=x", "/locks", "/jobs", "/hosts"] {

@@ -308,7 +308,7 @@ fn a_replica_of_mariadb_is_shown() {
 #[test]
 fn a_server_of_postgres_that_only_reads_is_shown() {
     let (site, postgres) = (Site::embedded(), Postgres::start());
-    let ledger = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
+    let ledger = postgres.toml();
     crate::support::site::run(&site.config("writer", &ledger), &["migrate"]);
     postgres.remember_for_ever();
     let pages = format!("{ledger}[web]\nshow_subjects = true\n");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onedrop::config::{Config, LedgerUrl};
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
+use onedrop::config::Config;
+use onedrop::ledger::postgres::PostgresLedger;
 use onedrop::ledger::{AnyLedger, Numbered, Program};
 use onedrop::net::pool::Limits;
 use onedrop::web::{self, AT_A_TIME, ConfiguredJobs, PagesState as Pages};
@@ -18,11 +18,8 @@ use crate::wire::LONG;
 #[test]
 fn those_that_nobody_uses_are_closed() {
     let (site, postgres) = (Site::embedded(), Postgres::shared());
-    let config = format!("[ledger]\nurl = \"{}\"\n", postgres.url_socket());
-    assert!(run(&site.config("owner", &config), &["migrate"]).status.success());
-    let Ok(LedgerUrl::Postgres { url }) = postgres.url_socket().parse() else { panic!("a URL") };
-    let prepare = Prepare::Auto;
-    let settings = PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
+    assert!(run(&site.config("owner", &postgres.toml()), &["migrate"]).status.success());
+    let settings = Postgres::settings(&postgres.url_socket());
     let idle = Duration::from_millis(200);
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle };
     let ledger = PostgresLedger::reading(settings, Program::default(), limits).expect("a ledger");

@@ -126,6 +126,11 @@ impl From<ConfigMismatch> for LedgerError {
     }
 }
 
+/// What is said of an error where nothing else says that it is the ledger's.
+pub fn of_the_ledger(error: LedgerError) -> String {
+    format!("ledger: {error}")
+}
+
 pub const CANNOT_BE_REACHED: &str = "cannot be reached";
 pub const REFUSES_OUR_LOGIN: &str = "refuses our login";
 const SAME_ON_ALL_HOSTS: &str = "set it to the same value on every host; to change it for all of \

@@ -18,7 +18,7 @@ use std::time::Instant;
 use nix::unistd::{AccessFlags, access};
 
 use crate::deliver::Failure;
-use crate::ledger::{LedgerError, Proofs, RandomValue};
+use crate::ledger::{LedgerError, Proofs, RandomValue, of_the_ledger};
 use crate::lock_key;
 use crate::login::Way;
 use crate::os::durable::sync_way_to;
@@ -144,10 +144,6 @@ impl MarkStep {
             },
         })
     }
-}
-
-fn of_the_ledger(error: LedgerError) -> String {
-    format!("ledger: {error}")
 }
 
 /// A sentence: what [`mark`] would do, without `accept`. `is_bare`: the ledger has no schema yet.

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{CommandOutcome, ended, told};
+use super::{CommandOutcome, ended};
 use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::duration::brief;
-use onedrop_core::ledger::{JobLedger, JobRow, LockHolder, LockRequest, LockTry, RandomValue};
+use onedrop_core::ledger::{
+    JobLedger, JobRow, LockHolder, LockRequest, LockTry, RandomValue, of_the_ledger,
+};
 use onedrop_core::os::host_name;
 use onedrop_core::text;
 use onedrop_locks::jobs;
@@ -37,7 +39,7 @@ pub(super) fn run(
     until: Instant,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    let seen = JobsSeen::read(ledger, until).map_err(told)?;
+    let seen = JobsSeen::read(ledger, until).map_err(of_the_ledger)?;
     let mut findings: Vec<JobFinding> = Vec::new();
     for job in jobs {
         findings.extend(of_job(&JobStanding::of(job, jobs, &seen), &seen));
@@ -160,7 +162,7 @@ fn removed(
         holder: &holder,
         waiting: None,
     };
-    let claim = match ledger.take_lock(&request, until).map_err(told)? {
+    let claim = match ledger.take_lock(&request, until).map_err(of_the_ledger)? {
         LockTry::Taken { claim, .. } => claim,
         LockTry::Busy(busy) => {
             return Ok(Err(format!("its lock is held: {}", lock::described(&busy.held))));
@@ -177,7 +179,7 @@ fn remove(
     ledger: &dyn JobLedger,
     until: Instant,
 ) -> Result<Result<(), String>, String> {
-    Ok(match ledger.remove_job(&row.name, row.revision, until).map_err(told)? {
+    Ok(match ledger.remove_job(&row.name, row.revision, until).map_err(of_the_ledger)? {
         true => Ok(()),
         false => Err("it has changed meanwhile; ask again".to_owned()),
     })

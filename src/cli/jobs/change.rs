@@ -7,9 +7,9 @@ use std::time::{Instant, SystemTime};
 use jiff::tz::TimeZone;
 use nix::unistd::{User, geteuid};
 
-use super::{CommandOutcome, configured, ended, local, told};
+use super::{CommandOutcome, configured, ended, local};
 use onedrop_core::ledger::{
-    JobChange, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, RandomValue,
+    JobChange, JobRow, JobRun, JobTrigger, Jobs, JobsOnRecord, RandomValue, of_the_ledger,
 };
 use onedrop_core::os::host_name;
 use onedrop_core::text;
@@ -162,7 +162,7 @@ pub(super) fn change(
     plan: impl Fn(&[JobRow], SystemTime) -> Result<RowChange, String>,
 ) -> Result<CommandOutcome, String> {
     for _ in 0..TRIES {
-        let JobsOnRecord { now, jobs: rows } = ledger.jobs(until).map_err(told)?;
+        let JobsOnRecord { now, jobs: rows } = ledger.jobs(until).map_err(of_the_ledger)?;
         let seen = row_of(name, &rows).map(|row| row.revision);
         let (changed, said) = match plan(&rows, now).map_err(|why| format!("{name}: {why}"))? {
             RowChange::To(changed, said) => (changed, said),
@@ -173,14 +173,14 @@ pub(super) fn change(
         };
         let (row, mut added) = *changed;
         for run in &mut added {
-            let tried = ledger.last_try(name, run.due, until).map_err(told)?;
+            let tried = ledger.last_try(name, run.due, until).map_err(of_the_ledger)?;
             run.try_no = run.try_no.max(tried.saturating_add(1));
         }
         // What is skipped stands on record already where it was tried.
         added.retain(|run| run.trigger == JobTrigger::Manual || run.try_no == 1);
         let value = RandomValue::default();
         let change = JobChange { seen, value, row: &row, added: &added, ended: None };
-        if ledger.change_job(&change, until).map_err(told)? {
+        if ledger.change_job(&change, until).map_err(of_the_ledger)? {
             telemetry::start();
             tracing::info!("job {name} {said}: {} said so", asker());
             return Ok(ended(format!("{name} {said}"), true));

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
 
-use super::{CommandOutcome, configured, open, told};
+use super::{CommandOutcome, configured, open};
 use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::exit::{PluginStatus, Verdict};
+use onedrop_core::ledger::of_the_ledger;
 use onedrop_core::text;
 use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen};
 use onedrop_site::config::{Config, JobSettings, Opens};
@@ -80,7 +81,7 @@ fn judged(
         false => names.iter().map(|name| configured(name, jobs)).collect::<Result<_, _>>()?,
     };
     let ledger = open(&site)?;
-    let seen = JobsSeen::read(&*ledger, Instant::now() + TIME).map_err(told)?;
+    let seen = JobsSeen::read(&*ledger, Instant::now() + TIME).map_err(of_the_ledger)?;
     let standings: Vec<_> =
         wanted.into_iter().map(|job| JobStanding::of(job, jobs, &seen)).collect();
     Ok(verdict(&standings, json, seen.now, screen))

@@ -5,10 +5,10 @@ use std::time::{Instant, SystemTime};
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::{CommandOutcome, ended, local, paint, rfc_3339, told};
+use super::{CommandOutcome, ended, local, paint, rfc_3339};
 use crate::cli::terminal::Screen;
 use onedrop_core::duration::brief;
-use onedrop_core::ledger::{JobLedger, JobRow, LockRow};
+use onedrop_core::ledger::{JobLedger, JobRow, LockRow, of_the_ledger};
 use onedrop_core::text;
 use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen, since};
 use onedrop_site::config::JobSettings;
@@ -20,7 +20,7 @@ pub(super) fn run(
     until: Instant,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    let seen = JobsSeen::read(ledger, until).map_err(told)?;
+    let seen = JobsSeen::read(ledger, until).map_err(of_the_ledger)?;
     let standings: Vec<_> = jobs.iter().map(|job| JobStanding::of(job, jobs, &seen)).collect();
     let ghosts = seen.rows.iter().filter(|row| jobs.iter().all(|job| job.name != row.name));
     if json {

@@ -5,10 +5,10 @@ use std::time::{Instant, SystemTime};
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::{CommandOutcome, configured, ended, list, local, paint, rfc_3339, told};
+use super::{CommandOutcome, configured, ended, list, local, paint, rfc_3339};
 use crate::cli::terminal::{Paint, Screen};
 use onedrop_core::duration::brief;
-use onedrop_core::ledger::{JobLedger, JobOutcome, JobRow, JobRun};
+use onedrop_core::ledger::{JobLedger, JobOutcome, JobRow, JobRun, of_the_ledger};
 use onedrop_core::text;
 use onedrop_locks::jobs::job_status::{JobStanding, JobState, JobsSeen, since};
 use onedrop_site::config::JobSettings;
@@ -26,8 +26,8 @@ pub(super) fn run(
     until: Instant,
     screen: Screen,
 ) -> Result<CommandOutcome, String> {
-    let seen = JobsSeen::read(ledger, until).map_err(told)?;
-    let runs = ledger.job_runs(name, RUNS, until).map_err(told)?;
+    let seen = JobsSeen::read(ledger, until).map_err(of_the_ledger)?;
+    let runs = ledger.job_runs(name, RUNS, until).map_err(of_the_ledger)?;
     let job = match configured(name, jobs) {
         Ok(job) => job,
         Err(why) => {

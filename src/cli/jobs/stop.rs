@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::change::{NOTE, RowChange, asker, change, row_of};
-use super::{CommandOutcome, configured, ended, told};
-use onedrop_core::ledger::{JobLedger, JobOutcome};
+use super::{CommandOutcome, configured, ended};
+use onedrop_core::ledger::{JobLedger, JobOutcome, of_the_ledger};
 use onedrop_core::text;
 use onedrop_locks::jobs::job_status::{JobsSeen, is_running};
 use onedrop_locks::jobs::plan;
@@ -26,7 +26,7 @@ pub(super) fn run(
     ledger: &dyn JobLedger,
     until: Instant,
 ) -> Result<CommandOutcome, String> {
-    let seen = JobsSeen::read(ledger, until).map_err(told)?;
+    let seen = JobsSeen::read(ledger, until).map_err(of_the_ledger)?;
     // Here or on the host where it runs its section may be gone, so that it does not start again.
     let job = configured(name, jobs);
     if let (None, Err(why)) = (seen.row(name), &job) {
@@ -57,7 +57,7 @@ pub(super) fn run(
     let grace = job.map_or(third, |job| job.grace);
     let end = Instant::now() + third.min(ASKED_FOR_THE_END) + grace + SLACK;
     while Instant::now() < end {
-        let runs = ledger.job_runs(name, 10, end + SLACK).map_err(told)?;
+        let runs = ledger.job_runs(name, 10, end + SLACK).map_err(of_the_ledger)?;
         let run = runs.iter().find(|run| run.epoch == epoch);
         match run.map(|run| run.outcome) {
             Some(None) => thread::sleep(PAUSE),

@@ -23,6 +23,7 @@ use onedrop_admin::replay::place::FileId;
 use onedrop_admin::replay::report::{FileReport, FileState};
 use onedrop_admin::replay::state::{DoneBefore, ReplayState, StatePurpose};
 use onedrop_core::exit::Verdict;
+use onedrop_core::ledger::of_the_ledger;
 use onedrop_core::lock_key;
 use onedrop_core::sender::Trust;
 use onedrop_core::text::{shown, shown_output};
@@ -68,7 +69,7 @@ pub(super) fn run(args: &ReplayArgs, site: Site, screen: Screen) -> Result<Comma
     let service = service.map_err(|failure| failure.to_string())?;
     if !args.dry_run {
         let checked = service.ledger.check_program(Instant::now() + LEDGER_TIME);
-        checked.map_err(|error| format!("ledger: {error}"))?;
+        checked.map_err(of_the_ledger)?;
     }
     let (to, mbox, site) = (args.to.clone(), args.mbox, site_in_state(&loaded));
     let purpose = StatePurpose { onedrop_replay: 1, to, mbox, site };

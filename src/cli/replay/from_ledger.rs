@@ -16,7 +16,7 @@ use onedrop_core::clock::{Clock, SystemClock};
 use onedrop_core::deliver::{CopyEnd, Policy};
 use onedrop_core::directory::place_and_variant;
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::Attempt;
+use onedrop_core::ledger::{Attempt, of_the_ledger};
 use onedrop_core::login_proof::WayProof;
 use onedrop_core::os::host_name;
 use onedrop_core::text::{shown, shown_output};
@@ -55,7 +55,6 @@ pub(super) fn run(
         ..site.loaded.config.policy()
     };
     let secs = Duration::from_secs;
-    let of_the_ledger = |error| format!("ledger: {error}");
     let ledger = site.ledger().map_err(of_the_ledger)?;
     let store = site.store().map_err(|error| error.to_string())?;
     let gate = Arc::<WayProof>::default();
@@ -105,7 +104,7 @@ pub(super) fn run(
             Verdict::Failed
         }
         Err(error) => {
-            let why = format!("stopped: ledger: {error}");
+            let why = format!("stopped: {}", of_the_ledger(error));
             err.push_str(&format!("\n{}", errors.painted(&shown(&why), Paint::Bad)));
             Verdict::Failed
         }

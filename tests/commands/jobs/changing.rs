@@ -212,7 +212,7 @@ fn what_many_change_at_once_is_all_there() {
 #[test]
 fn with_postgres_and_no_schema_nothing_is_known_or_changed() {
     let postgres = Postgres::shared_and_empty();
-    let office = Office::with(&format!("[ledger]\nurl = \"{}\"\n{JOBS}", postgres.url_socket()));
+    let office = Office::with(&(postgres.toml() + JOBS));
     for args in [&["list"][..], &["pause", "verify"]] {
         refused(&office, args, 75, "has no schema yet");
     }

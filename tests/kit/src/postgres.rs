@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use onedrop::ledger::Schema as _;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
-use onedrop::ledger::{Program, Schema as _};
 use onedrop::net::pool::Limits;
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
@@ -82,12 +82,8 @@ impl Postgres {
             port,
             database: "onedrop".to_owned(),
         });
-        let url = PostgresUrl::parse(&template.url_socket()).expect("a URL");
-        let prepare = Prepare::Auto;
-        let settings =
-            PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
         let limits = Limits { used: 1, per_key: 1, kept: 0, idle: Duration::ZERO };
-        let ledger = PostgresLedger::of(settings, Program::default(), limits).expect("a ledger");
+        let ledger = template.ledger(limits);
         ledger.migrate(Instant::now() + Duration::from_secs(60)).expect("migrate");
         drop(ledger);
         template.remember_for_ever();
@@ -191,6 +187,22 @@ impl Postgres {
     /// For `onedrop` over TCP, without its password.
     pub fn url_tcp(&self) -> String {
         format!("postgres://onedrop@127.0.0.1:{}/{}", self.port, self.database)
+    }
+
+    /// `[ledger]` of a configuration, by the Unix socket.
+    pub fn toml(&self) -> String {
+        format!("[ledger]\nurl = \"{}\"\n", self.url_socket())
+    }
+
+    /// What a ledger at this URL is opened with, without a password.
+    pub fn settings(url: &str) -> PostgresSettings {
+        let (url, prepare) = (PostgresUrl::parse(url).expect("a URL"), Prepare::Auto);
+        PostgresSettings { url, password: None, ca_file: None, prepare, notify: false }
+    }
+
+    /// By the Unix socket.
+    pub fn ledger(&self, limits: Limits) -> PostgresLedger {
+        PostgresLedger::new(Self::settings(&self.url_socket()), limits).expect("a ledger")
     }
 
     pub fn password(&self) -> &'static str {

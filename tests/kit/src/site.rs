@@ -146,9 +146,9 @@ fn chown(path: &Path, user: u32) {
 impl Places for Servers {
     fn toml(&self, _root: &Path) -> String {
         format!(
-            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"imap://127.0.0.1:{}\"\nuser = \"{}\"\n\
+            "{}[store]\nurl = \"imap://127.0.0.1:{}\"\nuser = \"{}\"\n\
              password_file = \"$DIR/password\"\n",
-            self.postgres.url_socket(),
+            self.postgres.toml(),
             self.dovecot.imap_port(),
             self.dovecot.master_user()
         )

@@ -26,7 +26,9 @@ use super::{KeptEnds, held_job, refused};
 use crate::jobs::{JobSettings, JobsSettings};
 use crate::lock::may_pass;
 use onedrop_core::exit::RunStatus;
-use onedrop_core::ledger::{JobChange, JobLedger, JobRow, JobsOnRecord, LedgerError, RandomValue};
+use onedrop_core::ledger::{
+    JobChange, JobLedger, JobRow, JobsOnRecord, LedgerError, RandomValue, of_the_ledger,
+};
 use onedrop_core::lock_key::hex;
 use onedrop_core::os::host_name;
 
@@ -113,7 +115,7 @@ pub fn tick(
         }
     }
     match (trouble, tick.has_failed) {
-        (Some(error), _) => Err(format!("ledger: {error}")),
+        (Some(error), _) => Err(of_the_ledger(error)),
         (None, true) => Ok(TickEnd::Failed),
         (None, false) => Ok(TickEnd::Well),
     }

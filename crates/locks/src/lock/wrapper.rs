@@ -29,7 +29,7 @@ use super::output::{CommandStreams, HeldOutput, Output, OutputPipes};
 use super::record::RunRecord;
 use super::{LockTerms, MARGIN, since_boot, survives_until};
 use onedrop_core::exit::{self, LockEnding};
-use onedrop_core::ledger::{LedgerError, LockRow, Locks};
+use onedrop_core::ledger::{LockRow, Locks, of_the_ledger};
 
 use finish::kill_all_until;
 
@@ -355,7 +355,9 @@ impl<'a> Wrapper<'a> {
                 }
                 LockNews::NothingToDo(why) => return Ok(Some(LockEnding::NothingToDo(why))),
                 LockNews::Refused(why) => return Ok(Some(LockEnding::Failed(why))),
-                LockNews::Failed(error) => return Ok(Some(failed(&error))),
+                LockNews::Failed(error) => {
+                    return Ok(Some(LockEnding::Failed(of_the_ledger(error))));
+                }
                 // The keeper has it for the end.
                 LockNews::Released(_) => {}
                 LockNews::Gone if !self.state.is_ordered => {
@@ -507,10 +509,6 @@ fn mail_time(terms: LockTerms) -> Duration {
 /// When this process ends the command if the guardian has not.
 fn own_end(trust: Duration) -> Duration {
     LockTerms::killed_at(trust) + MARGIN / 2
-}
-
-fn failed(error: &LedgerError) -> LockEnding {
-    LockEnding::Failed(format!("ledger: {error}"))
 }
 
 #[cfg(test)]

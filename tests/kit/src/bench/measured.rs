@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onedrop::ledger::AnyLedger;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::net::pool::Limits;
 
@@ -44,12 +43,7 @@ impl MeasuredPostgres {
     }
 
     pub fn ledger(&self) -> Arc<dyn AnyLedger> {
-        let url = self.0.url_socket();
-        let url = PostgresUrl::parse(&url).expect("a URL");
-        let prepare = Prepare::Auto;
-        let settings =
-            PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
-        Arc::new(PostgresLedger::new(settings, limits()).expect("a ledger"))
+        Arc::new(self.0.ledger(limits()))
     }
 
     pub fn figures(&self) -> Figures {

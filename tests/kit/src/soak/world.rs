@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use onedrop::clock::SystemClock;
-use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, PostgresUrl, Prepare};
 use onedrop::retention::{self, Ages};
 use onedrop::service::ONE;
 
@@ -60,9 +59,9 @@ impl World {
         let folder = root.dir_for("etc", MAIL_USER, 0o755);
         let config = folder.join("onedrop.toml");
         let text = format!(
-            "[ledger]\nurl = \"{}\"\n[store]\nurl = \"maildir://{}\"\n\
+            "{}[store]\nurl = \"maildir://{}\"\n\
              [directory]\ndomains = [\"{DOMAIN}\"]\n[deliver]\ntrial = true\n",
-            postgres.url_socket(),
+            postgres.toml(),
             root.join("mail").display()
         );
         std::fs::write(&config, text).expect("a configuration");
@@ -111,19 +110,11 @@ impl World {
         }
     }
 
-    /// What `onedrop purge` works with.
-    fn ledger(&self) -> PostgresLedger {
-        let url = PostgresUrl::parse(&self.postgres.url_socket()).expect("a URL");
-        let prepare = Prepare::Auto;
-        let settings =
-            PostgresSettings { url, password: None, ca_file: None, prepare, notify: false };
-        PostgresLedger::new(settings, ONE).expect("a ledger")
-    }
-
     /// One run of `onedrop purge`, which takes no days that are so short.
     pub fn purge(&self, memory: Duration) -> Purges {
         let ages = Ages { messages: memory, facts: memory, raw: memory };
-        let purged = retention::purge(ages, false, &self.ledger(), &SystemClock).expect("a purge");
+        let ledger = self.postgres.ledger(ONE);
+        let purged = retention::purge(ages, false, &ledger, &SystemClock).expect("a purge");
         Purges { messages: purged.messages, passed_by: purged.passed_by }
     }
 }
