@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::load::Target;
 use crate::load::{self, Clients, LOCAL_PARTS, MAILBOXES, NO_PLUGINS, Peer, TEN, TUNED_LMTP};
 use crate::support::dovecot::Dovecot;
 use crate::support::lmtp::{Launch, Lmtp};
 use crate::support::postgres::Postgres;
+use crate::support::server::pid_of;
 use crate::support::wait_until;
 use crate::world::Bench;
 
@@ -154,8 +154,7 @@ fn system_calls<T>(lmtp: &Lmtp, work: impl FnOnce() -> T) -> Vec<(String, u64)> 
         || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("TracerPid:\t0\n"));
     assert!(wait_until(Duration::from_secs(10), traced), "strace does not attach");
     work();
-    kill(Pid::from_raw(i32::try_from(strace.id()).expect("a pid")), Signal::SIGINT)
-        .expect("strace runs");
+    kill(pid_of(&strace), Signal::SIGINT).expect("strace runs");
     strace.wait().expect("our child");
     let text = std::fs::read_to_string(out.path()).expect("what strace saw");
     // "% time, seconds, usecs/call, calls, errors (may be empty), name"

@@ -32,18 +32,10 @@ fn main() {
 }
 
 fn run(engine: Engine) {
-    let site = Site::filled(engine, messages());
+    let site = Site::filled(engine, cases::messages(1_000_000));
     look::status(&site);
     look::pages(&site);
     beside::run(&site);
-}
-
-/// How many messages there are.
-fn messages() -> i64 {
-    match std::env::var("ONEDROP_MESSAGES") {
-        Ok(given) => given.parse().expect("ONEDROP_MESSAGES: a number"),
-        Err(_) => 1_000_000,
-    }
 }
 
 /// Fewer rounds.

@@ -21,10 +21,7 @@ fn main() {
 
 /// How many messages there are.
 fn messages() -> u64 {
-    match std::env::var("ONEDROP_MESSAGES") {
-        Ok(given) => given.parse().expect("ONEDROP_MESSAGES: a number"),
-        Err(_) => 1_000_000,
-    }
+    cases::messages(1_000_000)
 }
 
 fn soak() {

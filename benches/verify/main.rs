@@ -5,6 +5,7 @@
 //! `cargo bench --bench verify`; `ONEDROP_BENCH=short` takes a tenth of each mailbox. It needs what
 //! `tests/run` installs, root, and 5 GB of disk; all servers are the test rig's own.
 
+use onedrop_kit::bench::cases::load;
 use onedrop_kit::bench::scale;
 
 use scale::{Prepared, Scale};
@@ -36,9 +37,4 @@ fn main() {
         assert_eq!(run.code, Some(0), "{}", run.said);
     }
     println!("load average {}", load());
-}
-
-fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().unwrap_or("?").to_owned()
 }

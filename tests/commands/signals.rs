@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::postfix::{Postfix, PostfixSpec};
+use crate::support::server::pid_of;
 use crate::support::site::{Files, Site};
 use crate::support::{fixture, onedrop, onedrop_path, set_mode, wait_until};
 use nix::sys::signal::{Signal, kill};
@@ -78,7 +79,7 @@ fn end(mut child: Child, message: &[u8]) -> (Option<i32>, String) {
 #[track_caller]
 fn ends_by(child: Child, signal: Signal, context: &str) {
     let sent = Instant::now();
-    kill(Pid::from_raw(i32::try_from(child.id()).expect("a pid")), signal).expect("our child");
+    kill(pid_of(&child), signal).expect("our child");
     let (status, said) = end(child, b"");
     assert_eq!((status, said), (Some(75), format!("4.3.0 ended by {signal}\n")), "{context}");
     assert!(sent.elapsed() < AT_ONCE, "{context}: {:?}", sent.elapsed());

@@ -1,7 +1,6 @@
 //! Messages of a corpus of other projects' test suites, delivered each way: one copy, byte for
 //! byte, also where it comes again. Of each way a sample: all are delivered where they are replayed
-//! (`replay_corpus.rs`). The corpus stands beside the checkout (or at $ONEDROP_CORPUS); in CI its
-//! absence is a failure.
+//! (`replay_corpus.rs`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,7 +12,9 @@ use onedrop::message::{Bytes, DedupBy, Message};
 use sha2::{Digest, Sha256};
 
 use crate::sample::sample;
+use crate::support::corpus::corpus;
 use crate::support::dovecot::Dovecot;
+use crate::support::imap::over_imap;
 use crate::support::mariadb::Mariadb;
 use crate::support::set_mode;
 use crate::support::site::{Site, delivered, run};
@@ -22,30 +23,6 @@ const DIRECTORY: &str = "[directory]\ndomains = [\"mail.axial.net\"]\n[sent]\ntr
 const WORKERS: usize = 4;
 /// Messages of a sample of about six hundred.
 const SAMPLE: usize = 40;
-
-pub fn corpus() -> Option<Vec<PathBuf>> {
-    let root = std::env::var_os("ONEDROP_CORPUS").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus"),
-        PathBuf::from,
-    );
-    if !root.join("INDEX.tsv").exists() {
-        assert!(std::env::var_os("CI").is_none(), "no corpus at {}", root.display());
-        eprintln!("no corpus at {}: nothing to deliver", root.display());
-        return None;
-    }
-    let index = fs::read_to_string(root.join("INDEX.tsv")).expect("index");
-    let files: Vec<PathBuf> = index
-        .lines()
-        .skip(1)
-        .map(|line| {
-            let mut columns = line.split('\t');
-            let (repo, path) = (columns.next().expect("repo"), columns.next().expect("path"));
-            root.join(repo.replace('/', "+")).join(path)
-        })
-        .collect();
-    assert!(files.len() >= 600, "{} files in the index", files.len());
-    Some(files)
-}
 
 /// The bytes as they come to standard input. No input at all looks like a message that was
 /// cut short: there, what pipe(8) prepends.
@@ -68,19 +45,6 @@ pub fn own_copy(input: &[u8]) -> &[u8] {
         }
         _ => input,
     }
-}
-
-/// What an IMAP server holds of it.
-fn over_imap(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 40);
-    for (at, byte) in bytes.iter().enumerate() {
-        match byte {
-            b'\n' if at == 0 || bytes[at - 1] != b'\r' => out.extend_from_slice(b"\r\n"),
-            0 => out.push(0x80),
-            other => out.push(*other),
-        }
-    }
-    out
 }
 
 /// Delivers each file to an account of its own, twice, on several threads.

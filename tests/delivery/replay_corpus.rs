@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 use std::fs;
 
-use crate::corpus::{corpus, identity, input, own_copy};
+use crate::corpus::{identity, input, own_copy};
 use crate::support::TempRoot;
+use crate::support::corpus::corpus;
 use crate::support::letters::from_ann;
 use crate::support::site::{Site, run};
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::support::dovecot::{Dovecot, write_users};
+use crate::support::dovecot::{Dovecot, users_in, write_users};
 use crate::support::letters::from_ann;
 use crate::support::site::{Files, Site, deliver, run};
 use crate::support::{TempRoot, set_mode};
@@ -43,14 +43,8 @@ impl Users {
     }
 
     fn conf(&self) -> String {
-        let file = self.0.join("users");
-        let file = file.display();
-        format!(
-            "auth_cache_size = 0\nauth_username_format = %Ln\n\
-             passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
-             userdb {{\n  driver = passwd-file\n  args = {file}\n\
-               default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%n\n}}\n"
-        )
+        let users = users_in(&self.0.join("users"));
+        format!("auth_cache_size = 0\nauth_username_format = %Ln\n{users}")
     }
 }
 

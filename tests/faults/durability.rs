@@ -18,7 +18,7 @@ use crate::strace::{self, Call};
 use crate::support::lmtp::Launch;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Files, Site, delivered, run};
-use crate::support::{TempRoot, onedrop_path, wait_until};
+use crate::support::{TempRoot, onedrop_path, remove_variables, wait_until};
 
 /// What changes files and folders, and what goes to servers.
 const CALLS: &str = "trace=write,writev,pwrite64,pwritev,ftruncate,fallocate,utimensat,fsync,\
@@ -58,11 +58,7 @@ impl Traced {
     ) -> Traced {
         let log = root.join("trace");
         let mut command = Command::new("strace");
-        for (name, _) in
-            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
-        {
-            command.env_remove(name);
-        }
+        remove_variables(&mut command);
         command.args(["-f", "-y", "-s", "4000", "-e", "signal=none", "-e", CALLS, "-o"]).arg(&log);
         for inject in inject {
             command.args(["-e", inject]);

@@ -11,7 +11,7 @@ use crate::support::dovecot::Dovecot;
 use crate::support::postgres::Postgres;
 use crate::support::server::{Server, guarded};
 use crate::support::site::Site;
-use crate::support::{TempRoot, run};
+use crate::support::{TempRoot, remove_variables, run};
 
 /// Of all namespaces but the host's own network.
 const NAMESPACES: [&str; 3] = ["--uts", "--mount", "--time"];
@@ -81,11 +81,7 @@ impl Host {
     pub fn command(&self, program: &Path) -> Command {
         let mut command = self.entrance();
         command.arg(program);
-        for (name, _) in
-            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
-        {
-            command.env_remove(name);
-        }
+        remove_variables(&mut command);
         command
     }
 

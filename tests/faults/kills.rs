@@ -30,7 +30,7 @@ use std::time::Instant;
 use crate::sample::{part, sample};
 use crate::strace::{self, Call};
 use crate::support::site::Site;
-use crate::support::{TempRoot, is_full};
+use crate::support::{TempRoot, is_full, remove_variables};
 use by_recipient::ByRecipient;
 use forgetting::{Forgetting, What};
 use replaying::Replaying;
@@ -135,12 +135,7 @@ struct Tally {
 /// strace, to be given a program: with all threads recorded to `log`, or killed at a point.
 fn traced(point: Option<&Point>, log: &Path) -> Command {
     let mut command = Command::new("strace");
-    // Whatever the test runner's environment says about Onedrop is not for this one.
-    for (name, _) in
-        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
-    {
-        command.env_remove(name);
-    }
+    remove_variables(&mut command);
     command.args(["-e", "signal=none", "-o"]).arg(log);
     match point {
         None => {

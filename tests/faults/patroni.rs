@@ -9,12 +9,14 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::retried::{PLACED, Retried, TERMS, all_placed, all_stand_once};
+use crate::support::bench::cases::messages;
 use crate::support::dovecot::Dovecot;
 use crate::support::patroni::Cluster;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, run, settle_kept, settle_lost};
 use crate::support::{TempRoot, is_full};
 
+/// For a trial, `$ONEDROP_MESSAGES` may say fewer.
 const MESSAGES: usize = 500;
 const AT_ONCE: usize = 8;
 const LIMIT: Duration = Duration::from_secs(600);
@@ -44,7 +46,7 @@ fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
     let mut rounds = Vec::new();
     for fault in ["switchover", "killed", "cut off"] {
         let (began, before) = (Instant::now(), cluster.leader());
-        let retried = Retried::new(&fault.replace(' ', "-"), messages(), LIMIT);
+        let retried = Retried::new(&fault.replace(' ', "-"), messages(MESSAGES), LIMIT);
         let cluster = &mut cluster;
         retried.run(&config, AT_ONCE, || {
             retried.wait_for(0.2);
@@ -72,10 +74,4 @@ fn a_fail_over_of_patroni_loses_no_mail_and_leaves_none_twice() {
         all_stand_once(&site, &rounds);
         assert_eq!(cluster.psql(cluster.leader(), "onedrop", PLACED), all_placed(&rounds));
     }
-}
-
-/// `ONEDROP_MESSAGES`: fewer, for a trial.
-fn messages() -> usize {
-    let given = std::env::var("ONEDROP_MESSAGES").ok().and_then(|given| given.parse().ok());
-    given.unwrap_or(MESSAGES)
 }

@@ -25,7 +25,9 @@ use crate::host::{Host, free_net, on_all_cables};
 use crate::hosts::seed;
 use crate::sample::sample;
 use crate::support::lock_journal::{fence_held, judged};
+use crate::support::place::children;
 use crate::support::postgres::{Postgres, bin};
+use crate::support::server::pid_of;
 use crate::support::site::{Files, Site};
 use crate::support::{TempRoot, onedrop_path, set_mode, wait_until};
 use crate::wall_clock::WallClock;
@@ -131,13 +133,8 @@ struct World {
     endings: Mutex<BTreeMap<Option<i32>, usize>>,
 }
 
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
-}
-
 fn child_of(pid: Pid) -> Option<Pid> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
+    children(pid).first().copied()
 }
 
 impl World {

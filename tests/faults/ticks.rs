@@ -28,8 +28,10 @@ use onedrop_core::testing::chance::Chance;
 
 use crate::hosts::seed;
 use crate::support::mariadb::Mariadb;
+use crate::support::place::children;
+use crate::support::server::pid_of;
 use crate::support::site::{Files, Site};
-use crate::support::{is_full, onedrop, onedrop_path, wait_until};
+use crate::support::{is_full, onedrop, onedrop_path, remove_variables, wait_until};
 use crate::wall_clock::WallClock;
 use judge::{DayTally, RunRow, Times, judged_journal, judged_rows};
 
@@ -124,15 +126,6 @@ struct World {
     is_over: AtomicBool,
 }
 
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
-}
-
-fn children(of: Pid) -> Vec<Pid> {
-    let text = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
-    text.split_whitespace().map(|pid| Pid::from_raw(pid.parse().expect("a pid"))).collect()
-}
-
 impl World {
     /// Ticks again and again, as one host's timer would.
     fn tick(&self, host: usize, pause: u64, mut chance: Chance) {
@@ -141,11 +134,7 @@ impl World {
             let script = format!("echo mx{host} >/proc/sys/kernel/hostname; exec \"$0\" \"$@\"");
             command.args(["--uts", "sh", "-c", &script]).arg(onedrop_path());
             command.arg("--config").arg(&self.config).args(["jobs", "tick"]);
-            for (name, _) in std::env::vars_os() {
-                if name.as_encoded_bytes().starts_with(b"ONEDROP_") {
-                    command.env_remove(name);
-                }
-            }
+            remove_variables(&mut command);
             let ends = self.site.root.join(format!("ends{host}"));
             command.env("ONEDROP__JOBS__STATE_DIR", ends);
             self.clock.shown_to(&mut command);

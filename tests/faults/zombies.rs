@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::support::place::children;
+use crate::support::server::pid_of;
 use crate::support::site::{Site, deliver, settle_kept, start_delivery};
-use crate::support::{onedrop_path, wait_until};
+use crate::support::{onedrop_path, remove_variables, wait_until};
 
 /// Whoever is thawed after its last check has `answer_secs` to hear the answer and to take its copy
 /// out again.
@@ -180,11 +182,7 @@ fn trace(site: &Site, config: &Path, id: &str, inject: Option<&str>) -> Child {
         .args(["deliver", "--config"])
         .arg(config)
         .args(["-d", &format!("to-{id}@mail.axial.net")]);
-    for (name, _) in
-        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ONEDROP_"))
-    {
-        command.env_remove(name);
-    }
+    remove_variables(&mut command);
     command.stdin(File::open(site.root.write(id, message(id))).expect("message"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("strace")
 }
@@ -258,14 +256,12 @@ fn frozen(
         let up = wait_until(Duration::from_secs(10), || {
             stopped() || !matches!(strace.try_wait(), Ok(None))
         });
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id()))
-            .unwrap_or_default();
-        let pid = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        let pid = children(pid_of(&strace)).first().copied();
         let Some(pid) = pid.filter(|_| up && stopped()) else {
             let _ = strace.wait();
             continue;
         };
-        let zombie = Zombie { strace, pid: Pid::from_raw(pid) };
+        let zombie = Zombie { strace, pid };
         if freeze.is_kept_from_it() {
             // Its other threads as well.
             kill(zombie.pid, Signal::SIGSTOP).expect("freeze");

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::exposition::Exposition;
-use crate::support::dovecot::{Dovecot, MAIL_USER, write_users};
+use crate::support::dovecot::{Dovecot, MAIL_USER, users_in, write_users};
 use crate::support::letters::{ANN, are_these, from_ann};
 use crate::support::lmtp_client::LmtpClient;
 use crate::support::site::Site;
@@ -15,12 +15,7 @@ use crate::support::{TempRoot, set_mode, unix_user};
 fn users(folder: &TempRoot, accounts: &[&str]) -> String {
     let file = folder.join("users");
     write_users(&file, &[accounts, &["rig-probe"]].concat());
-    let file = file.display();
-    format!(
-        "auth_cache_size = 0\npassdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
-         userdb {{\n  driver = passwd-file\n  args = {file}\n\
-           default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n"
-    )
+    format!("auth_cache_size = 0\n{}", users_in(&file))
 }
 
 /// Dovecot's own way: the answer to a failed login comes two seconds later, and all others from the

@@ -25,6 +25,7 @@ use crate::programs::{Server, programs_of, statements_into, within};
 use crate::support::lock_journal::{Tally, fence_held, judged};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
+use crate::support::server::pid_of;
 use crate::support::{PROJECT, TempRoot, is_full, wait_until};
 
 const HOSTS: usize = 4;
@@ -83,7 +84,7 @@ struct Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = kill(self.pid(), Signal::SIGCONT);
+        let _ = kill(pid_of(&self.child), Signal::SIGCONT);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -101,13 +102,9 @@ impl Program {
         Program { orders: child.stdin.take(), child, lines }
     }
 
-    fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
-    }
-
     /// The process at this depth below the one that was started.
     fn process(&self, depth: usize) -> Option<Pid> {
-        (0..depth).try_fold(self.pid(), |pid, _| children(pid).first().copied())
+        (0..depth).try_fold(pid_of(&self.child), |pid, _| children(pid).first().copied())
     }
 
     /// `None`: it has ended.

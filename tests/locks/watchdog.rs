@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use crate::place::{Held, Place, SOON, appears, children, ended, is_alive, nanos_now, state};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
+use crate::support::server::pid_of;
 use crate::support::{set_mode, unix_user, wait_until};
 
 const SHORT: [&str; 5] = ["n", "--ttl", "6s", "--grace", "0"];
@@ -411,8 +412,7 @@ fn nothing_else_is_ended() {
     held.child.kill().expect("our child");
     held.child.wait().expect("its end");
     place.next_holder("n");
-    let pid = Pid::from_raw(i32::try_from(other.id()).expect("a pid"));
-    assert!(kill(pid, None).is_ok() && other.try_wait().expect("our child").is_none());
+    assert!(kill(pid_of(&other), None).is_ok() && other.try_wait().expect("our child").is_none());
     other.kill().expect("our child");
     other.wait().expect("its end");
 }

@@ -2,7 +2,7 @@
 //! there attached to a message that it takes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use onedrop::deadline::Deadline;
@@ -15,6 +15,8 @@ use onedrop::store::{Copy, CopySearch, Mailboxes, Need, Proof, Receipt, Store, S
 use crate::cyrus::Cyrus;
 use crate::imap_proof::Mail;
 use crate::imap_script;
+use crate::support::corpus::corpus;
+use crate::support::imap::over_imap;
 use crate::support::proxy::{Fault, Proxy, Stage, Upstream};
 
 fn store(cyrus: &Cyrus) -> ImapStore {
@@ -59,19 +61,6 @@ fn place(
 /// IMAP has whole seconds.
 fn recorded_at() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000)
-}
-
-/// IMAP's form: CRLF, and 0x80 for NUL.
-fn over_imap(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len());
-    for (at, byte) in bytes.iter().enumerate() {
-        match byte {
-            b'\n' if at == 0 || bytes[at - 1] != b'\r' => out.extend_from_slice(b"\r\n"),
-            0 => out.push(0x80),
-            other => out.push(*other),
-        }
-    }
-    out
 }
 
 fn is_same(stands: &[u8], message: &Message, is_wrapped: bool) {
@@ -183,24 +172,6 @@ fn every_message_of_the_corpus_stands_in_cyrus_as_it_came_or_attached() {
         let found = place(&store, &inbox, message, Need::Look).expect("a look");
         assert!(found.0.is_some() && found.1 == *is_wrapped, "{:?}", message.identity());
     }
-}
-
-/// The messages of other projects' test suites, which stand beside the checkout.
-fn corpus() -> Option<Vec<PathBuf>> {
-    let root = std::env::var_os("ONEDROP_CORPUS").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus"),
-        PathBuf::from,
-    );
-    let Ok(index) = fs::read_to_string(root.join("INDEX.tsv")) else {
-        assert!(std::env::var_os("CI").is_none(), "no corpus at {}", root.display());
-        return None;
-    };
-    let path = |line: &str| {
-        let mut columns = line.split('\t');
-        let (repo, path) = (columns.next().expect("repo"), columns.next().expect("path"));
-        root.join(repo.replace('/', "+")).join(path)
-    };
-    Some(index.lines().skip(1).map(path).collect())
 }
 
 const DAMAGED: &[u8] = b"Return-Path: <ann@a>\nMessage-ID: <damaged@a>\nno colon\n\nbody\n";

@@ -12,6 +12,7 @@ use crate::escapes::unescaped;
 use crate::imap_script::{
     DATE, LETTER, LOGIN, ScriptedServer, copy_of, deadline, inbox, letter, listen, overslept, soon,
 };
+use crate::support::imap::over_imap;
 use onedrop::connections::Connections;
 use onedrop::directory::Destination;
 use onedrop::store::TrustSearch;
@@ -99,19 +100,6 @@ fn parse(text: &str) -> Vec<Dialog> {
     dialogs
 }
 
-/// A letter on its way: bare LF as CRLF, NUL as 0x80.
-fn sent(letter: &[u8]) -> Vec<u8> {
-    let mut sent = Vec::new();
-    for byte in letter {
-        match byte {
-            b'\n' if sent.last() != Some(&b'\r') => sent.extend(b"\r\n"),
-            0 => sent.push(0x80),
-            other => sent.push(*other),
-        }
-    }
-    sent
-}
-
 /// Plays the server.
 fn serve(listener: &TcpListener, dialog: &Dialog, go: &Sender<()>) {
     let is_login = |word: &str| word == "can" || word == "again";
@@ -128,7 +116,7 @@ fn serve(listener: &TcpListener, dialog: &Dialog, go: &Sender<()>) {
                 let (mailbox, size) = rest.rsplit_once(' ').expect("a size");
                 server.expect(&format!("APPEND {mailbox} {DATE} {{{size}}}"));
             }
-            "L" => server.expect_bytes(&sent(&dialog.letter)),
+            "L" => server.expect_bytes(&over_imap(&dialog.letter)),
             "S" => server.say(format!("{}\r\n", rest.replace('$', &server.tag))),
             "s" => server.say(unescaped(&rest.replace('$', &server.tag))),
             "m" | "M" => {

@@ -8,7 +8,7 @@ use crate::courier::Courier;
 use crate::cyrus::Cyrus;
 use crate::imap_script;
 use crate::support::TempRoot;
-use crate::support::dovecot::Dovecot;
+use crate::support::dovecot::{Dovecot, users_in, write_users};
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::login::LoginForm;
@@ -107,18 +107,8 @@ fn a_mailbox_that_is_not_there_and_not_to_be_made_refuses_by_itself() {
 /// Users in a passwd(5)-like file; those in `accounts` exist.
 fn users_in_a_file(folder: &TempRoot, accounts: &[&str]) -> String {
     let file = folder.join("users");
-    write_users(folder, accounts);
-    let file = file.display();
-    format!(
-        "passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
-         userdb {{\n  driver = passwd-file\n  args = {file}\n\
-           default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n"
-    )
-}
-
-fn write_users(folder: &TempRoot, accounts: &[&str]) {
-    let lines = accounts.iter().map(|account| format!("{account}:{{PLAIN}}user-secret::::::\n"));
-    fs::write(folder.join("users"), lines.collect::<String>()).expect("users");
+    write_users(&file, accounts);
+    users_in(&file)
 }
 
 #[test]
@@ -142,7 +132,7 @@ fn an_account_that_is_not_there_is_told_from_a_wrong_password() {
         "{again:?}"
     );
     // Doug's session is kept; but his account is gone as well, so nothing is proven.
-    write_users(&folder, &["scuba"]);
+    write_users(&folder.join("users"), &["scuba"]);
     dovecot.wait_until_unknown("doug");
     let unsure = append(&store, &Destination::inbox("zoe"));
     assert!(matches!(&unsure, Err(StoreError::Setup(_))), "{unsure:?}");

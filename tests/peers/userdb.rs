@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use onedrop::directory::UserdbError;
 use onedrop::userdb::Userdb;
 
-use crate::support::dovecot::{Dovecot, write_users};
+use crate::support::dovecot::{Dovecot, users_in, write_users};
 use crate::support::{TempRoot, set_mode};
 
 const GREETING: &str = "VERSION\t1\t1\nSPID\t42\n";
@@ -31,13 +31,7 @@ fn knows(userdb: &Userdb, name: &str) -> Option<String> {
 fn users(folder: &TempRoot, accounts: &[&str]) -> String {
     let file = folder.join("users");
     write_users(&file, accounts);
-    let file = file.display();
-    format!(
-        "auth_cache_size = 0\nauth_username_format = %Ln\n\
-         passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
-         userdb {{\n  driver = passwd-file\n  args = {file}\n\
-           default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%u\n}}\n"
-    )
+    format!("auth_cache_size = 0\nauth_username_format = %Ln\n{}", users_in(&file))
 }
 
 #[test]

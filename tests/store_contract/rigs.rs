@@ -238,15 +238,7 @@ impl Rig for ImapRig {
     }
 
     fn stored_form(&self, bytes: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(bytes.len());
-        for (at, byte) in bytes.iter().enumerate() {
-            match byte {
-                b'\n' if at == 0 || bytes[at - 1] != b'\r' => out.extend_from_slice(b"\r\n"),
-                0 => out.push(0x80),
-                other => out.push(*other),
-            }
-        }
-        out
+        support::imap::over_imap(bytes)
     }
 
     fn mark_deleted(&self, account: &str, mailbox: &str) {

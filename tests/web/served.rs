@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::server::{Server, guarded, tail};
-use crate::support::{free_port, onedrop_path};
+use crate::support::{free_port, onedrop_path, remove_variables};
 
 /// A running server.
 pub struct Served {
@@ -81,11 +81,7 @@ impl Served {
         let log = config.with_file_name("web.log");
         let mut command = guarded(onedrop_path(), None, Signal::SIGKILL);
         command.arg("web").arg("--config").arg(config).args(args);
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"ONEDROP_") {
-                command.env_remove(name);
-            }
-        }
+        remove_variables(&mut command);
         change(&mut command);
         let file = OpenOptions::new().create(true).append(true).open(&log).expect("log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);

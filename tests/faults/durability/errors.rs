@@ -11,6 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use onedrop::text;
+
 use super::{DELIVER, FROM_ELSEWHERE, Fresh, MESSAGE, Traced};
 use crate::sample::sample;
 use crate::support::site::deliver;
@@ -193,12 +195,7 @@ fn whatever_the_disk_refuses_the_next_try_leaves_one_copy() {
             scope.spawn(|| {
                 while let Some(point) = points.get(next.fetch_add(1, Ordering::SeqCst)) {
                     let judged = std::panic::catch_unwind(|| fail_and_deliver_again(point));
-                    let judged = judged.unwrap_or_else(|why| {
-                        let text = why.downcast_ref::<String>().cloned();
-                        Err(text
-                            .or_else(|| Some((*why.downcast_ref::<&str>()?).to_owned()))
-                            .unwrap_or_default())
-                    });
+                    let judged = judged.unwrap_or_else(|why| Err(text::of_panic(why)));
                     match judged {
                         Ok(code) => {
                             let key = (point.call.clone(), point.error, code);

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use onedrop::lock_key::advisory_key;
 use onedrop::message::{Bytes, DedupBy, Message};
 
 use super::{DELIVER, FROM_ELSEWHERE, Fresh, MESSAGE, Traced, entries};
-use crate::support::site::{deliver, delivered};
+use crate::support::place::children;
+use crate::support::server::pid_of;
+use crate::support::site::{deliver, delivered, lock_byte};
 use crate::support::{maildir_copies, onedrop_path, wait_until};
 
 const INBOX: &str = "mail/here/scuba/Maildir";
@@ -62,11 +62,9 @@ impl Frozen {
         let stopped = wait_until(PATIENCE, || {
             read().contains("--- stopped by SIGSTOP ---") || !matches!(strace.try_wait(), Ok(None))
         });
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id()))
-            .unwrap_or_default();
-        let pid = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
-        let pid = pid.filter(|_| stopped).unwrap_or_else(|| panic!("never stopped: {}", read()));
-        Frozen { strace, pid: Pid::from_raw(pid) }
+        assert!(stopped, "never stopped: {}", read());
+        let pid = children(pid_of(&strace))[0];
+        Frozen { strace, pid }
     }
 
     /// Lets it go on; returns its status, and what it said.
@@ -104,14 +102,7 @@ fn a_lock_in_a_file_that_was_cleared_away_keeps_nobody_out_and_is_not_believed()
     let other = OpenOptions::new().write(true).create_new(true).open(&lock).expect("a new one");
     let message = Message::new(Bytes::Memory(FROM_ELSEWHERE.to_vec()), DedupBy::Content);
     let key = advisory_key(&message.identity().copy_key("scuba", "INBOX"));
-    let range = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: key & i64::MAX,
-        l_len: 1,
-        l_pid: 0,
-    };
-    fcntl(&other, FcntlArg::F_OFD_SETLK(&range)).expect("nobody has it");
+    lock_byte(&other, key);
     let (status, said) = frozen.thaw();
     assert_eq!(status, Some(75), "{said}");
     assert!(said.contains("another delivery of this message holds the copy"), "{said}");

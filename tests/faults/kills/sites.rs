@@ -10,6 +10,7 @@ use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::support::dovecot::Dovecot;
 use crate::support::filters::{Filters, Guard};
+use crate::support::imap::over_imap;
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
 use crate::support::site::{Files, Site, deliver, run};
@@ -440,18 +441,10 @@ impl Combination {
 
     /// A message as the store holds it.
     pub fn stored(&self, message: &[u8]) -> Vec<u8> {
-        if self.dovecot.is_none() {
-            return message.to_owned();
+        match self.dovecot {
+            Some(_) => over_imap(message),
+            None => message.to_owned(),
         }
-        let mut stored = Vec::with_capacity(message.len());
-        for byte in message {
-            match byte {
-                b'\n' => stored.extend_from_slice(b"\r\n"),
-                0 => stored.push(0x80),
-                other => stored.push(*other),
-            }
-        }
-        stored
     }
 
     pub fn mailbox(&self, id: &str, account: &str, mailbox: &str) -> Vec<Vec<u8>> {

@@ -494,6 +494,16 @@ pub fn write_users(file: &Path, accounts: &[&str]) {
     file.set_modified(SystemTime::UNIX_EPOCH + at).expect("a time");
 }
 
+/// For [`Dovecot::start_with_users`]: those in the file that [`write_users`] writes.
+pub fn users_in(file: &Path) -> String {
+    let file = file.display();
+    format!(
+        "passdb {{\n  driver = passwd-file\n  args = {file}\n}}\n\
+         userdb {{\n  driver = passwd-file\n  args = {file}\n\
+           default_fields = uid=@USER@ gid=nogroup home=@ROOT@/mail/%n\n}}\n"
+    )
+}
+
 /// `cert.pem`, for `localhost` and 127.0.0.1, and `key.pem`.
 pub fn certificate(root: &Path) {
     let mut openssl = Command::new("openssl");

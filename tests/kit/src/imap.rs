@@ -7,6 +7,19 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+/// What a server holds of a message: CRLF for a bare LF, and 0x80 for NUL.
+pub fn over_imap(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 40);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'\n' if at == 0 || bytes[at - 1] != b'\r' => out.extend_from_slice(b"\r\n"),
+            0 => out.push(0x80),
+            other => out.push(*other),
+        }
+    }
+    out
+}
+
 /// One response line with its literals cut out: `text` has `{n}` where `literals[i]` stood.
 #[derive(Debug, Clone)]
 pub struct Line {

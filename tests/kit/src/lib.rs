@@ -14,6 +14,7 @@
 
 pub mod base_ledger;
 pub mod bench;
+pub mod corpus;
 pub mod dialog;
 pub mod directory;
 pub mod disk;
@@ -325,12 +326,17 @@ fn built_program() -> PathBuf {
 /// The program under test, with no `ONEDROP_*` variable of the caller's environment.
 pub fn onedrop() -> Command {
     let mut command = Command::new(onedrop_path());
+    remove_variables(&mut command);
+    command
+}
+
+/// What runs `command` may have `ONEDROP_*` variables, which are not for it.
+pub fn remove_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"ONEDROP_") {
             command.env_remove(name);
         }
     }
-    command
 }
 
 /// Runs a tool to its end and returns its stdout; panics with its stderr when it fails.

@@ -22,7 +22,7 @@ use nix::unistd::{Pid, Uid, User};
 use super::journal::without_journal;
 use super::lmtp_client::LmtpClient;
 use super::server::Server;
-use super::{free_port, onedrop_path, set_mode, wait_until};
+use super::{free_port, onedrop_path, remove_variables, set_mode, wait_until};
 
 /// No drain may take longer than the longest delivery (the deadline and its answer) on a busy
 /// machine.
@@ -170,11 +170,7 @@ impl Launch {
             command.args(["/bin/sh", "-c", script, "sh"]);
         }
         command.arg(&self.program).arg("lmtp").arg("--config").arg(&self.config);
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"ONEDROP_") {
-                command.env_remove(name);
-            }
-        }
+        remove_variables(&mut command);
         if let Some((port, metrics)) = self.ports {
             command.args(["--metrics", &format!("127.0.0.1:{metrics}")]);
             // Postfix's client, another user, must be able to write to the socket.

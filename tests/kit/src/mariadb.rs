@@ -15,13 +15,13 @@ use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings, MysqlUrl};
 use onedrop::ledger::{Program, Schema as _};
 use onedrop::net::pool::Limits;
 
-use super::server::{Server, guarded, tail};
+use super::server::{Server, guarded, tail, template};
 use super::shared::{self, Shared, Starting};
-use super::{TempRoot, cache_dir, free_port, run};
+use super::{TempRoot, free_port, run};
 
 const USER: &str = "mysql";
 const PASSWORD: &str = "ledger-secret";
-/// Part of the template's name: change it whenever [`Template::build`] or [`SIZES`] changes.
+/// Part of the template's name: change it whenever [`build_template`] or [`SIZES`] changes.
 const TEMPLATE: &str = "template-1";
 
 /// The table of `onedrop_slot` in the server's data folder, and what is known of it.
@@ -164,7 +164,7 @@ impl Mariadb {
         let port = free_port();
         run(Command::new("cp")
             .args(["-a", "--reflink=auto"])
-            .arg(Template::path())
+            .arg(data_template())
             .arg(root.join("data")));
         port
     }
@@ -408,46 +408,32 @@ fn options(data: &Path, sockets: &Path) -> Vec<String> {
 }
 
 /// An initialised data folder, made once and copied by every test.
-struct Template;
+fn data_template() -> PathBuf {
+    let version = run(Command::new("/usr/sbin/mariadbd").arg("--version"));
+    let version = version.split_whitespace().nth(2).unwrap_or_default().to_owned();
+    template(&format!("mariadb-{version}-{TEMPLATE}"), build_template)
+}
 
-impl Template {
-    fn path() -> PathBuf {
-        let version = run(Command::new("/usr/sbin/mariadbd").arg("--version"));
-        let version = version.split_whitespace().nth(2).unwrap_or_default().to_owned();
-        let home = cache_dir().join(format!("mariadb-{version}-{TEMPLATE}"));
-        fs::create_dir_all(&home).expect("template folder");
-        let lock = File::create(home.join("lock")).expect("template lock");
-        lock.lock().expect("template lock");
-        let data = home.join("data");
-        if !home.join("complete").exists() {
-            let _ = fs::remove_dir_all(&data);
-            Self::build(&home, &data);
-            File::create(home.join("complete")).expect("template mark");
-        }
-        data
+fn build_template(home: &Path, data: &Path) {
+    let mut install = Command::new("/usr/bin/mariadb-install-db");
+    install.args(["--no-defaults", "--skip-test-db"]).args(SIZES);
+    install.arg(format!("--datadir={}", data.display()));
+    install.arg("--auth-root-authentication-method=normal");
+    if super::is_root() {
+        install.arg(format!("--user={USER}"));
+        // The server's folder for temporary files as well.
+        super::chown_recursive(home, USER);
     }
-
-    fn build(home: &Path, data: &Path) {
-        let mut install = Command::new("/usr/bin/mariadb-install-db");
-        install.args(["--no-defaults", "--skip-test-db"]).args(SIZES);
-        install.arg(format!("--datadir={}", data.display()));
-        install.arg("--auth-root-authentication-method=normal");
-        if super::is_root() {
-            install.arg(format!("--user={USER}"));
-            // The server's folder for temporary files as well.
-            super::chown_recursive(home, USER);
-        }
-        run(install.current_dir("/").stderr(Stdio::null()));
-        let input = home.join("input.sql");
-        let sql = format!(
-            "FLUSH PRIVILEGES;\n\
-             CREATE DATABASE onedrop CHARACTER SET utf8mb4;\n\
-             CREATE USER onedrop@'%' IDENTIFIED BY '{PASSWORD}';\n\
-             GRANT ALL ON onedrop.* TO onedrop@'%';\n"
-        );
-        fs::write(&input, sql).expect("template SQL");
-        let mut bootstrap = guarded("/usr/sbin/mariadbd", Some(USER), Signal::SIGKILL);
-        bootstrap.args(options(data, home)).arg("--bootstrap").current_dir("/");
-        run(bootstrap.stdin(File::open(&input).expect("template SQL")).stderr(Stdio::null()));
-    }
+    run(install.current_dir("/").stderr(Stdio::null()));
+    let input = home.join("input.sql");
+    let sql = format!(
+        "FLUSH PRIVILEGES;\n\
+         CREATE DATABASE onedrop CHARACTER SET utf8mb4;\n\
+         CREATE USER onedrop@'%' IDENTIFIED BY '{PASSWORD}';\n\
+         GRANT ALL ON onedrop.* TO onedrop@'%';\n"
+    );
+    fs::write(&input, sql).expect("template SQL");
+    let mut bootstrap = guarded("/usr/sbin/mariadbd", Some(USER), Signal::SIGKILL);
+    bootstrap.args(options(data, home)).arg("--bootstrap").current_dir("/");
+    run(bootstrap.stdin(File::open(&input).expect("template SQL")).stderr(Stdio::null()));
 }

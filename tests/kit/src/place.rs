@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::server::pid_of;
 use crate::site::{Files, Site, run};
 use crate::{chown_recursive, onedrop, onedrop_path, wait_until};
 
@@ -125,7 +126,7 @@ impl Drop for Held {
 
 impl Held {
     pub fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
+        pid_of(&self.child)
     }
 
     /// The process that guards the command.

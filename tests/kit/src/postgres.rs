@@ -16,13 +16,13 @@ use onedrop::net::pool::Limits;
 use postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use super::disk::SmallDisk;
-use super::server::{Server, guarded, tail};
+use super::server::{Server, guarded, tail, template};
 use super::shared::{self, Shared, Starting};
-use super::{TempRoot, cache_dir, free_port, is_root, run, set_mode, wait_until};
+use super::{TempRoot, free_port, is_root, run, set_mode, wait_until};
 
 const USER: &str = "postgres";
 const PASSWORD: &str = "ledger-secret";
-/// Part of the template's name: change it whenever [`Template::build`] changes.
+/// Part of the template's name: change it whenever [`build_template`] changes.
 const TEMPLATE: &str = "template-1";
 
 /// A running Postgres with a database that belongs to the role `onedrop`, and in a server of its
@@ -135,7 +135,7 @@ impl Postgres {
         let sockets = root.dir_for("s", USER, 0o755);
         let port = free_port();
         let data = root.join("data");
-        run(Command::new("cp").args(["-a", "--reflink=auto"]).arg(Template::path()).arg(&data));
+        run(Command::new("cp").args(["-a", "--reflink=auto"]).arg(data_template()).arg(&data));
         let mut conf = OpenOptions::new()
             .append(true)
             .open(data.join("postgresql.conf"))
@@ -384,58 +384,38 @@ impl Drop for Postgres {
 }
 
 /// An initialised data folder per Postgres version, made once and copied by every test.
-struct Template;
+fn data_template() -> PathBuf {
+    let version = fs::canonicalize(bin("postgres")).expect("postgres");
+    let version = version.iter().rev().nth(2).map(|name| name.to_string_lossy().into_owned());
+    let name = format!("postgres-{}-{TEMPLATE}", version.unwrap_or_default());
+    template(&name, build_template)
+}
 
-impl Template {
-    fn path() -> PathBuf {
-        let version = fs::canonicalize(bin("postgres")).expect("postgres");
-        let version = version.iter().rev().nth(2).map(|name| name.to_string_lossy().into_owned());
-        let home = cache_dir().join(format!("postgres-{}-{TEMPLATE}", version.unwrap_or_default()));
-        fs::create_dir_all(&home).expect("template folder");
-        let lock = File::create(home.join("lock")).expect("template lock");
-        lock.lock().expect("template lock");
-        let data = home.join("data");
-        if !home.join("complete").exists() {
-            let _ = fs::remove_dir_all(&data);
-            Self::build(&home, &data);
-            File::create(home.join("complete")).expect("template mark");
-        }
-        data
+fn build_template(home: &Path, data: &Path) {
+    fs::create_dir(data).expect("template data");
+    set_mode(data, 0o700);
+    super::chown_recursive(data, USER);
+    let mut initdb = guarded(bin("initdb"), Some(USER), Signal::SIGKILL);
+    initdb.args(["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", "--username", USER]);
+    run(initdb.arg("-D").arg(data).current_dir("/"));
+    for sql in [
+        format!("CREATE ROLE onedrop LOGIN PASSWORD '{PASSWORD}'"),
+        "CREATE DATABASE onedrop OWNER onedrop".to_owned(),
+    ] {
+        let mut single = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
+        single
+            .args(["--single", "-j", "-c", "fsync=off", "-D"])
+            .arg(data)
+            .arg("postgres")
+            .current_dir("/");
+        let input = home.join("input.sql");
+        fs::write(&input, format!("{sql};\n\n")).expect("template SQL");
+        run(single.stdin(File::open(&input).expect("template SQL")));
     }
-
-    fn build(home: &Path, data: &Path) {
-        fs::create_dir(data).expect("template data");
-        set_mode(data, 0o700);
-        super::chown_recursive(data, USER);
-        let mut initdb = guarded(bin("initdb"), Some(USER), Signal::SIGKILL);
-        initdb.args([
-            "--no-sync",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--auth=trust",
-            "--username",
-            USER,
-        ]);
-        run(initdb.arg("-D").arg(data).current_dir("/"));
-        for sql in [
-            format!("CREATE ROLE onedrop LOGIN PASSWORD '{PASSWORD}'"),
-            "CREATE DATABASE onedrop OWNER onedrop".to_owned(),
-        ] {
-            let mut single = guarded(bin("postgres"), Some(USER), Signal::SIGQUIT);
-            single
-                .args(["--single", "-j", "-c", "fsync=off", "-D"])
-                .arg(data)
-                .arg("postgres")
-                .current_dir("/");
-            let input = home.join("input.sql");
-            fs::write(&input, format!("{sql};\n\n")).expect("template SQL");
-            run(single.stdin(File::open(&input).expect("template SQL")));
-        }
-        let access = "local all all trust\nhost all onedrop 127.0.0.1/32 scram-sha-256\n";
-        fs::write(data.join("pg_hba.conf"), access).expect("pg_hba.conf");
-        // The copies are synced by their own servers' checkpoints only; the template itself is
-        // worth nothing.
-    }
+    let access = "local all all trust\nhost all onedrop 127.0.0.1/32 scram-sha-256\n";
+    fs::write(data.join("pg_hba.conf"), access).expect("pg_hba.conf");
+    // The copies are synced by their own servers' checkpoints only; the template itself is
+    // worth nothing.
 }
 
 /// A program of the newest installed Postgres; Debian's wrappers in /usr/bin are slower and pick a

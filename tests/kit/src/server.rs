@@ -1,7 +1,7 @@
 //! One server: a child process and its descendants, ended by pid and within a bound.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, OnceLock, mpsc};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{is_root, unix_user, wait_until};
+use super::{cache_dir, is_root, unix_user, wait_until};
 
 /// How long a server may take to end by itself before it gets SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -234,6 +234,10 @@ impl Drop for Server {
     }
 }
 
+pub fn pid_of(child: &Child) -> Pid {
+    raw(child.id())
+}
+
 fn raw(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).expect("a pid fits"))
 }
@@ -274,6 +278,22 @@ fn cpu_of(pid: u32) -> Option<Duration> {
     });
     let own = living.sum::<Duration>().max(Duration::from_millis((user + system) * 10));
     Some(own + Duration::from_millis((children_user + children_system) * 10))
+}
+
+/// A data folder to be copied by every test: the first that wants it makes it, with `build`, which
+/// is given the folder around it, and it.
+pub fn template(name: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
+    let home = cache_dir().join(name);
+    fs::create_dir_all(&home).expect("template folder");
+    let lock = File::create(home.join("lock")).expect("template lock");
+    lock.lock().expect("template lock");
+    let data = home.join("data");
+    if !home.join("complete").exists() {
+        let _ = fs::remove_dir_all(&data);
+        build(&home, &data);
+        File::create(home.join("complete")).expect("template mark");
+    }
+    data
 }
 
 /// The last 200 lines of a log file.

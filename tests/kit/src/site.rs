@@ -356,16 +356,21 @@ impl Site<Files> {
             OpenOptions::new().write(true).open(self.root.join("ledger.db-locks")).expect("locks");
         let message = Message::new(Bytes::Memory(message.to_vec()), DedupBy::Content);
         let key = advisory_key(&message.identity().id_hash);
-        let range = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: key & i64::MAX,
-            l_len: 1,
-            l_pid: 0,
-        };
-        fcntl(&locks, FcntlArg::F_OFD_SETLK(&range)).expect("nobody has it");
+        lock_byte(&locks, key);
         Held { _locks: locks }
     }
+}
+
+/// Takes the lock of this key in a file of locks, as every version of Onedrop does.
+pub fn lock_byte(file: &File, key: i64) {
+    let range = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: key & i64::MAX,
+        l_len: 1,
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range)).expect("nobody has it");
 }
 
 /// Starts a delivery in the folder of its configuration.

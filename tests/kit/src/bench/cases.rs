@@ -1,5 +1,6 @@
 //! Running the cases that the command line names, or all.
 
+use std::str::FromStr;
 use std::time::Instant;
 
 /// A case's name and what it does.
@@ -41,7 +42,13 @@ fn machine() -> String {
     format!("{cores} cores, {} on {}", folder.display(), kind.lines().last().unwrap_or("?").trim())
 }
 
-fn load() -> String {
+/// How many messages there are, if `$ONEDROP_MESSAGES` does not say it.
+pub fn messages<T: FromStr>(usual: T) -> T {
+    let given = std::env::var("ONEDROP_MESSAGES").ok();
+    given.map_or(usual, |given| given.parse().ok().expect("ONEDROP_MESSAGES: a number"))
+}
+
+pub fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("?").to_owned()
 }
