@@ -29,6 +29,7 @@ mod findings;
 mod forget;
 mod input;
 mod jobs;
+mod lines;
 mod lmtp;
 mod lock;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
+use super::lines::Lines;
 use super::resume::Resume;
 use super::terminal::{Paint, Screen};
 use super::{CommandOutcome, counted};
@@ -18,7 +19,7 @@ use onedrop_core::ledger::{Attempt, LedgerError, VerifyLedger, Window, of_the_le
 use onedrop_core::login_proof::WayProof;
 use onedrop_core::os::host_name;
 use onedrop_core::store::AnyStore;
-use onedrop_core::text::{shown, shown_output};
+use onedrop_core::text::shown;
 use onedrop_core::verify::{Difference, LEDGER_TIME, Level, News, Tally, Topic, VerifyTask};
 use onedrop_net::pool::Limits;
 use onedrop_site::service::{ONE, Site};
@@ -80,7 +81,7 @@ impl Comparison<'_> {
             (News::Passed { account }, Some(resume)) => resume.passed(account),
             (news, _) => printer.print(news),
         });
-        let written = printer.end();
+        let written = printer.lines.end();
         let noted = resume.map_or(Ok(()), |resume| resume.end(tally.is_ok() && written.is_ok()));
         let outcome = self.ended(&tally.map_err(of_the_ledger)?);
         match written {
@@ -141,28 +142,26 @@ impl Comparison<'_> {
 struct FindingsPrinter {
     json: bool,
     screen: Screen,
-    findings: u64,
-    /// Shown on a terminal alone.
-    progress: ProgressBar,
-    /// The first error of standard output. It does not change what is done, but how it ends.
-    written: io::Result<()>,
+    lines: Lines,
 }
 
 impl FindingsPrinter {
     fn new(json: bool, screen: Screen) -> FindingsPrinter {
         // The default target is standard error, and hidden where that is no terminal.
-        let progress = ProgressBar::new_spinner();
-        FindingsPrinter { json, screen, findings: 0, progress, written: Ok(()) }
+        let lines = Lines::new(json, ProgressBar::new_spinner());
+        FindingsPrinter { json, screen, lines }
     }
 
     fn print(&mut self, news: News) {
         match news {
             // Of no use to people, who cannot do anything about it but wait.
             News::Found(finding) if finding.topic == Topic::Busy && !self.json => {}
-            News::Found(finding) => self.found(&finding),
+            News::Found(finding) => {
+                self.lines.print(&finding, || line(&finding, self.screen));
+            }
             News::Failed { destination, why } => {
                 let line = format!("account={}: {why}", destination.account);
-                self.progress.suspend(|| {
+                self.lines.bar.suspend(|| {
                     let _ = writeln!(io::stderr(), "failed   {}", shown(&line));
                 });
             }
@@ -171,49 +170,24 @@ impl FindingsPrinter {
                 let account = shown(&account);
                 let copies = tally.copies;
                 let text = format!("{copies} compared, {found} found, at {account:.40}");
-                self.progress.set_message(text);
+                self.lines.bar.set_message(text);
             }
             News::Passed { .. } => {}
         }
     }
+}
 
-    fn found(&mut self, finding: &Difference) {
-        let text = if self.json {
-            let opening = if self.findings == 0 { "[\n" } else { ",\n" };
-            format!("{opening}{}", serde_json::to_string(finding).unwrap_or_default())
-        } else {
-            let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");
-            let (place, variant) = place_and_variant(&finding.mailbox);
-            let line = format!(
-                "{}: account={} mailbox={place}{variant} {id}: {}",
-                finding.topic, finding.account, finding.text
-            );
-            let paint = match finding.level {
-                Level::Info | Level::Repaired | Level::Settled => Paint::Good,
-                Level::Error => Paint::Bad,
-            };
-            let first = format!("{:<9}", finding.level);
-            self.screen.line(&first, paint, &shown(&line), first.len())
-        };
-        self.write(&text);
-        self.findings += 1;
-    }
-
-    fn write(&mut self, text: &str) {
-        let written =
-            self.progress.suspend(|| io::stdout().write_all(shown_output(text).as_bytes()));
-        if self.written.is_ok() {
-            self.written = written;
-        }
-    }
-
-    /// # Errors
-    /// Not all that was found could be written.
-    fn end(mut self) -> io::Result<()> {
-        self.progress.finish_and_clear();
-        if self.json {
-            self.write(if self.findings == 0 { "[]\n" } else { "\n]\n" });
-        }
-        self.written.and(io::stdout().flush())
-    }
+fn line(finding: &Difference, screen: Screen) -> String {
+    let id = finding.message_id.as_deref().unwrap_or("(no Message-ID)");
+    let (place, variant) = place_and_variant(&finding.mailbox);
+    let line = format!(
+        "{}: account={} mailbox={place}{variant} {id}: {}",
+        finding.topic, finding.account, finding.text
+    );
+    let paint = match finding.level {
+        Level::Info | Level::Repaired | Level::Settled => Paint::Good,
+        Level::Error => Paint::Bad,
+    };
+    let first = format!("{:<9}", finding.level);
+    screen.line(&first, paint, &shown(&line), first.len())
 }

@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::{json_element, json_end};
+use crate::cli::lines::Lines;
 use crate::cli::terminal::{Paint, Screen};
 use crate::cli::{CommandOutcome, counted};
 use onedrop_admin::replay::files::{FilesToReplay, ReplayEnd, ReplayNews, from_files};
@@ -26,7 +26,7 @@ use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::of_the_ledger;
 use onedrop_core::lock_key;
 use onedrop_core::sender::Trust;
-use onedrop_core::text::{shown, shown_output};
+use onedrop_core::text::shown;
 use onedrop_site::command_line::ReplayArgs;
 use onedrop_site::config::Loaded;
 use onedrop_site::service::{Service, Site};
@@ -180,20 +180,15 @@ impl ReplayCounts {
 
 /// Prints the result of each message, and how far the run is.
 struct ReplayPrinter {
-    json: bool,
     screen: Screen,
-    lines: u64,
+    lines: Lines,
     counts: ReplayCounts,
-    /// Shown on a terminal alone.
-    bar: ProgressBar,
     is_terminal: bool,
     began: Instant,
     source: PathBuf,
     units: (u64, u64),
     /// Messages that other deliveries hold now.
     waits: usize,
-    /// The first error of standard output. It does not change what is done, but how it ends.
-    written: io::Result<()>,
 }
 
 impl ReplayPrinter {
@@ -205,30 +200,27 @@ impl ReplayPrinter {
             bar.set_style(style);
         }
         ReplayPrinter {
-            json,
             screen,
-            lines: 0,
+            lines: Lines::new(json, bar),
             counts: ReplayCounts::default(),
-            bar,
             is_terminal: io::stderr().is_terminal(),
             began: Instant::now(),
             source: PathBuf::new(),
             units: (0, 0),
             waits: 0,
-            written: Ok(()),
         }
     }
 
     fn print(&mut self, news: ReplayNews) {
         match news {
             ReplayNews::Begins { path, units } => {
-                self.bar.set_length(units);
-                self.bar.set_position(0);
-                self.bar.reset_eta();
+                self.lines.bar.set_length(units);
+                self.lines.bar.set_position(0);
+                self.lines.bar.reset_eta();
                 (self.source, self.units) = (path, (0, units));
             }
             ReplayNews::At { units } => {
-                self.bar.set_position(units);
+                self.lines.bar.set_position(units);
                 self.units.0 = units;
             }
             ReplayNews::Ended(report) => self.ended(&report),
@@ -244,13 +236,13 @@ impl ReplayPrinter {
             ReplayNews::Waits { count } => self.waits = count,
         }
         if self.is_terminal {
-            self.bar.set_message(self.progress());
+            self.lines.bar.set_message(self.progress());
         }
     }
 
     fn tell_progress(&self) {
         match self.is_terminal {
-            true => self.bar.set_message(self.progress()),
+            true => self.lines.bar.set_message(self.progress()),
             false => self.say(&self.progress()),
         }
     }
@@ -277,43 +269,30 @@ impl ReplayPrinter {
 
     fn say(&self, line: &str) {
         // Standard error's own errors cannot be reported anywhere.
-        self.bar.suspend(|| drop(writeln!(io::stderr(), "{}", shown(line))));
+        self.lines.bar.suspend(|| drop(writeln!(io::stderr(), "{}", shown(line))));
     }
 
     fn ended(&mut self, report: &FileReport) {
         self.counts.add(report.state);
-        let text = match (self.json, report.state) {
-            (true, _) => json_element(self.lines, &line(report)),
-            (false, FileState::Failed | FileState::WouldBeDelivered) => {
-                let paint = match report.state {
-                    FileState::Failed => Paint::Bad,
-                    _ => Paint::Good,
-                };
-                let state = self.screen.painted(report.state.name(), paint);
-                let rest = format!("{}: {}", report.place, report.text);
-                self.screen.fitted(&format!("{state} {}\n", shown(&rest)), 2)
-            }
-            (false, _) => return,
-        };
-        self.lines += 1;
-        self.write(&text);
-    }
-
-    fn write(&mut self, text: &str) {
-        let written = self.bar.suspend(|| io::stdout().write_all(shown_output(text).as_bytes()));
-        if self.written.is_ok() {
-            self.written = written;
-        }
+        self.lines.print(&line(report), || text(report, self.screen));
     }
 
     /// The counts of the run, and whether all could be printed.
-    fn end(mut self) -> (ReplayCounts, io::Result<()>) {
-        self.bar.finish_and_clear();
-        if self.json {
-            self.write(json_end(self.lines));
-        }
-        (self.counts, self.written.and(io::stdout().flush()))
+    fn end(self) -> (ReplayCounts, io::Result<()>) {
+        (self.counts, self.lines.end())
     }
+}
+
+/// For people, who can do something about these alone.
+fn text(report: &FileReport, screen: Screen) -> String {
+    let paint = match report.state {
+        FileState::Failed => Paint::Bad,
+        FileState::WouldBeDelivered => Paint::Good,
+        FileState::Stored | FileState::Found | FileState::AlreadyThere => return String::new(),
+    };
+    let state = screen.painted(report.state.name(), paint);
+    let rest = format!("{}: {}", report.place, report.text);
+    screen.fitted(&format!("{state} {}\n", shown(&rest)), 2)
 }
 
 fn line(report: &FileReport) -> FileLine<'_> {

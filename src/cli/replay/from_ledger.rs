@@ -1,12 +1,12 @@
 //! `onedrop replay --from-ledger`: delivers again, and prints a line for each copy.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::{json_element, json_end};
+use crate::cli::lines::Lines;
 use crate::cli::terminal::{Paint, Screen};
 use crate::cli::{CommandOutcome, since};
 use onedrop_admin::replay::failures::LEFT;
@@ -19,7 +19,7 @@ use onedrop_core::exit::Verdict;
 use onedrop_core::ledger::{Attempt, of_the_ledger};
 use onedrop_core::login_proof::WayProof;
 use onedrop_core::os::host_name;
-use onedrop_core::text::{shown, shown_output};
+use onedrop_core::text::shown;
 use onedrop_site::command_line::ReplayArgs;
 use onedrop_site::service::Site;
 
@@ -78,13 +78,17 @@ pub(super) fn run(
             passed.map_err(|failure| failure.to_string())?;
         }
     }
-    let mut printer =
-        LinePrinter { json: args.json, screen, lines: 0, failed: 0, due: 0, written: Ok(()) };
-    let ended = from_ledger::from_ledger(&task, &*ledger, &*store, &mut |one| printer.print(one));
-    let written = printer.end();
-    let LinePrinter { lines, failed, due, .. } = printer;
+    let mut lines = Lines::new(args.json, ProgressBar::hidden());
+    let (mut failed, mut due) = (0, 0);
+    let ended = from_ledger::from_ledger(&task, &*ledger, &*store, &mut |one| {
+        let line = line(one);
+        failed += u64::from(line.state == FileState::Failed.name());
+        due += u64::from(line.state == DUE);
+        lines.print(&line, || text(&line, screen));
+    });
     let done = if args.dry_run { "would be delivered" } else { "delivered" };
-    let copies = lines - failed - due;
+    let copies = lines.count - failed - due;
+    let written = lines.end();
     let unit = if copies == 1 { "copy" } else { "copies" };
     let errors = screen.of_stderr();
     let mut err = errors.painted(&format!("{copies} {unit} {done}"), Paint::Good);
@@ -115,46 +119,6 @@ pub(super) fn run(
     match written {
         Ok(()) => Ok(CommandOutcome { out: String::new(), err, verdict }),
         Err(error) => Err(format!("{err}\nstandard output: {error}")),
-    }
-}
-
-/// Prints the result of each copy, as it ends.
-struct LinePrinter {
-    json: bool,
-    screen: Screen,
-    lines: u64,
-    failed: u64,
-    /// Left to `onedrop settle`.
-    due: u64,
-    /// The first error of standard output. It does not change what is done, but how it ends.
-    written: io::Result<()>,
-}
-
-impl LinePrinter {
-    fn print(&mut self, one: &Replayed<'_>) {
-        let line = line(one);
-        self.failed += u64::from(line.state == FileState::Failed.name());
-        self.due += u64::from(line.state == DUE);
-        let told = match self.json {
-            true => json_element(self.lines, &line),
-            false => text(&line, self.screen),
-        };
-        self.lines += 1;
-        self.write(&told);
-    }
-
-    fn write(&mut self, text: &str) {
-        if self.written.is_ok() {
-            self.written = io::stdout().write_all(shown_output(text).as_bytes());
-        }
-    }
-
-    /// Whether all could be printed.
-    fn end(&mut self) -> io::Result<()> {
-        if self.json {
-            self.write(json_end(self.lines));
-        }
-        std::mem::replace(&mut self.written, Ok(())).and(io::stdout().flush())
     }
 }
 
