@@ -68,6 +68,11 @@ impl SqlRow for rusqlite::Row<'_> {
     }
 }
 
+/// A length in seconds; none for a time that has passed, or makes no sense.
+pub fn length(secs: f64) -> Duration {
+    Duration::try_from_secs_f64(secs).unwrap_or_default()
+}
+
 /// A receipt in the two columns from `at`.
 pub fn receipt(row: &impl SqlRow, at: usize) -> Result<Receipt, LedgerError> {
     let (kind, text): (Option<String>, Option<String>) = (row.cell(at)?, row.cell(at + 1)?);
@@ -108,10 +113,7 @@ pub fn raw_copy(row: &impl SqlRow) -> Result<(Destination, Option<Receipt>), Led
 pub fn copy_on_record(row: &impl SqlRow) -> Result<CopyOnRecord, LedgerError> {
     let (placed_secs_ago, is_leased): (Option<f64>, bool) = (row.cell(13)?, row.cell(14)?);
     let standing = match placed_secs_ago {
-        Some(ago) => Standing::Placed {
-            receipt: receipt(row, 17)?,
-            ago: Duration::try_from_secs_f64(ago).unwrap_or_default(),
-        },
+        Some(ago) => Standing::Placed { receipt: receipt(row, 17)?, ago: length(ago) },
         None if is_leased => Standing::Leased,
         None if row.cell(16)? => Standing::InDoubt { lease_left_over: row.cell(15)? },
         None => Standing::Free,

@@ -2,7 +2,7 @@
 //! two more: one takes the message's lock, reads what is on record and locks the copies; the other
 //! writes everything and commits.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use super::attempts::{self, INDEXED, LONGEST};
 use super::connection::{MariadbSession, Seen, first, rows_at};
@@ -91,7 +91,7 @@ pub(super) fn record(
             recorded_at
         }
         None => {
-            let now = UNIX_EPOCH + Duration::try_from_secs_f64(now).unwrap_or_default();
+            let now = UNIX_EPOCH + rows::length(now);
             let recorded_at = recorded_secs(entry.at, now);
             let (collision, at) = (i64::from(collision).to_string(), recorded_at.to_string());
             insert_message(&mut batch, one, (&collision, &at, ""), looks_back);

@@ -2,7 +2,7 @@
 //! reads what is on record and locks the copies; another writes everything and commits. What is new
 //! comes this way where the fast one ([`super::fast`]) left it.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use super::columns::{self, INDEXED, LONGEST};
 use super::connection::Connection;
@@ -93,7 +93,7 @@ fn in_two_steps(connection: &mut Connection, one: &ToRecord<'_>) -> Result<Recor
     let (recorded_at, looks_back): (i64, bool) = match known {
         Some(known) => known,
         None => {
-            let now = Duration::try_from_secs_f64(ledger.cell(0)?).unwrap_or_default();
+            let now = rows::length(ledger.cell(0)?);
             let (recorded_at, looks_back) =
                 (recorded_secs(entry.at, UNIX_EPOCH + now), ledger.cell(1)?);
             statements.push(sql!(

@@ -364,7 +364,7 @@ pub(crate) fn forget_kept(message: &str, value: i64) -> [Sql<'static>; 2] {
 
 impl ReadCopy {
     fn of_message(row: &impl SqlRow) -> Result<ReadCopy, LedgerError> {
-        ReadCopy::read(row, row.cell::<Option<f64>>(7)?.map(time))
+        ReadCopy::read(row, row.cell::<Option<f64>>(7)?.map(rows::length))
     }
 
     fn of_claim(row: &impl SqlRow) -> Result<ReadCopy, LedgerError> {
@@ -392,7 +392,7 @@ impl ReadCopy {
                 receipt: if row.cell(13)? { Some(rows::receipt(row, 14)?) } else { None },
                 placed_epoch: row.cell(16)?,
                 settled: row.cell(17)?,
-                due_in: due_ago.map(|secs| time(-secs)),
+                due_in: due_ago.map(|secs| rows::length(-secs)),
                 kept: row.cell(19)?,
             },
             destination,
@@ -411,11 +411,6 @@ impl ReadCopy {
         );
         Sql { text: text.into(), values }
     }
-}
-
-/// A time that may have passed.
-fn time(secs: f64) -> Duration {
-    Duration::try_from_secs_f64(secs).unwrap_or_default()
 }
 
 /// Microseconds of a lease, its length in milliseconds, and whose it is.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{Sql, SqlSession, Value, checked, first, has_changed, rows_at, sql};
 use crate::PooledLedger;
-use crate::rows::{self, LONGEST, SqlRow, millis};
+use crate::rows::{self, LONGEST, SqlRow, length, millis};
 use onedrop_core::ledger::{
     LedgerError, LockClaim, LockHolder, LockRequest, LockRow, LockTheft, LockTry, LockWaiter,
     Locks, PLACE_LASTS, RandomValue, first_free, must_keep_its_place,
@@ -391,10 +391,10 @@ fn lock_row(row: &impl SqlRow) -> Result<LockRow, LedgerError> {
             note: row.cell(6)?,
             slots: number_at(row, 7)?,
         },
-        acquired_at: SystemTime::UNIX_EPOCH + secs_at(row, 8)?,
+        acquired_at: SystemTime::UNIX_EPOCH + length(row.cell(8)?),
         owner: owner(row, 9),
         lease: Duration::from_millis(row.cell::<i64>(10)?.max(0).unsigned_abs()),
-        left: Some(secs_at(row, 11)?).filter(|left| !left.is_zero()),
+        left: Some(length(row.cell(11)?)).filter(|left| !left.is_zero()),
     })
 }
 
@@ -411,8 +411,8 @@ fn waiter(row: &impl SqlRow) -> Result<LockWaiter, LedgerError> {
             slots: number_at(row, 6)?,
         },
         others: number_at(row, 7)?,
-        since: SystemTime::UNIX_EPOCH + secs_at(row, 8)?,
-        left: secs_at(row, 9)?,
+        since: SystemTime::UNIX_EPOCH + length(row.cell(8)?),
+        left: length(row.cell(9)?),
     })
 }
 
@@ -429,8 +429,4 @@ fn name_at(row: &impl SqlRow, at: usize) -> Result<LockName, LedgerError> {
 fn number_at(row: &impl SqlRow, at: usize) -> Result<u32, LedgerError> {
     let number = row.cell::<i64>(at)?;
     u32::try_from(number).map_err(|_| LedgerError::Broken(format!("column {at}: {number}")))
-}
-
-fn secs_at(row: &impl SqlRow, at: usize) -> Result<Duration, LedgerError> {
-    Ok(Duration::try_from_secs_f64(row.cell(at)?).unwrap_or_default())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{SqlSession, sql};
 use crate::PooledLedger;
-use crate::rows::{INDEXED, SqlRow};
+use crate::rows::{INDEXED, SqlRow, length};
 use onedrop_core::ledger::{
     AttemptCount, HostRow, LedgerError, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN,
     OpenCopies, Overview, PLAIN_STATUS, RecentAttempts, SCHEMA_VERSION,
@@ -172,7 +172,7 @@ fn first_attempt<S: SqlSession>(
                 (SELECT MAX(id) FROM onedrop_attempt)"
     ))?;
     let row = only(&bounds)?;
-    let now = SystemTime::UNIX_EPOCH + seconds(row.cell(0)?);
+    let now = SystemTime::UNIX_EPOCH + length(row.cell(0)?);
     let (Some(low), Some(top)) = (row.cell::<Option<i64>>(1)?, row.cell::<Option<i64>>(2)?) else {
         return Ok((now, None, None));
     };
@@ -199,7 +199,7 @@ fn first_attempt<S: SqlSession>(
     }
     let rows = session.rows(&sql!(ATTEMPT_AT, back, first_of_most))?;
     let reach = rows.first().map(|row| row.cell::<f64>(2)).transpose()?;
-    Ok((now, Some(first_of_most), reach.map(seconds)))
+    Ok((now, Some(first_of_most), reach.map(length)))
 }
 
 /// What [`FIRST_MESSAGE`] says; above all numbers where there is none.
@@ -222,7 +222,7 @@ fn first_copy<S: SqlSession>(
         Some(first) if first >= first_of_most => Ok((first, None)),
         Some(_) => {
             let ago: Option<f64> = session.value(&sql!(RECORDED, first_of_most))?;
-            Ok((first_of_most, ago.map(seconds)))
+            Ok((first_of_most, ago.map(length)))
         }
     }
 }
@@ -281,7 +281,7 @@ fn host_count(row: &impl SqlRow) -> Result<(String, u64), LedgerError> {
 
 /// Adds a row of [`OPEN`].
 fn add_open_copy(open: &mut OpenCopies, row: &impl SqlRow) -> Result<(), LedgerError> {
-    let ago = seconds(row.cell(1)?);
+    let ago = length(row.cell(1)?);
     if row.cell(0)? {
         open.in_doubt += 1;
     } else {
@@ -297,7 +297,7 @@ fn host_row(row: &impl SqlRow) -> Result<HostRow, LedgerError> {
         host: row.cell(0)?,
         program_version: row.cell(1)?,
         schema_version: row.cell(2)?,
-        seen_ago: seconds(row.cell(3)?),
+        seen_ago: length(row.cell(3)?),
         clock_offset_ms: row.cell(4)?,
     })
 }
@@ -305,8 +305,4 @@ fn host_row(row: &impl SqlRow) -> Result<HostRow, LedgerError> {
 /// The value of it: within what each engine can take from its time.
 fn secs(back: Duration) -> f64 {
     back.as_secs_f64().min(1e9)
-}
-
-fn seconds(secs: f64) -> Duration {
-    Duration::try_from_secs_f64(secs.max(0.0)).unwrap_or(Duration::MAX)
 }

@@ -1,6 +1,6 @@
 //! Messages with their facts. Each function works in the given transaction.
 
-use std::time::Duration;
+use std::time::UNIX_EPOCH;
 
 use rusqlite::{Connection, params};
 
@@ -84,7 +84,7 @@ fn insert_message(
 ) -> Result<MessageRow, LedgerError> {
     let (identity, facts) = (entry.identity, entry.facts);
     let now_secs = now;
-    let now = std::time::UNIX_EPOCH + Duration::from_secs_f64(now.max(0.0));
+    let now = UNIX_EPOCH + rows::length(now);
     let recorded_at = recorded_secs(entry.at, now);
     let inserted = read(
         tx,

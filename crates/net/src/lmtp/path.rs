@@ -78,6 +78,17 @@ fn local_part(local: &str) -> String {
     format!("\"{}\"", local.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+/// `${sender}` for the null sender, unless pipe(8)'s attribute `null_sender` says otherwise.
+const PIPES_NULL_SENDER: &str = "MAILER-DAEMON";
+
+/// An envelope's sender as a path: `<>` for the null sender, whichever name it has.
+pub fn of_sender(sender: &str) -> Option<String> {
+    match sender.is_empty() || sender.eq_ignore_ascii_case(PIPES_NULL_SENDER) {
+        true => Some("<>".to_owned()),
+        false => written(sender),
+    }
+}
+
 /// An account's name as a path, which needs no domain (RFC 2033 section 5 leaves local names to the
 /// server); `None` for what no path can say.
 pub fn of_account(name: &str) -> Option<String> {

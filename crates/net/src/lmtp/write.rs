@@ -8,9 +8,6 @@ use onedrop_core::envelope::Envelope;
 /// XFORWARD's longest value (Postfix's XFORWARD_README).
 const LONGEST_IDENT: usize = 255;
 
-/// `${sender}` for the null sender, unless pipe(8)'s attribute `null_sender` says otherwise.
-const PIPES_NULL_SENDER: &str = "MAILER-DAEMON";
-
 /// The commands from the queue id to DATA, for all `recipients`, to be sent as they are, ahead of
 /// their replies (RFC 2920); `None` for an envelope that LMTP cannot say, or not so that the server
 /// understands the same. Each has one reply. XFORWARD comes first, and is left out without a queue
@@ -32,11 +29,7 @@ pub fn commands(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> O
 }
 
 fn mail(envelope: &Envelope, recipients: &[&str], pieces: &[&[u8]]) -> Option<String> {
-    let sender = match envelope.sender.as_str() {
-        "" => "<>".to_owned(),
-        sender if sender.eq_ignore_ascii_case(PIPES_NULL_SENDER) => "<>".to_owned(),
-        sender => path::written(sender)?,
-    };
+    let sender = path::of_sender(&envelope.sender)?;
     // An estimate by RFC 1870 (section 6.1). With LF alone for a line's end it is what
     // limits.message_bytes counts, so a message that passed the limit here passes it there.
     let size: usize = pieces.iter().map(|piece| piece.len()).sum();

@@ -10,7 +10,7 @@ use ::config::ValueKind;
 
 use super::problem::{ensure, no_control_characters, shown_name};
 use super::schema::Kind::{Choice, Count, Flag, List, OptionalText, Text};
-use super::schema::{Key, key, time_zone};
+use super::schema::{Key, absolute, key, time_zone};
 use super::suggest::closest;
 use onedrop_core::duration;
 use onedrop_locks::schedule::Schedule;
@@ -38,7 +38,7 @@ const KEYS: &[Key] = &[
     key("jobs.NAME.depends_on", "", List(dependency)),
     key("jobs.NAME.timezone", "", OptionalText(time_zone)),
     key("jobs.NAME.env", "", List(variable)),
-    key("jobs.NAME.cwd", "", OptionalText(folder)),
+    key("jobs.NAME.cwd", "", OptionalText(absolute)),
     key("jobs.NAME.user", "", OptionalText(no_control_characters)),
     key("jobs.NAME.umask", "", OptionalText(umask)),
     key("jobs.NAME.nice", "0", Count(0..=19)),
@@ -144,11 +144,6 @@ fn variable(text: &str) -> Result<String, String> {
     let is_named = text.split_once('=').is_some_and(|(name, _)| !name.is_empty());
     ensure(is_named, "expected variables, as in \"LANG=C.UTF-8\"")?;
     word(text)
-}
-
-fn folder(text: &str) -> Result<(), String> {
-    ensure(text.starts_with('/'), "expected an absolute path")?;
-    no_control_characters(text)
 }
 
 fn umask(text: &str) -> Result<(), String> {

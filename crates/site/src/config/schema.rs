@@ -329,7 +329,7 @@ fn group(text: &str) -> Result<(), String> {
     ensure(!text.contains(is_unfit), "expected the name of a group, without \":\" or blanks")
 }
 
-fn absolute(text: &str) -> Result<(), String> {
+pub(super) fn absolute(text: &str) -> Result<(), String> {
     ensure(text.starts_with('/'), "expected an absolute path")?;
     no_control_characters(text)
 }

@@ -89,10 +89,8 @@ impl<'a> HandedMail<'a> {
         let (value, again) = (hex(value), if *again { AGAIN } else { "" });
         Ok(HandedMail {
             recipient,
-            // pipe(8)'s name for the null sender; and what is no address to LMTP gets no answers.
-            sender: Some(*sender)
-                .filter(|sender| !sender.eq_ignore_ascii_case("MAILER-DAEMON"))
-                .and_then(path::written)
+            // What is no address to LMTP gets no answers.
+            sender: path::of_sender(sender)
                 .filter(|path| !path.contains(char::is_control))
                 .unwrap_or_else(|| "<>".to_owned()),
             original: match original.is_ascii() && !original.is_empty() {
