@@ -4,6 +4,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use onedrop_core::ledger::LedgerError;
+
 /// The last one: when it had to end, and how long it waited for an answer.
 #[derive(Default)]
 pub struct GivenUp(Mutex<Option<(Instant, Duration)>>);
@@ -36,6 +38,10 @@ const NO_ANSWER: &str = "no answer within ";
 const NO_TIME: &str = "too little time was left to wait for an answer";
 /// The shortest wait that has a tenth of a second.
 const SHORTEST: Duration = Duration::from_millis(50);
+
+pub fn no_answer(after: Duration) -> LedgerError {
+    LedgerError::Unavailable(no_answer_text(after))
+}
 
 /// That no answer came in the time that there was.
 pub fn no_answer_text(waited: Duration) -> String {

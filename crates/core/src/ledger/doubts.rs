@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy)]
 pub struct CopyDoubt {
     pub in_doubt: bool,
+    pub prior_doubt: bool,
     pub looks_back: bool,
     pub has_lease: bool,
     /// NULL is 0.
@@ -19,6 +20,11 @@ impl CopyDoubt {
     pub fn is_in_doubt(self) -> bool {
         let was_only_given_back = !self.has_lease && self.placed_epoch == self.epoch;
         self.in_doubt && !(self.looks_back && was_only_given_back)
+    }
+
+    /// Whether more than one delivery may have written it.
+    pub fn may_be_double(self) -> bool {
+        self.epoch > 1 || self.prior_doubt
     }
 
     /// Whether it is shown to people as one that wants another look.

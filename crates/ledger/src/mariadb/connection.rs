@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Params, Row, Value as Param};
 
-use super::errors::{meaning_of, no_answer};
+use super::errors::meaning_of;
 use super::link::MariadbLink;
 use super::statement::{SqlBatch, Value, values};
 use super::target::{MariadbTarget, PACKET_BYTES, Purpose};
-use crate::given_up::for_cancelling;
+use crate::given_up::{for_cancelling, no_answer};
 use crate::rows::SqlRow;
 use crate::sql::Answer;
 use onedrop_core::ledger::QUESTION;

@@ -51,8 +51,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("later", "TIMESTAMPADD(MICROSECOND, 1000000 * @, UTC_TIMESTAMP(6))"),
     ("int", "@"),
     ("millis", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', @) DIV 1000"),
-    ("true", "TRUE"),
-    ("false", "FALSE"),
     ("has", "LOCATE(LOWER(@2), LOWER(@)) > 0"),
     ("upsert", "ON DUPLICATE KEY UPDATE"),
     ("new", "VALUES(@)"),

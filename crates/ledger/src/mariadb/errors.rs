@@ -1,11 +1,9 @@
 //! Converts failures to errors of the port. A server's error is passed on as number and message in
 //! one line; the numbers are those of MariaDB's "Error Codes".
 
-use std::time::Duration;
-
 use mysql_async::{DriverError, Error, IoError, ServerError};
 
-use crate::given_up::{no_answer_text, says_no_answer};
+use crate::given_up::says_no_answer;
 use onedrop_core::ledger::LedgerError;
 use onedrop_core::text;
 
@@ -64,10 +62,6 @@ pub(super) fn unavailable(error: &Error) -> LedgerError {
     LedgerError::Unavailable(text_of(error))
 }
 
-pub(super) fn no_answer(after: Duration) -> LedgerError {
-    LedgerError::Unavailable(no_answer_text(after))
-}
-
 /// Whether an answer did not come in time: by our own clock, or by the server's
 /// `max_statement_time`, which we set.
 pub(super) fn is_late(error: &LedgerError) -> bool {
@@ -106,11 +100,6 @@ pub(super) fn text_of(error: &Error) -> String {
         other => other.to_string(),
     };
     text::within(text::without_number(&said), 300).into_owned()
-}
-
-/// Another session has inserted the row in this moment.
-pub(super) fn contended_if_duplicate(error: LedgerError) -> LedgerError {
-    if is_duplicate(&error) { LedgerError::Contended } else { error }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! pieces.
 
 use super::connection::MariadbSession;
-use super::errors::contended_if_duplicate;
 use super::statement::{SqlBatch, values};
 use onedrop_core::ledger::LedgerError;
 
@@ -22,7 +21,7 @@ pub(super) fn put_kept(
 ) -> Result<(), LedgerError> {
     let sql = "INSERT INTO onedrop_kept (message_id, why, kept_at)
                VALUES (?1, ?2, UTC_TIMESTAMP(6))";
-    connection.go_on(SqlBatch::of(sql, values![message, why])).map_err(contended_if_duplicate)?;
+    connection.go_on(SqlBatch::of(sql, values![message, why]))?;
     put_pieces(connection, KEEP_PIECE, Some(message), bytes)
 }
 

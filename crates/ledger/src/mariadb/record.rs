@@ -7,7 +7,6 @@ use std::time::UNIX_EPOCH;
 use super::attempts::{self, INDEXED, LONGEST};
 use super::connection::{MariadbSession, Seen, first, rows_at};
 use super::dialect::spelt;
-use super::errors::contended_if_duplicate;
 use super::kept::put_pieces;
 use super::schema;
 use super::statement::{SqlBatch, values};
@@ -15,7 +14,7 @@ use crate::facts as json;
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
 use crate::sql::claims::{self, OfMessage};
-use crate::sql::shared;
+use crate::sql::{contended_if_duplicate, shared};
 use onedrop_core::ledger::{LedgerError, MessageKey, Recorded, SharedConfig, recorded_secs};
 use onedrop_core::lock_key::Hash;
 use onedrop_core::text;
@@ -103,7 +102,7 @@ pub(super) fn record(
     if let Some(bytes) = raw.take() {
         // The message goes first, and its bytes by themselves.
         let statements = std::mem::take(&mut batch);
-        connection.go_on(statements).map_err(contended_if_duplicate)?;
+        connection.go_on(statements).map_err(contended_if_duplicate::<MariadbSession>)?;
         let sql = "INSERT INTO onedrop_raw (message_id, position, bytes, kept_at)
                    VALUES (COALESCE(?1, @onedrop_message), ?2, ?3, UTC_TIMESTAMP())";
         put_pieces(connection, sql, None, bytes)?;
@@ -114,7 +113,7 @@ pub(super) fn record(
     let (of_message, terms) = (OfMessage::Sql(MESSAGE), (terms, looks_back));
     let claims = claims::claim(on_record, of_message, destinations, attempt, terms);
     batch.append(spelt(&claims.statements));
-    let answers = connection.commit(batch).map_err(contended_if_duplicate)?;
+    let answers = connection.commit(batch).map_err(contended_if_duplicate::<MariadbSession>)?;
     connection.saw(seen);
     let missing = || LedgerError::Broken("a record without an answer".to_owned());
     let row = rows_at(&answers, at).first().ok_or_else(missing)?;

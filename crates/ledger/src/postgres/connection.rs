@@ -26,10 +26,10 @@ use postgres::types::{ToSql, Type};
 use postgres::{Error, Row};
 use tokio::time::timeout_at;
 
-use super::errors::{lacks_a_prepared_statement, meaning_of, no_answer, unavailable};
+use super::errors::{lacks_a_prepared_statement, meaning_of, unavailable};
 use super::link::{Link, Listens, cannot_wait};
 use super::target::Target;
-use crate::given_up::for_cancelling;
+use crate::given_up::{for_cancelling, no_answer};
 use crate::rows;
 use crate::sql::Answer;
 use onedrop_core::ledger::QUESTION;
@@ -145,11 +145,6 @@ impl Connection {
             self.rollback_or_lose();
         }
         answered
-    }
-
-    /// Runs `statement` in the open transaction, which stays open.
-    pub fn go_on(&mut self, statement: &Statement<'_>) -> Result<Vec<Row>, LedgerError> {
-        only(rows_of(self.send(None, std::slice::from_ref(statement), None)?))
     }
 
     /// Calls a function of the schema that does a whole step: in the open transaction, which it

@@ -59,8 +59,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("later", "(clock_timestamp() + @ * interval '1 second')"),
     ("int", "(@)::bigint"),
     ("millis", "(extract(epoch FROM @) * 1000)::bigint"),
-    ("true", "true"),
-    ("false", "false"),
     ("has", "position(lower(@2) IN lower(@)) > 0"),
     ("upsert", "ON CONFLICT (@) DO UPDATE SET"),
     ("new", "excluded.@"),

@@ -1,12 +1,10 @@
 //! Converts failures to errors of the port. A server's error is passed on as SQLSTATE and message
 //! in one line, without its details, which may quote a row.
 
-use std::time::Duration;
-
 use postgres::Error;
 use postgres::error::SqlState;
 
-use crate::given_up::{no_answer_text, says_no_answer};
+use crate::given_up::says_no_answer;
 use onedrop_core::ledger::LedgerError;
 use onedrop_core::text;
 
@@ -61,10 +59,6 @@ pub(super) fn lacks_a_prepared_statement(error: &Error) -> bool {
 
 pub(super) fn unavailable(error: &Error) -> LedgerError {
     LedgerError::Unavailable(text_of(error))
-}
-
-pub(super) fn no_answer(after: Duration) -> LedgerError {
-    LedgerError::Unavailable(no_answer_text(after))
 }
 
 /// Whether the server refuses the login: invalid authorization (28000, 28P01), no such database

@@ -9,14 +9,12 @@ use super::connection::Connection;
 use crate::ToRecord;
 use crate::facts as json;
 use crate::rows::{self, SqlRow};
-use crate::sql::claims::{self, OfMessage, ReadCopy};
-use crate::sql::{self, Sql, SqlSession, contended_if_duplicate, first, rows_at, shared, sql};
+use crate::sql::claims::{self, OfMessage};
+use crate::sql::{self, SqlSession, attempts, contended_if_duplicate, first, rows_at, shared, sql};
 use onedrop_core::ledger::{
-    AttemptEnd, Confirmed, LedgerError, MessageKey, PLAIN_STATUS, Recorded, ToConfirm,
-    recorded_secs, stored_text,
+    Confirmed, LedgerError, MessageKey, Recorded, ToConfirm, recorded_secs,
 };
 use onedrop_core::lock_key::advisory_key;
-use onedrop_core::outcome::Reason;
 use onedrop_core::text;
 
 /// Waits for a purge that takes the message out; from here on none does.
@@ -170,43 +168,11 @@ pub(super) fn confirm(
     one: &ToConfirm<'_>,
 ) -> Result<Confirmed, LedgerError> {
     let confirmed = claims::confirm_alone(connection, one, |read| match one.end {
-        Some((attempt, end)) => ending(attempt, end, one, read),
+        Some(end) => attempts::ending(read, one.receipt, end),
         None => Vec::new(),
     });
     if confirmed.is_err() {
         connection.rollback_or_lose();
     }
     confirmed
-}
-
-/// Puts an attempt's end on record. Where it has no more to say than that it stored the copy, the
-/// copy's row has it, if that has no other.
-fn ending(
-    attempt: i64,
-    end: &AttemptEnd,
-    one: &ToConfirm<'_>,
-    read: &ReadCopy,
-) -> Vec<Sql<'static>> {
-    let is_plain = end.outcome == "delivered"
-        && end.status == PLAIN_STATUS
-        && end.text == stored_text(&read.destination, one.receipt);
-    let millis = rows::millis(end.duration).min(i32::MAX.into());
-    let told = "UPDATE onedrop_copy SET attempt_id = ?2, attempt_ms = ?3
-                WHERE id = ?1 AND attempt_id IS NULL";
-    let ended = "UPDATE onedrop_attempt SET duration_ms = ?3, outcome = ?4, status = ?5,
-                     detail = ?6, reason = ?7
-                 WHERE id = ?2 AND NOT EXISTS (
-                     SELECT 1 FROM onedrop_copy c WHERE c.id = ?1 AND c.attempt_id = ?2)";
-    let told = is_plain.then(|| sql!(told, read.number, attempt, millis));
-    let ended = sql!(
-        ended,
-        read.number,
-        attempt,
-        millis,
-        text::within(end.outcome, LONGEST).into_owned(),
-        text::within(&end.status, LONGEST).into_owned(),
-        text::within(&end.text, LONGEST).into_owned(),
-        end.reason.map(Reason::word),
-    );
-    told.into_iter().chain([ended]).collect()
 }

@@ -13,8 +13,8 @@ use tokio_postgres::Config;
 use tokio_postgres::config::LoadBalanceHosts;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::errors::{no_answer, text_of};
-use crate::given_up::GivenUp;
+use super::errors::text_of;
+use crate::given_up::{GivenUp, no_answer};
 use onedrop_core::deadline::{KEEPALIVE, UNACKNOWLEDGED};
 use onedrop_core::ledger::{LedgerError, Program};
 use onedrop_core::text;

@@ -1,13 +1,15 @@
-//! How attempts ended that have no copy's receipt to end with.
+//! How attempts ended.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::claims::ReadCopy;
 use super::{Sql, SqlSession, sql};
 use crate::rows::{self, INDEXED, LONGEST};
-use onedrop_core::ledger::{Attempt, AttemptEnd, LedgerError};
+use onedrop_core::ledger::{Attempt, AttemptEnd, LedgerError, PLAIN_STATUS, stored_text};
 use onedrop_core::message::Identity;
 use onedrop_core::outcome::Reason;
+use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
 
 /// Reads what no index has: MariaDB would lock the entry of the index alone.
@@ -27,6 +29,14 @@ INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, h
 SELECT m.id, CASE WHEN m.id IS NULL THEN ?1 END, {given(?3, ?4)}, NULLIF(?5, m.sender), ?6, ?7, ?8,
        {before(?9)}, ?10, ?11, ?12, ?13, ?14
 FROM (SELECT 1) one LEFT JOIN onedrop_message m ON {hashed(m.id_hash, ?1)} AND m.digest = ?2";
+
+const TELL_COPY: &str = "
+UPDATE onedrop_copy SET attempt_id = ?2, attempt_ms = ?3 WHERE id = ?1 AND attempt_id IS NULL";
+
+const END_UNLESS_TOLD: &str = "
+UPDATE onedrop_attempt SET duration_ms = ?3, outcome = ?4, status = ?5, detail = ?6, reason = ?7
+WHERE id = ?2 AND NOT EXISTS (
+    SELECT 1 FROM onedrop_copy c WHERE c.id = ?1 AND c.attempt_id = ?2)";
 
 /// Longer than any attempt takes, within the range of every engine's columns.
 const LONGEST_ATTEMPT: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);
@@ -48,6 +58,23 @@ pub(crate) fn finish<S: SqlSession>(
         sql!(END, id_hash, digest, attempt, took, outcome, status, detail, reason)
     }));
     session.write(&statements).map(drop)
+}
+
+/// How an attempt ended that recorded this copy's `receipt`. Where it has no more to say than that
+/// it stored the copy, the copy's row has it, if that has no other.
+pub(crate) fn ending(
+    copy: &ReadCopy,
+    receipt: &Receipt,
+    (attempt, end): (i64, &AttemptEnd),
+) -> Vec<Sql<'static>> {
+    let is_plain = end.outcome == "delivered"
+        && end.status == PLAIN_STATUS
+        && end.text == stored_text(&copy.destination, receipt);
+    let [outcome, status, detail] = texts(end).map(Cow::into_owned);
+    let (reason, took) = (end.reason.map(Reason::word), rows::millis(took(end)));
+    let told = is_plain.then(|| sql!(TELL_COPY, copy.number, attempt, took));
+    let ended = sql!(END_UNLESS_TOLD, copy.number, attempt, took, outcome, status, detail, reason);
+    told.into_iter().chain([ended]).collect()
 }
 
 fn insert_ended<'a>(identity: &'a Identity, by: &'a Attempt, end: &'a AttemptEnd) -> Sql<'a> {

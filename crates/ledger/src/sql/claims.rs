@@ -523,8 +523,8 @@ pub(crate) fn forget(read: &ReadCopy, value: RandomValue) -> Sql<'static> {
     let Change { row, .. } = claim::forget(&read.row, value);
     read.update(
         "value = ?1, due_at = CASE WHEN ?2 THEN due_at END, placed_at = NULL, placed_epoch = ?3,
-         receipt_kind = NULL, receipt = NULL, nul_replaced = {false},
-         wrapped = {false}, found_by_look = {false}, by_sender = {false}, settled_at = NULL,
+         receipt_kind = NULL, receipt = NULL, nul_replaced = FALSE,
+         wrapped = FALSE, found_by_look = FALSE, by_sender = FALSE, settled_at = NULL,
          {no_lease}, in_doubt = ?4, prior_doubt = ?5, looks_back = ?6{no_end}",
         values![
             row.value.bytes().to_vec(),

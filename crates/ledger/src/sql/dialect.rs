@@ -3,10 +3,11 @@
 
 use std::borrow::Cow;
 
-use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
+use crate::doubts::{IN_DOUBT, MAY_BE_DOUBLE, WANTS_A_LOOK};
 
 /// Names with their spelling. All engines have the same names; `sql.rs`' users know them, and
-/// `{in_doubt}` and `{wants_a_look}` of a copy `c`, the rules about doubts, which all spell alike:
+/// `{in_doubt}`, `{wants_a_look}` and `{may_be_double}` of a copy `c`, the rules about doubts, which
+/// all spell alike:
 /// - `{now}`: the time, as columns hold it;
 /// - `{secs(t)}`, `{whole(t)}`: a time as seconds since 1970, with fractions or as a whole number;
 /// - `{minute(t)}`: its minute since 1970, as a whole number;
@@ -21,7 +22,6 @@ use crate::doubts::{IN_DOUBT, WANTS_A_LOOK};
 /// - `{soon}`: five seconds after `recorded_at`;
 /// - `{int(x)}`: a whole number of any width, to be read as `i64`;
 /// - `{millis(t)}`: a time as whole milliseconds since 1970;
-/// - `{true}`, `{false}`;
 /// - `{hashed(column, hash)}`: whether a message's hash is this one, by the index of hashes;
 /// - `{bytes(hex)}`: bytes, of their digits;
 /// - `{folded(recipient)}`, `{fold(name, lower)}`: a recipient and a name, of which `lower` is the
@@ -97,7 +97,8 @@ pub(crate) const ACCOUNTS: &str = "
 const MOST_GIVEN: usize = 4;
 
 /// What all engines spell alike.
-const ALIKE: &[(&str, &str)] = &[("in_doubt", IN_DOUBT), ("wants_a_look", WANTS_A_LOOK)];
+const ALIKE: &[(&str, &str)] =
+    &[("in_doubt", IN_DOUBT), ("wants_a_look", WANTS_A_LOOK), ("may_be_double", MAY_BE_DOUBLE)];
 
 impl Dialect {
     /// The statement in this engine's words. A name that the dialect lacks stays as it stands: the

@@ -53,7 +53,7 @@ const LOOK_NO_MORE: &str = "
 DELETE FROM onedrop_unsettled WHERE copy_id = ?1
   AND EXISTS (SELECT 1 FROM onedrop_copy c
       WHERE c.id = ?1 AND c.value = ?2 AND c.placed_at IS NOT NULL
-        AND (c.settled_at IS NOT NULL OR c.by_sender OR c.epoch = 1 AND NOT c.prior_doubt))";
+        AND (c.settled_at IS NOT NULL OR c.by_sender OR NOT {may_be_double}))";
 
 /// Only if the row is as it was, or as a call before has made it. MariaDB's assignments see those
 /// before them.

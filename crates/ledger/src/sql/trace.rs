@@ -69,7 +69,7 @@ ORDER BY m.recorded_at DESC, m.id DESC LIMIT ?4";
 
 const COPIES: &str = "
 SELECT message_id, account, mailbox, placed_at IS NOT NULL,
-       coalesce({lease_left(c.)} > 0, {false}), {in_doubt}, receipt_kind, receipt,
+       coalesce({lease_left(c.)} > 0, FALSE), {in_doubt}, receipt_kind, receipt,
        {iso_ms(placed_at)}, {int(epoch)}, coalesce(owner, ''), {iso_ms({lease_time})},
        nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k

@@ -22,14 +22,14 @@ pub(crate) const FIRST: &str = "(SELECT min(id + 0) FROM onedrop_message
 const RECENT: &str = "
     c.message_id >= {first}
     AND (m.recorded_at >= ?1 OR c.placed_at IS NULL AND {lease_left(c.)} >= -{ago(?1)})
-    AND (?2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt)";
+    AND (?2 OR c.placed_at IS NULL OR {may_be_double})";
 
 /// What is to be compared however old it is: the small tables come first, whatever an engine knows
 /// of their sizes.
 const OPEN: &str = "
     (SELECT c.id, c.account, c.message_id
      FROM onedrop_unsettled u {with_copies(c.id = u.copy_id)}
-     WHERE (c.placed_at IS NOT NULL AND (c.epoch > 1 OR c.prior_doubt) AND c.settled_at IS NULL
+     WHERE (c.placed_at IS NOT NULL AND {may_be_double} AND c.settled_at IS NULL
             OR c.placed_at IS NULL AND {lease_left(c.)} >= -{ago(?1)}) AND {of}
      UNION
      SELECT c.id, c.account, c.message_id
@@ -66,7 +66,7 @@ SELECT c.id, c.message_id, m.message_id, m.id_hash, m.digest, m.size_bytes,
        coalesce(c.owner, ''), c.settled_at IS NOT NULL, {ago(c.placed_at)},
        coalesce({lease_left(c.)} > 0, FALSE), c.leased_until IS NOT NULL, {in_doubt},
        c.receipt_kind, c.receipt,
-       c.epoch > 1 OR c.prior_doubt OR c.placed_at IS NULL AND c.in_doubt, c.value,
+       {may_be_double} OR c.placed_at IS NULL AND c.in_doubt, c.value,
        {int(c.lease_ms)}, k.why, {whole(c.due_at)}, c.due_at <= {now}, c.by_sender,
        c.found_by_look, c.looks_back
 FROM wanted {with_copies(c.id = wanted.id)} JOIN onedrop_message m ON m.id = c.message_id

@@ -1,14 +1,10 @@
-//! Attempts: each in the given transaction.
+//! Attempts, in the given transaction.
 
 use rusqlite::{Connection, params};
 
 use super::execute;
-use crate::rows::{self, INDEXED, LONGEST};
-use onedrop_core::directory::Destination;
-use onedrop_core::ledger::{Attempt, AttemptEnd, LedgerError};
-use onedrop_core::ledger::{PLAIN_STATUS, stored_text};
-use onedrop_core::outcome::Reason;
-use onedrop_core::receipt::Receipt;
+use crate::rows::INDEXED;
+use onedrop_core::ledger::{Attempt, LedgerError};
 use onedrop_core::text;
 
 pub(super) fn insert(
@@ -34,30 +30,4 @@ pub(super) fn insert(
         ],
     )?;
     Ok(tx.last_insert_rowid())
-}
-
-/// Whether an attempt has no more to say than that it stored the copy. Its row does not repeat it.
-pub(super) fn is_plain(end: &AttemptEnd, destination: &Destination, receipt: &Receipt) -> bool {
-    end.outcome == "delivered"
-        && end.status == PLAIN_STATUS
-        && end.text == stored_text(destination, receipt)
-}
-
-/// Puts an attempt's end on record.
-pub(super) fn end(tx: &Connection, attempt: i64, end: &AttemptEnd) -> Result<(), LedgerError> {
-    execute(
-        tx,
-        "UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5,
-             reason = ?6
-         WHERE id = ?1",
-        params![
-            attempt,
-            rows::millis(end.duration),
-            text::within(end.outcome, LONGEST),
-            text::within(&end.status, LONGEST),
-            text::within(&end.text, LONGEST),
-            end.reason.map(Reason::word)
-        ],
-    )?;
-    Ok(())
 }

@@ -1,12 +1,9 @@
 //! Copies: claims, the turn, the receipt.
 
-use rusqlite::params;
-
+use super::SqliteSession;
 use super::dialect::SqliteTransaction;
-use super::{SqliteSession, attempts, execute};
-use crate::rows;
-use crate::sql::SqlSession;
 use crate::sql::claims::{self, OfMessage};
+use crate::sql::{SqlSession, attempts};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::claim::TurnState;
 use onedrop_core::ledger::{
@@ -54,18 +51,8 @@ pub(super) fn confirm(
     }
     let (confirmed, statements) = claims::confirm(read.as_ref(), one);
     claims::is_written(&statements, &tx.run_all(&statements)?)?;
-    if let (Ok(Confirmed::Recorded), Some((attempt, end)), Some(read)) = (&confirmed, end, read) {
-        // The copy's row has it, where nothing more is to be said and it has no other.
-        let is_told = attempts::is_plain(end, &read.destination, receipt)
-            && execute(
-                tx,
-                "UPDATE onedrop_copy SET attempt_id = ?2, attempt_ms = ?3
-                 WHERE id = ?1 AND coalesce(attempt_id, ?2) = ?2",
-                params![claim.copy, attempt, rows::millis(end.duration)],
-            )? > 0;
-        if !is_told {
-            attempts::end(tx, attempt, end)?;
-        }
+    if let (Ok(Confirmed::Recorded), Some(end), Some(read)) = (&confirmed, end, read) {
+        tx.run_all(&attempts::ending(&read, receipt, end))?;
     }
     Ok(Some(confirmed))
 }

@@ -67,8 +67,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("later", "(:now + @)"),
     ("int", "@"),
     ("millis", "CAST(round(@ * 1000) AS INTEGER)"),
-    ("true", "1"),
-    ("false", "0"),
     ("has", "instr(lower(@), lower(@2)) > 0"),
     ("upsert", "ON CONFLICT (@) DO UPDATE SET"),
     ("new", "excluded.@"),

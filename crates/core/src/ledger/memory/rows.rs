@@ -551,6 +551,7 @@ impl CopyRow {
     pub fn doubt(&self) -> CopyDoubt {
         CopyDoubt {
             in_doubt: self.in_doubt,
+            prior_doubt: self.prior_doubt,
             looks_back: self.looks_back,
             has_lease: self.leased_until.is_some(),
             placed_epoch: self.placed_epoch,

@@ -51,7 +51,7 @@ impl Settling for MemoryLedger {
             let now = rows.time.now();
             let row = rows.copy(copy.copy, copy.value)?;
             let is_over = row.receipt.is_some()
-                && (row.settled || row.by_sender || row.epoch == 1 && !row.prior_doubt);
+                && (row.settled || row.by_sender || !row.doubt().may_be_double());
             match after {
                 Some(after) => {
                     rows.unsettled.entry(copy.copy).and_modify(|at| *at = now + after);

@@ -110,7 +110,7 @@ impl Audit for MemoryLedger {
 impl Rows {
     fn on_record(&self, copy: i64, row: &CopyRow, window: &Window) -> Option<CopyOnRecord> {
         let message = self.messages.get(&row.message)?;
-        let may_be_double = row.epoch > 1 || row.prior_doubt;
+        let may_be_double = row.doubt().may_be_double();
         let needs_a_look = row.receipt.is_some()
             && may_be_double
             && !row.settled
@@ -155,9 +155,7 @@ impl Rows {
             owner: row.owner.clone(),
             standing,
             settled: row.settled,
-            may_be_double: row.epoch > 1
-                || row.prior_doubt
-                || row.receipt.is_none() && row.in_doubt,
+            may_be_double: row.doubt().may_be_double() || row.receipt.is_none() && row.in_doubt,
             due: row.due_at.map(|at| DueTime {
                 at: units::time(units::whole_secs(wall_clock(at))),
                 has_come: at <= self.time.now(),
