@@ -27,48 +27,41 @@ fn main() {
 }
 
 fn ledger(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
-    let (config, waits) =
-        (Some(loaded.config.shared()), Some(cli::say_that_migrate_waits as fn(&str)));
-    let makes = loaded.config.deliver.trial;
-    let program = Program { config, waits, makes, ..Program::default() };
-    match loaded.config.ledger.url.clone() {
-        LedgerUrl::Sqlite { path } => Ok(Arc::new(SqliteLedger::of(path, program, limits))),
-        LedgerUrl::Postgres { url } => {
-            let password = loaded.ledger_password().cloned();
-            let ledger = &loaded.config.ledger;
-            let (prepare, notify) = (ledger.prepare, ledger.notify);
-            let ca_file = ledger.ca_file.clone();
-            let settings = PostgresSettings { url, password, ca_file, prepare, notify };
-            Ok(Arc::new(PostgresLedger::of(settings, program, limits)?))
-        }
-        #[cfg(feature = "mariadb")]
-        LedgerUrl::Mysql { url } => {
-            let password = loaded.ledger_password().cloned();
-            let ca_file = loaded.config.ledger.ca_file.clone();
-            let settings = MariadbSettings { url, password, ca_file };
-            Ok(Arc::new(MariadbLedger::of(settings, program, limits)?))
-        }
-        #[cfg(not(feature = "mariadb"))]
-        LedgerUrl::Mysql { .. } => Err(not_built_in()),
-    }
+    let program = Program {
+        config: Some(loaded.config.shared()),
+        waits: Some(cli::say_that_migrate_waits),
+        makes: loaded.config.deliver.trial,
+        ..Program::default()
+    };
+    open(&loaded.config.ledger.url, program, loaded, limits)
 }
 
 /// The ledger for questions alone: what is shown need not fit this program's configuration.
 fn reading(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyLedger>, LedgerError> {
-    let program = Program::default();
-    let (password, ca_file) =
-        (loaded.ledger_password().cloned(), loaded.config.ledger.ca_file.clone());
-    Ok(match loaded.pages_url().clone() {
-        LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::reading(path, program, limits)),
+    let program = Program { reads: true, ..Program::default() };
+    open(loaded.pages_url(), program, loaded, limits)
+}
+
+fn open(
+    url: &LedgerUrl,
+    program: Program,
+    loaded: &Loaded,
+    limits: Limits,
+) -> Result<Arc<dyn AnyLedger>, LedgerError> {
+    let ledger = &loaded.config.ledger;
+    let (password, ca_file) = (loaded.ledger_password().cloned(), ledger.ca_file.clone());
+    Ok(match url.clone() {
+        LedgerUrl::Sqlite { path } => Arc::new(SqliteLedger::of(path, program, limits)),
         LedgerUrl::Postgres { url } => {
-            let prepare = Prepare::Never;
-            let settings = PostgresSettings { url, password, ca_file, prepare, notify: false };
-            Arc::new(PostgresLedger::reading(settings, program, limits)?)
+            let prepare = if program.reads { Prepare::Never } else { ledger.prepare };
+            let settings =
+                PostgresSettings { url, password, ca_file, prepare, notify: ledger.notify };
+            Arc::new(PostgresLedger::of(settings, program, limits)?)
         }
         #[cfg(feature = "mariadb")]
         LedgerUrl::Mysql { url } => {
             let settings = MariadbSettings { url, password, ca_file };
-            Arc::new(MariadbLedger::reading(settings, program, limits)?)
+            Arc::new(MariadbLedger::of(settings, program, limits)?)
         }
         #[cfg(not(feature = "mariadb"))]
         LedgerUrl::Mysql { .. } => return Err(not_built_in()),

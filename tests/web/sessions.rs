@@ -22,7 +22,8 @@ fn those_that_nobody_uses_are_closed() {
     let settings = Postgres::settings(&postgres.url_socket());
     let idle = Duration::from_millis(200);
     let limits = Limits { used: AT_A_TIME, per_key: AT_A_TIME, kept: AT_A_TIME, idle };
-    let ledger = PostgresLedger::reading(settings, Program::default(), limits).expect("a ledger");
+    let program = Program { reads: true, ..Program::default() };
+    let ledger = PostgresLedger::of(settings, program, limits).expect("a ledger");
     let ledger: Arc<dyn AnyLedger> = Arc::new(ledger);
     let open = || {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'onedrop'

@@ -37,7 +37,7 @@ pub use target::MariadbSettings;
 
 use connection::MariadbSession;
 pub use onedrop_net::mysql_url::MysqlUrl;
-use target::{MariadbTarget, Purpose};
+use target::MariadbTarget;
 
 /// A ledger in MariaDB.
 pub type MariadbLedger = PooledLedger<MariadbSession>;
@@ -69,21 +69,7 @@ impl MariadbLedger {
         limits: Limits,
     ) -> Result<MariadbLedger, LedgerError> {
         let target = MariadbTarget::new(settings, Program::default())?;
-        Ok(MariadbLedger::to(MariadbTarget { purpose: Purpose::Accounts, ..target }, limits))
-    }
-
-    /// The ledger for questions alone: every transaction is read only, and no statement takes
-    /// longer than two seconds.
-    ///
-    /// # Errors
-    /// What [`new`](MariadbLedger::new) fails with.
-    pub fn reading(
-        settings: MariadbSettings,
-        program: Program,
-        limits: Limits,
-    ) -> Result<MariadbLedger, LedgerError> {
-        let target = MariadbTarget::new(settings, program)?;
-        Ok(MariadbLedger::to(MariadbTarget { purpose: Purpose::Questions, ..target }, limits))
+        Ok(MariadbLedger::to(MariadbTarget { only_accounts: true, ..target }, limits))
     }
 
     fn to(target: MariadbTarget, limits: Limits) -> MariadbLedger {

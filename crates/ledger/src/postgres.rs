@@ -58,28 +58,9 @@ impl PostgresLedger {
         program: Program,
         limits: Limits,
     ) -> Result<PostgresLedger, LedgerError> {
-        Ok(PostgresLedger::to(Target::new(settings, program)?, limits))
-    }
-
-    /// The same for questions alone: every transaction is read only, and no statement takes longer
-    /// than two seconds.
-    ///
-    /// # Errors
-    /// What [`new`](PostgresLedger::new) fails with.
-    pub fn reading(
-        settings: PostgresSettings,
-        program: Program,
-        limits: Limits,
-    ) -> Result<PostgresLedger, LedgerError> {
-        let mut target = Target::new(settings, program)?;
-        target.only_reads = true;
-        Ok(PostgresLedger::to(target, limits))
-    }
-
-    fn to(target: Target, limits: Limits) -> PostgresLedger {
-        let target = Arc::new(target);
+        let target = Arc::new(Target::new(settings, program)?);
         let open = Arc::new(move |until| Connection::open(Arc::clone(&target), until));
         let traits = Traits { commits_together: true, is_a_file: false };
-        PooledLedger::over(open, traits, limits)
+        Ok(PooledLedger::over(open, traits, limits))
     }
 }

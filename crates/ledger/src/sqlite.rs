@@ -163,6 +163,9 @@ impl SqliteSession {
         clocks: Arc<dyn Clocks>,
         program: Arc<Program>,
     ) -> Result<(SqliteSession, bool), LedgerError> {
+        if program.reads {
+            return Ok((SqliteSession::open_to_read(path, until, clocks, program)?, false));
+        }
         let at = |error: std::io::Error, path: &Path| {
             LedgerError::Unavailable(format!("{}: {error}", path.display()))
         };
@@ -347,10 +350,7 @@ impl Session for SqliteSession {
     fn reopen(&mut self, until: Instant) -> Result<(), LedgerError> {
         let path = self.path.clone();
         let (clocks, program) = (Arc::clone(&self.clocks), Arc::clone(&self.program));
-        *self = match self.ends {
-            Some(_) => SqliteSession::open_to_read(&path, until, clocks, program)?,
-            None => SqliteSession::open_as_is(&path, until, clocks, program)?.0,
-        };
+        *self = SqliteSession::open_as_is(&path, until, clocks, program)?.0;
         Ok(())
     }
 

@@ -72,6 +72,9 @@ pub struct Program {
     /// A ledger in a file is made where there is none: by `migrate`, and in a trial. For all others
     /// one that is gone is on a disk that is not mounted.
     pub makes: bool,
+    /// It only asks: every transaction is read only, and no statement takes longer than
+    /// [`QUESTION`](super::QUESTION).
+    pub reads: bool,
 }
 
 impl Program {

@@ -14,7 +14,7 @@ use mysql_async::{Conn, Error, Params, Row, Value as Param};
 use super::errors::meaning_of;
 use super::link::MariadbLink;
 use super::statement::{SqlBatch, Value, values};
-use super::target::{MariadbTarget, PACKET_BYTES, Purpose};
+use super::target::{MariadbTarget, PACKET_BYTES};
 use crate::given_up::{for_cancelling, no_answer};
 use crate::rows::SqlRow;
 use crate::sql::Answer;
@@ -248,11 +248,6 @@ impl MariadbSession {
         &self.target.program
     }
 
-    /// It is for questions alone.
-    pub fn only_reads(&self) -> bool {
-        self.target.purpose == Purpose::Questions
-    }
-
     /// Time that is left.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
@@ -261,7 +256,7 @@ impl MariadbSession {
     fn beginning(&self) -> SqlBatch {
         let mut batch = SqlBatch::default();
         self.limits(&mut batch);
-        let begin = match self.only_reads() {
+        let begin = match self.program().reads {
             true => "START TRANSACTION READ ONLY",
             false => "START TRANSACTION READ WRITE",
         };
@@ -274,7 +269,7 @@ impl MariadbSession {
     fn limits(&self, batch: &mut SqlBatch) {
         let secs = i64::try_from(self.left().as_secs()).unwrap_or(i64::MAX / 4).min(86_400) + 1;
         let question = i64::try_from(QUESTION.as_secs()).unwrap_or(secs);
-        let secs = if self.only_reads() { secs.min(question) } else { secs };
+        let secs = if self.program().reads { secs.min(question) } else { secs };
         batch.add(
             "SET innodb_lock_wait_timeout = ?1, lock_wait_timeout = ?1, max_statement_time = ?1,
                  idle_transaction_timeout = ?2",

@@ -10,7 +10,7 @@ use mysql_async::{Conn, Error, Opts, Row};
 use tokio::time::timeout_at;
 
 use super::errors::{ACCESS_DENIED, meaning_of, text_of};
-use super::target::{MariadbTarget, Purpose};
+use super::target::MariadbTarget;
 use crate::given_up::no_answer_text;
 use crate::rows::SqlRow;
 use crate::runtime::PrivateRuntime;
@@ -46,7 +46,7 @@ impl MariadbLink {
         let mut link = MariadbLink { conn: None, runtime };
         let began = Instant::now();
         let opts = target.opts.clone();
-        let only_reads = target.purpose == Purpose::Questions;
+        let only_reads = target.program.reads;
         let connecting = async {
             let mut conn = logged_in(opts).await?;
             let server = begin(&mut conn).await?;
@@ -74,9 +74,10 @@ impl MariadbLink {
                 None => "the server does not say what it is".to_owned(),
             }));
         };
-        let why = match target.purpose {
-            Purpose::Ledger => unfit(&version.cell::<String>(0)?, settings)?,
-            Purpose::Accounts | Purpose::Questions => None,
+        // What is only asked may be a replica, a node of a cluster, or lose commits.
+        let why = match target.only_accounts || only_reads {
+            false => unfit(&version.cell::<String>(0)?, settings)?,
+            true => None,
         };
         match why {
             Some(why) => Err(LedgerError::Refused(why)),

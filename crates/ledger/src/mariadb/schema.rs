@@ -69,7 +69,7 @@ ORDER BY table_name LIMIT 1";
 /// [`Session::schema_version`](crate::session::Session::schema_version).
 pub(super) fn version(connection: &mut MariadbSession) -> Result<SchemaVersion, LedgerError> {
     // A replica may be read by whoever only asks.
-    if !connection.only_reads() {
+    if !connection.program().reads {
         keeps_a_ledger(connection)?;
     }
     match connection.read(SqlBatch::of(VERSION, &[])) {

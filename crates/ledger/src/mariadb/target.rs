@@ -35,18 +35,8 @@ pub(super) struct MariadbTarget {
     pub opts: Opts,
     pub program: Program,
     pub given_up: GivenUp,
-    /// What it is for.
-    pub purpose: Purpose,
-}
-
-/// What a server is asked for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Purpose {
-    Ledger,
-    /// Accounts alone: it may be a replica, a node of a cluster, or lose commits.
-    Accounts,
-    /// Questions about the ledger alone: the same.
-    Questions,
+    /// It keeps no ledger, but has accounts to ask for.
+    pub only_accounts: bool,
 }
 
 impl MariadbTarget {
@@ -83,7 +73,7 @@ impl MariadbTarget {
             .ssl_opts(tls)
             .into();
         let given_up = GivenUp::default();
-        Ok(MariadbTarget { name, opts, program, given_up, purpose: Purpose::Ledger })
+        Ok(MariadbTarget { name, opts, program, given_up, only_accounts: false })
     }
 }
 

@@ -154,7 +154,7 @@ impl Connection {
         // A question about the connection shares the transaction: a pooler may make each
         // transaction wait.
         let asks = self.asks_who_answers(std::slice::from_ref(statement));
-        if !asks && !self.in_transaction && !self.calls_begin && !self.target.only_reads {
+        if !asks && !self.in_transaction && !self.calls_begin && !self.program().reads {
             self.prepare(std::slice::from_ref(statement))?;
             let answered = self.run(async |link| Ok(sent(link, statement).await))?;
             match answered {
@@ -370,7 +370,7 @@ impl Connection {
     }
 
     fn begin_sql(&self, mode: TransactionMode) -> String {
-        let only_reads = self.target.only_reads;
+        let only_reads = self.program().reads;
         let most = if only_reads { rows::millis(QUESTION) } else { i64::MAX };
         let (statement_ms, idle_ms) = (self.patience_ms().min(most), self.idle_ms());
         let limits = format!(

@@ -44,8 +44,6 @@ pub(super) struct Target {
     pub notify: bool,
     pub given_up: GivenUp,
     pub program: Program,
-    /// Nothing may be written: see [`PostgresLedger::reading`](super::PostgresLedger::reading).
-    pub only_reads: bool,
 }
 
 /// One host and how to speak to it.
@@ -98,7 +96,7 @@ impl Target {
         let (prepare, notify) = (settings.prepare, settings.notify);
         let given_up = GivenUp::default();
         let lost_one = AtomicBool::new(false);
-        Ok(Target { hosts, tls, prepare, lost_one, notify, given_up, program, only_reads: false })
+        Ok(Target { hosts, tls, prepare, lost_one, notify, given_up, program })
     }
 
     /// Whether statements may be prepared now.

@@ -4,7 +4,7 @@
 //! right to do that they would succeed now and fail then, so they are refused with a sentence.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,30 +13,15 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::Classified;
 use super::file::{beside, identity};
-use super::{Clocks, HostClocks, SqliteLedger, SqliteSession};
-use crate::PooledLedger;
-use crate::pooled::Traits;
+use super::{Clocks, SqliteSession};
 use onedrop_core::ledger::QUESTION;
 use onedrop_core::ledger::{LedgerError, Program};
-use onedrop_net::pool::Limits;
 
 /// Steps of SQLite's machine between two looks at the clock: less than a millisecond.
 const STEPS: i32 = 10_000;
 
 /// When the statement that runs has to end.
 pub type EndOfQuestion = Arc<Mutex<Instant>>;
-
-impl SqliteLedger {
-    /// The ledger in the file `path`, which is there already, for questions alone.
-    pub fn reading(path: PathBuf, program: Program, limits: Limits) -> SqliteLedger {
-        let (program, clocks) = (Arc::new(program), Arc::new(HostClocks::default()));
-        let open = move |until| {
-            SqliteSession::open_to_read(&path, until, clocks.clone(), Arc::clone(&program))
-        };
-        let traits = Traits { commits_together: false, is_a_file: true };
-        PooledLedger::over(Arc::new(open), traits, limits)
-    }
-}
 
 impl SqliteSession {
     pub(super) fn open_to_read(
@@ -100,7 +85,7 @@ impl SqliteSession {
 
 #[cfg(test)]
 mod tests {
-    use super::super::first;
+    use super::super::{HostClocks, first};
     use super::*;
 
     /// The host may be busy: nothing is wrong with what was asked.
