@@ -505,7 +505,7 @@ fn a_server_on_this_host_is_told_from_those_on_others() {
         let host = "mx.example".to_owned();
         let settings = HandOffSettings { place, starttls: true, ca_file: None, host };
         let limits = Limits { used: 9, per_key: 9, kept: 9, idle: Duration::from_secs(60) };
-        LmtpStore::new(settings, Box::new(MemoryStore::default()), limits).hands_over_to()
+        LmtpStore::new(settings, Box::new(MemoryStore::default()), limits).traits().hands_over_to
     };
     let by_tcp = |host: &str| named(LmtpPlace::Tcp { host: host.to_owned(), port: 24 });
     let unix = named(LmtpPlace::Unix("/run/lmtp".into()));

@@ -16,7 +16,9 @@ use onedrop::lock_key::{self, Hash};
 use onedrop::login::Way;
 use onedrop::message::Identity;
 use onedrop::store::memory::MemoryStore;
-use onedrop::store::{Copy, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError};
+use onedrop::store::{
+    Copy, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, StoreTraits,
+};
 
 use crate::plan::Without;
 
@@ -259,24 +261,8 @@ struct DeliverysSlot<'a> {
 }
 
 impl Store for DeliverysStore {
-    fn append_is_idempotent(&self) -> bool {
-        self.store.append_is_idempotent()
-    }
-
-    fn numbered_by(&self) -> Option<&'static str> {
-        self.store.numbered_by()
-    }
-
-    fn keeps_nul(&self) -> bool {
-        self.store.keeps_nul()
-    }
-
-    fn hands_over(&self, destination: &Destination) -> bool {
-        self.store.hands_over(destination)
-    }
-
-    fn hands_over_to(&self) -> Option<String> {
-        self.store.hands_over_to()
+    fn traits(&self) -> StoreTraits {
+        self.store.traits()
     }
 
     fn prepare(&self, account: &str, until: Instant) {

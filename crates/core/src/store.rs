@@ -18,7 +18,7 @@ mod trust_search;
 pub use crate::login::Way;
 pub use crate::receipt::Receipt;
 pub use look_back::{LookBack, LookedBack, Mark};
-pub use port::{Access, AnyStore, Mailboxes, Need, Slot, Store};
+pub use port::{Access, AnyStore, Mailboxes, Need, Slot, Store, StoreTraits};
 pub use trust_search::TrustSearch;
 
 /// One copy of a message as it is to stand in a mailbox.

@@ -25,7 +25,7 @@ use onedrop_core::directory::Destination;
 use onedrop_core::login::LoginForm;
 use onedrop_core::receipt;
 use onedrop_core::store::TrustSearch;
-use onedrop_core::store::{Access, Mailboxes, Need, Slot, Store};
+use onedrop_core::store::{Access, Mailboxes, Need, Slot, Store, StoreTraits};
 use onedrop_core::store::{
     Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Receipt, StoreError, Way,
     WitnessNames,
@@ -258,24 +258,8 @@ impl ImapStore {
 }
 
 impl Store for ImapStore {
-    fn append_is_idempotent(&self) -> bool {
-        false
-    }
-
-    fn numbered_by(&self) -> Option<&'static str> {
-        Some(receipt::UID)
-    }
-
-    fn keeps_nul(&self) -> bool {
-        false
-    }
-
-    fn hands_over(&self, _destination: &Destination) -> bool {
-        false
-    }
-
-    fn hands_over_to(&self) -> Option<String> {
-        None
+    fn traits(&self) -> StoreTraits {
+        StoreTraits { numbered_by: Some(receipt::UID), ..StoreTraits::default() }
     }
 
     fn prepare(&self, account: &str, until: Instant) {

@@ -22,7 +22,8 @@ use onedrop_core::directory::Destination;
 use onedrop_core::message;
 use onedrop_core::store::{Access, AnyStore, Copy, CopySearch, FoundCopy, MailboxOwner, Mailboxes};
 use onedrop_core::store::{
-    HandOff, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, Way, WitnessNames,
+    HandOff, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, StoreTraits, Way,
+    WitnessNames,
 };
 use onedrop_net::is_loopback;
 use onedrop_net::pool::{InUse, Limits, Pool};
@@ -174,29 +175,13 @@ impl LmtpStore {
 }
 
 impl Store for LmtpStore {
-    fn append_is_idempotent(&self) -> bool {
-        self.inner.append_is_idempotent()
-    }
-
-    fn numbered_by(&self) -> Option<&'static str> {
-        self.inner.numbered_by()
-    }
-
-    fn keeps_nul(&self) -> bool {
-        self.inner.keeps_nul()
-    }
-
-    fn hands_over(&self, destination: &Destination) -> bool {
-        // Another mailbox than INBOX is one that the configuration asks for: no filter decides.
-        !destination.shared && destination.place() == "INBOX"
-    }
-
-    fn hands_over_to(&self) -> Option<String> {
+    fn traits(&self) -> StoreTraits {
         let HandOffSettings { place, host, .. } = &self.settings;
-        Some(match place.is_on_this_host() {
+        let server = match place.is_on_this_host() {
             true => format!("{place} at {host}"),
             false => place.to_string(),
-        })
+        };
+        StoreTraits { hands_over_to: Some(server), ..self.inner.traits() }
     }
 
     /// A connection to the LMTP server is made at once, and one for mailboxes is seldom needed.

@@ -24,7 +24,7 @@ use onedrop_core::directory::{Destination, FolderTemplate, SENT_ROLE};
 use onedrop_core::lock_key::{self, Hash};
 use onedrop_core::os::durable::{sync_folder, sync_way_to};
 use onedrop_core::os::owner;
-use onedrop_core::store::{Access, Mailboxes, Need, Slot, Store};
+use onedrop_core::store::{Access, Mailboxes, Need, Slot, Store, StoreTraits};
 use onedrop_core::store::{Copy, CopySearch, FoundCopy, LookBack, LookedBack, Receipt, StoreError};
 
 use copies::{entries, is_named};
@@ -148,24 +148,8 @@ impl MaildirStore {
 }
 
 impl Store for MaildirStore {
-    fn append_is_idempotent(&self) -> bool {
-        true
-    }
-
-    fn numbered_by(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn keeps_nul(&self) -> bool {
-        true
-    }
-
-    fn hands_over(&self, _destination: &Destination) -> bool {
-        false
-    }
-
-    fn hands_over_to(&self) -> Option<String> {
-        None
+    fn traits(&self) -> StoreTraits {
+        StoreTraits { append_is_idempotent: true, keeps_nul: true, ..StoreTraits::default() }
     }
 
     fn prepare(&self, _account: &str, _until: Instant) {}

@@ -95,7 +95,7 @@ fn cause(error: &str) -> String {
 pub(super) fn of_the_guard(check: &CheckContext, remembers: Option<Duration>) -> Option<Finding> {
     let noted = check.ask(move |check, until| -> Result<_, Failure> {
         let store = check.site.store()?;
-        let Some(server) = store.hands_over_to() else { return Ok(None) };
+        let Some(server) = store.traits().hands_over_to else { return Ok(None) };
         let (ledger, host) = (check.site.ledger()?, host_name());
         let other = match server.ends_with(&format!(" at {host}")) {
             true => another_host(&*ledger, &host, until)?,

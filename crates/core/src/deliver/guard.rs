@@ -32,7 +32,7 @@ pub struct GuardOnRecord {
 }
 
 impl GuardOnRecord {
-    /// The record about the server to which copies are handed over ([`Store::hands_over_to`]).
+    /// The record about the server to which copies are handed over.
     pub fn way(self, server: String) -> Way {
         let since = self.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let form = format!("guard, {} s since {since}", self.remembers.as_secs());
@@ -117,7 +117,8 @@ pub fn known(
     store: &(impl Store + ?Sized),
     until: Instant,
 ) -> Result<Vec<GuardOnRecord>, LedgerError> {
-    store.hands_over_to().map_or(Ok(Vec::new()), |server| on_record(ledger, &server, until))
+    let server = store.traits().hands_over_to;
+    server.map_or(Ok(Vec::new()), |server| on_record(ledger, &server, until))
 }
 
 /// Whether what a look found, which the try `found` wrote (`None`: none of this row's), may be the

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::port::{Mailboxes, Need, Slot, Store};
+use super::port::{Mailboxes, Need, Slot, Store, StoreTraits};
 use super::{
     Copy, CopySearch, FoundCopy, LookBack, LookedBack, Mark, Naming, Proof, Receipt, StoreError,
 };
@@ -314,24 +314,13 @@ fn receipt(uid: u32) -> Receipt {
 }
 
 impl Store for MemoryStore {
-    fn append_is_idempotent(&self) -> bool {
-        self.idempotent
-    }
-
-    fn numbered_by(&self) -> Option<&'static str> {
-        (!self.idempotent).then_some(receipt::UID)
-    }
-
-    fn keeps_nul(&self) -> bool {
-        self.idempotent
-    }
-
-    fn hands_over(&self, destination: &Destination) -> bool {
-        self.filters.is_some() && !destination.shared && destination.place() == "INBOX"
-    }
-
-    fn hands_over_to(&self) -> Option<String> {
-        self.filters.map(|_| "memory".to_owned())
+    fn traits(&self) -> StoreTraits {
+        StoreTraits {
+            append_is_idempotent: self.idempotent,
+            numbered_by: (!self.idempotent).then_some(receipt::UID),
+            keeps_nul: self.idempotent,
+            hands_over_to: self.filters.map(|_| "memory".to_owned()),
+        }
     }
 
     fn prepare(&self, _account: &str, _until: Instant) {}

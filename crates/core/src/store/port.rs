@@ -16,27 +16,50 @@ use crate::connections::Connections;
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 
-/// What a delivery needs of a store.
-pub trait Store: Send + Sync {
+/// What holds of a store, whatever it is asked.
+#[derive(Debug, Clone, Default)]
+pub struct StoreTraits {
     /// Whether appending one copy (by its key) twice succeeds and leaves one copy. If a reader has
     /// renamed the first, the look finds it. Then doubt needs no waiting, only the look; and a
     /// reserved copy is locked: no other slot can be had for it, in any process.
-    fn append_is_idempotent(&self) -> bool;
-
+    pub append_is_idempotent: bool,
     /// The kind of receipt by which a [look](Slot::look) can begin after an earlier copy
     /// ([`Copy::newer_than`]): its mailboxes number what comes. `None`: that does not help it.
-    fn numbered_by(&self) -> Option<&'static str>;
-
+    pub numbered_by: Option<&'static str>,
     /// Whether NUL bytes stay NUL bytes in a mailbox. Else they are 0x80 there.
-    fn keeps_nul(&self) -> bool;
-
-    /// Whether a copy into `destination` goes to the mail server's own delivery, where the owner's
-    /// filters run: then its [`Copy::handed`] is needed.
-    fn hands_over(&self, destination: &Destination) -> bool;
-
+    pub keeps_nul: bool,
     /// The mail server to which copies are handed over, as the configuration names it; with this
     /// host's name where that names another server on each host.
-    fn hands_over_to(&self) -> Option<String>;
+    pub hands_over_to: Option<String>,
+}
+
+/// What a delivery needs of a store.
+pub trait Store: Send + Sync {
+    /// Always the same.
+    fn traits(&self) -> StoreTraits;
+
+    /// [`StoreTraits::append_is_idempotent`].
+    fn append_is_idempotent(&self) -> bool {
+        self.traits().append_is_idempotent
+    }
+
+    /// [`StoreTraits::numbered_by`].
+    fn numbered_by(&self) -> Option<&'static str> {
+        self.traits().numbered_by
+    }
+
+    /// [`StoreTraits::keeps_nul`].
+    fn keeps_nul(&self) -> bool {
+        self.traits().keeps_nul
+    }
+
+    /// Whether a copy into `destination` goes to the mail server's own delivery, where the owner's
+    /// filters run: then its [`Copy::handed`] is needed. Another mailbox than INBOX is one that the
+    /// configuration asks for: no filter decides.
+    fn hands_over(&self, destination: &Destination) -> bool {
+        let may_be = !destination.shared && destination.place() == "INBOX";
+        may_be && self.traits().hands_over_to.is_some()
+    }
 
     /// Begins, in the background, what the first call for `account` will need. Nothing is reported
     /// here; an error shows at that call.

@@ -15,7 +15,7 @@ use onedrop_core::ledger::{BatchTerms, Ledger, LedgerError, PurgeWhat, Retention
 use onedrop_core::store::memory::MemoryStore;
 use onedrop_core::store::{
     Access, Copy, CopySearch, FoundCopy, LookBack, LookedBack, MailboxOwner, Mailboxes, Naming,
-    Need, Proof, Receipt, Slot, Store, StoreError, Unindexed, Way, WitnessNames,
+    Need, Proof, Receipt, Slot, Store, StoreError, StoreTraits, Unindexed, Way, WitnessNames,
 };
 use onedrop_core::verify::{Level, Topic};
 
@@ -38,24 +38,8 @@ impl<F: FnMut(u32, &CopySearch<'_>, &mut Vec<FoundCopy>) -> Result<(), StoreErro
 }
 
 impl<F: After> Store for ChangingStore<F> {
-    fn append_is_idempotent(&self) -> bool {
-        false
-    }
-
-    fn numbered_by(&self) -> Option<&'static str> {
-        self.inner.numbered_by()
-    }
-
-    fn keeps_nul(&self) -> bool {
-        self.inner.keeps_nul()
-    }
-
-    fn hands_over(&self, destination: &Destination) -> bool {
-        self.inner.hands_over(destination)
-    }
-
-    fn hands_over_to(&self) -> Option<String> {
-        self.inner.hands_over_to()
+    fn traits(&self) -> StoreTraits {
+        StoreTraits { append_is_idempotent: false, ..self.inner.traits() }
     }
 
     fn prepare(&self, _: &str, _: Instant) {}
