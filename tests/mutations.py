@@ -225,7 +225,7 @@ HAND_OVERS = [
     ),
     (
         "a handed copy: Sent and what is filed are handed over as well",
-        LMTP,
+        "crates/core/src/store/port.rs",
         '!destination.shared && destination.place() == "INBOX"',
         "!destination.shared",
     ),
