@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use onedrop_core::text::shown_output;
 
+/// The results of a run, each printed as it comes.
 pub(super) struct Lines {
     json: bool,
     /// How many results there were.

@@ -8,7 +8,7 @@ const WIDTH: usize = 100;
 
 /// Types whose methods stand in several files still. One that is brought together goes from here,
 /// and none is added.
-const SCATTERED: [&str; 15] = [
+const SCATTERED: [&str; 14] = [
     "AttemptRow",
     "Config",
     "CopyRow",
@@ -19,7 +19,6 @@ const SCATTERED: [&str; 15] = [
     "Reading",
     "Rows",
     "Shared",
-    "SqliteLedger",
     "SqliteSession",
     "Verification",
     "Work",

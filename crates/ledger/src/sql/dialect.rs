@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use crate::doubts::{IN_DOUBT, MAY_BE_DOUBLE, WANTS_A_LOOK};
 
-/// Names with their spelling. All engines have the same names; `sql.rs`' users know them, and
-/// `{in_doubt}`, `{wants_a_look}` and `{may_be_double}` of a copy `c`, the rules about doubts, which
-/// all spell alike:
+/// Names with their spelling. All engines have the same names; `sql.rs`' users know them, and of a
+/// copy `c` the rules about doubts, which all spell alike: `{in_doubt}`, `{wants_a_look}` and
+/// `{may_be_double}`:
 /// - `{now}`: the time, as columns hold it;
 /// - `{secs(t)}`, `{whole(t)}`: a time as seconds since 1970, with fractions or as a whole number;
 /// - `{minute(t)}`: its minute since 1970, as a whole number;
