@@ -17,8 +17,8 @@
 //!
 //! A crate uses those above it in this table, but neither `net` nor an adapter is used by `core` or
 //! `locks`, and no adapter by `site` or `admin`: their Cargo.toml say so. SQL lives in
-//! `crates/ledger`, IMAP in `crates/store/src/imap`, exit numbers in `exit`;
-//! `tests/values/layering.rs` holds that.
+//! `crates/ledger`, IMAP in `crates/store/src/imap`, exit numbers in `exit`; the doors name no
+//! adapter, and no engine of the ledger another: `tests/values/layering.rs` holds that.
 //!
 //! Invariants: nothing is placed before it is on record; nothing is written without a live lease,
 //! nor, in doubt, without the copy's lock and a look, nor into a Maildir without its lock of the

@@ -25,6 +25,8 @@ use onedrop::ledger::postgres::PostgresUrl;
 use onedrop::store::imap::Tls;
 use secrecy::ExposeSecret;
 
+use crate::support::TempRoot;
+
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/config");
 const SHIPPED: &str = include_str!("../../conf/onedrop.toml");
 
@@ -437,30 +439,30 @@ fn only_regular_files_are_read() {
 
 /// One case in a temporary folder of its own.
 struct Case {
-    folder: tempfile::TempDir,
+    folder: TempRoot,
     explicit: Option<PathBuf>,
     environment: Vec<(OsString, OsString)>,
 }
 
 impl Case {
     fn prepare(name: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = TempRoot::new();
         let fixtures = Path::new(FIXTURES);
-        let copy = |from: &Path, to: &Path| copy_with_dir(from, to, folder.path());
-        copy(&fixtures.join("files"), &folder.path().join("files"));
+        let copy = |from: &Path, to: &Path| copy_with_dir(from, to, &folder);
+        copy(&fixtures.join("files"), &folder.join("files"));
         let (single, whole) = (format!("{name}.toml"), fixtures.join(name));
         let main = if whole.is_dir() {
-            copy(&whole, folder.path());
-            folder.path().join("onedrop.toml")
+            copy(&whole, &folder);
+            folder.join("onedrop.toml")
         } else {
             if fixtures.join(&single).exists() {
-                copy(&fixtures.join(&single), &folder.path().join(&single));
+                copy(&fixtures.join(&single), &folder.join(&single));
             }
-            folder.path().join(single)
+            folder.join(single)
         };
         let mut environment = Vec::new();
         if let Ok(lines) = fs::read(fixtures.join(format!("{name}.env"))) {
-            let lines = with_dir(&lines, folder.path());
+            let lines = with_dir(&lines, &folder);
             for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 let equals = line.iter().position(|byte| *byte == b'=').expect("VARIABLE=VALUE");
                 let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
@@ -483,7 +485,7 @@ impl Case {
                 loaded.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
             }
         };
-        text.replace(self.folder.path().to_str().expect("a UTF-8 path"), "$DIR")
+        text.replace(self.folder.to_str().expect("a UTF-8 path"), "$DIR")
     }
 }
 
@@ -491,8 +493,8 @@ fn load_text(
     text: &str,
     environment: &[(&str, &str)],
 ) -> Result<Loaded, onedrop::config::ConfigErrors> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("onedrop.toml");
+    let folder = TempRoot::new();
+    let path = folder.join("onedrop.toml");
     fs::write(&path, text).expect("a written file");
     Config::load_from(
         Some(&path),

@@ -137,7 +137,7 @@ fn messages_of_the_corpus_through_postgres_and_imap() {
     let files = sample(files, SAMPLE, |_| false);
     // A Maildir with LF cannot hold each of these byte for byte: Dovecot drops a CR that is the
     // last byte.
-    let site = Site::with(Dovecot::start_with("mail_save_crlf = yes"));
+    let site = Site::with(Dovecot::shared_that_keeps_line_ends());
     let config = site.config("etc", DIRECTORY);
     deliver_each(&files, &config);
     let mut different = Vec::new();

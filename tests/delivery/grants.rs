@@ -470,7 +470,7 @@ impl Rig<'_> {
 
     /// A delivery by a way into the store that is not proven yet.
     fn by_imap(&self, config: &Path) -> Ended {
-        let dovecot = self.dovecot.get_or_init(Dovecot::start);
+        let dovecot = self.dovecot.get_or_init(Dovecot::shared);
         let password = self.root.write("store.password", dovecot.password());
         set_mode(&password, 0o600);
         let store = format!(

@@ -146,21 +146,25 @@ fn the_senders_own_copy_and_a_forged_value_do_not_pass_for_the_recipients() {
 
 #[test]
 fn a_refusal_ends_as_the_same_by_imap_does() {
-    for (answer, status, text) in [
+    let site = Site::with_own_dovecot();
+    let peer = peer(&site);
+    let config = config(&site, "etc", peer.socket(), "");
+    for (n, (answer, status, text)) in [
         ("550 5.1.1 <doug> User doesn't exist: doug", 75, "4."),
         ("552 5.2.2 <doug> Quota exceeded", 75, "4.2.2"),
         ("451 4.3.0 <doug> Too many concurrent deliveries for user", 0, "handed over account=doug"),
-    ] {
-        let site = Site::with_own_dovecot();
-        let peer = peer(&site);
-        let config = config(&site, "etc", peer.socket(), "");
+    ]
+    .into_iter()
+    .enumerate()
+    {
         peer.plan("RCPT", Act::say(answer));
-        let (ended, said) = to_doug(&config, "refused");
+        let id = format!("refused-{n}");
+        let (ended, said) = to_doug(&config, &id);
         assert!(ended == Some(status) && said.contains(text), "{answer}: {said}");
         // Nothing is in doubt, and the next try need not wait.
-        let (ended, said) = to_doug(&config, "refused");
+        let (ended, said) = to_doug(&config, &id);
         assert_eq!(ended, Some(0), "{answer}: {said}");
-        assert_eq!(site.dovecot.count("doug", "INBOX"), 1);
+        assert_eq!(site.dovecot.count("doug", "INBOX"), n + 1);
     }
 }
 

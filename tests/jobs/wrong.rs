@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use crate::place::{end as end_of, ended};
 use crate::site::{JobSite, job};
 use crate::support::site::{delivered, run};
-use crate::support::{onedrop, unix_user};
+use crate::support::{TempRoot, onedrop, unix_user};
 
 #[test]
 fn wrong_words_are_told_and_run_nothing() {
@@ -112,9 +112,9 @@ fn without_jobs_a_tick_has_nothing_to_do() {
 /// Another host may have it all, so it is a warning.
 #[test]
 fn check_warns_of_what_this_host_lacks_for_its_jobs() {
-    let tools = tempfile::tempdir().expect("a folder");
-    std::os::unix::fs::symlink("/bin/true", tools.path().join("tool")).expect("a link");
-    let path = tools.path().display();
+    let tools = TempRoot::new();
+    std::os::unix::fs::symlink("/bin/true", tools.join("tool")).expect("a link");
+    let path = tools.display();
     let site = JobSite::new(&format!(
         "[jobs.a]\nevery = \"1h\"\ncommand = [\"no-such-program\"]\n\
          [jobs.b]\nevery = \"30s\"\ncommand = [\"true\"]\ncwd = \"/no/such/folder\"\n\

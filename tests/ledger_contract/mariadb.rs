@@ -137,12 +137,14 @@ fn a_login_is_by_password_by_key_or_by_the_systems_user() {
 /// After `migrate` the program's user needs no more than to read and write rows.
 #[test]
 fn rights_on_rows_are_enough_to_deliver() {
-    let rig = MariadbRig::own();
-    rig.sql(
-        "CREATE USER plain@'%' IDENTIFIED BY 'rows';
-         GRANT SELECT, INSERT, UPDATE, DELETE ON onedrop.* TO plain@'%'",
-    );
-    let url = rig.mariadb.url_socket().replace("//onedrop@", "//plain@");
+    let (rig, user) = (MariadbRig::shared(), support::shared::unique_name());
+    let database = rig.mariadb.database();
+    rig.sql(&format!(
+        "CREATE USER {user}@'%' IDENTIFIED BY 'rows';
+         GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {user}@'%'"
+    ));
+    let (theirs, own) = (format!("//{database}@"), format!("//{user}@"));
+    let url = rig.mariadb.url_socket().replace(&theirs, &own);
     let host = ledger(&rig.mariadb, &url, Some("rows"));
     let claim = host.claim(&mail("rows"), &inbox());
     assert_eq!(host.confirm(&claim, &uid(1)), Confirmed::Recorded);
@@ -156,6 +158,7 @@ fn rights_on_rows_are_enough_to_deliver() {
         let may_fail = name == "migrate";
         assert!(result.is_ok() || may_fail, "{name}: {result:?}");
     }
+    rig.sql(&format!("DROP USER {user}@'%'"));
 }
 
 /// The tables that guides to a mail server make, as `docs/addresses.md` has them asked.

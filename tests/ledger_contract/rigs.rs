@@ -8,6 +8,7 @@ use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::postgres::{PostgresLedger, PostgresSettings, Prepare};
 use onedrop::ledger::sqlite::{BootTime, Clocks, SqliteLedger};
 
+use super::support::TempRoot;
 use super::support::mariadb::{Mariadb, OpenTransaction};
 use super::support::pgbouncer::PgBouncer;
 use super::support::postgres::Postgres;
@@ -72,7 +73,7 @@ impl Rig for MemoryRig {
 }
 
 pub struct SqliteRig {
-    folder: tempfile::TempDir,
+    folder: TempRoot,
     clocks: Arc<SteppedClocks>,
 }
 
@@ -117,7 +118,7 @@ impl Clocks for SteppedClocks {
 
 impl SqliteRig {
     pub fn new() -> SqliteRig {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = TempRoot::new();
         let rig = SqliteRig { folder, clocks: Arc::default() };
         rig.clocks.boot("first", 100_000.0);
         assert_eq!(Host::of(&rig).schema_version(), SCHEMA_VERSION, "made at the first use");
@@ -134,7 +135,7 @@ impl SqliteRig {
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("ledger.db")
+        self.folder.join("ledger.db")
     }
 
     pub fn of_program(&self, program: Program) -> Arc<dyn AnyLedger> {

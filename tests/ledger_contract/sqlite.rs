@@ -6,6 +6,7 @@ use std::path::Path;
 use onedrop::ledger::Schema;
 use onedrop::ledger::sqlite::SqliteLedger;
 
+use super::support::TempRoot;
 use super::*;
 
 #[test]
@@ -14,8 +15,8 @@ fn a_file_that_many_open_at_once_becomes_a_ledger() {
     // Each round is one chance to meet in the moment in which the file is turned to WAL. In one the
     // many are processes, in the other threads of a server.
     for round in 0..10 {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("new/ledger.db");
+        let folder = TempRoot::new();
+        let path = folder.join("new/ledger.db");
         let open = || Host(Arc::new(SqliteLedger::new(path.clone(), limits(MANY))));
         let server = open();
         at_once(MANY, |n| {
@@ -28,34 +29,34 @@ fn a_file_that_many_open_at_once_becomes_a_ledger() {
 /// Those whose folder it is could not open it.
 #[test]
 fn root_makes_no_ledger_in_anothers_folder_and_uses_one_that_is_there() {
-    let (folder, owner) = (tempfile::tempdir().expect("a folder"), Some(65534));
-    let path = folder.path().join("ledger.db");
+    let (folder, owner) = (TempRoot::new(), Some(65534));
+    let path = folder.join("ledger.db");
     let host = || Host(Arc::new(SqliteLedger::new(path.clone(), limits(1))));
-    std::os::unix::fs::chown(folder.path(), owner, owner).expect("chown");
+    std::os::unix::fs::chown(&*folder, owner, owner).expect("chown");
     let refused = host().try_record(&mail("early"), &[inbox()], LEASE).expect_err("root");
-    let told = format!("{} is not there: {} belongs", path.display(), folder.path().display());
+    let told = format!("{} is not there: {} belongs", path.display(), folder.display());
     assert!(refused.to_string().contains(&told), "{refused}");
-    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
-    std::os::unix::fs::chown(folder.path(), Some(0), Some(0)).expect("chown");
+    assert_eq!(fs::read_dir(&*folder).expect("a folder").count(), 0);
+    std::os::unix::fs::chown(&*folder, Some(0), Some(0)).expect("chown");
     assert!(host().record(&mail("first"), &[inbox()]).is_new);
-    std::os::unix::fs::chown(folder.path(), owner, owner).expect("chown");
+    std::os::unix::fs::chown(&*folder, owner, owner).expect("chown");
     assert!(host().record(&mail("second"), &[inbox()]).is_new);
-    fs::remove_file(folder.path().join("ledger.db-locks")).expect("removal");
+    fs::remove_file(folder.join("ledger.db-locks")).expect("removal");
     assert!(host().try_record(&mail("third"), &[inbox()], LEASE).is_err(), "they would be root's");
 }
 
 /// What is committed to a file that has lost its name is lost.
 #[test]
 fn a_session_whose_file_was_replaced_goes_on_in_the_one_that_has_its_name() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("ledger.db");
+    let folder = TempRoot::new();
+    let path = folder.join("ledger.db");
     let host = || Host(Arc::new(SqliteLedger::new(path.clone(), limits(1))));
     let kept = host();
     assert!(kept.record(&mail("first"), &[inbox()]).is_new);
-    let aside = folder.path().join("aside");
+    let aside = folder.join("aside");
     fs::create_dir(&aside).expect("a folder");
     for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-locks"] {
-        fs::rename(folder.path().join(name), aside.join(name)).expect("a file");
+        fs::rename(folder.join(name), aside.join(name)).expect("a file");
     }
     assert!(host().record(&mail("other"), &[inbox()]).is_new);
     assert!(kept.record(&mail("first"), &[inbox()]).is_new, "the new one does not know it");
@@ -99,8 +100,8 @@ fn record_in(path: &Path, until: Instant) -> Result<Recorded, LedgerError> {
 
 #[test]
 fn a_file_that_is_no_ledger_is_broken() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("ledger.db");
+    let folder = TempRoot::new();
+    let path = folder.join("ledger.db");
     let text = "This is no database. ".repeat(1000);
     fs::write(&path, &text).expect("a file");
     let began = Instant::now();
@@ -113,8 +114,8 @@ fn a_file_that_is_no_ledger_is_broken() {
 /// SQLite itself does not wait where it turns a file to WAL.
 #[test]
 fn a_file_that_cannot_be_turned_to_wal_now_is_waited_for() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("ledger.db");
+    let folder = TempRoot::new();
+    let path = folder.join("ledger.db");
     let reader = rusqlite::Connection::open(&path).expect("a file");
     reader
         .execute_batch("PRAGMA user_version = 1; BEGIN; SELECT count(*) FROM sqlite_schema")
@@ -134,8 +135,8 @@ fn a_file_that_cannot_be_turned_to_wal_now_is_waited_for() {
 
 #[test]
 fn a_schema_that_cannot_be_read_is_not_taken_for_none() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("ledger.db");
+    let folder = TempRoot::new();
+    let path = folder.join("ledger.db");
     let other = rusqlite::Connection::open(&path).expect("a file");
     let version = || SqliteLedger::new(path.clone(), limits(1)).schema_version(soon());
     other.execute_batch("CREATE TABLE another (x)").expect("a table");

@@ -48,7 +48,7 @@ fn deliver_while(site: &Site, letter: &Letter, stage: Stage, meanwhile: impl FnO
 
 #[test]
 fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing() {
-    let site = Site::with_own_postgres();
+    let site = Site::with_servers();
     let stages = [("login", Stage::Login), ("append", Stage::Append), ("answer", Stage::Answer)];
     for (in_doubt, (name, stage)) in
         [false, true].into_iter().flat_map(|doubt| stages.map(|stage| (doubt, stage)))
@@ -74,7 +74,7 @@ fn a_ledger_session_that_is_terminated_while_the_copy_is_written_costs_nothing()
             );
             let ended = site.postgres.psql(
                 "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE \
-                 application_name = 'onedrop'",
+                 application_name = 'onedrop' AND datname = current_database()",
             );
             assert_ne!(ended, "0", "no session of the delivery's");
         });
@@ -263,17 +263,20 @@ fn incompressible(size: usize, seed: u64) -> Vec<u8> {
 
 #[test]
 fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
-    let site = Site::with_own_dovecot();
+    let site = Site::with_servers();
     let plain = site.config("plain", &terms());
     let no_sent =
         site.config("no-sent", &terms().replace("trust = \"header\"", "trust = \"never\""));
-    for (name, command) in [("renamed", "rename"), ("deleted", "delete")] {
+    for (name, command) in [("renamed", "RENAME Sent Old"), ("deleted", "DELETE Sent")] {
         let letter = Letter::new(name);
         // The INBOX has its copy: what follows is about Sent alone, which is there and has nothing
         // in it.
         letter.deliver(&no_sent).is(0, "stored");
-        let author = letter.author();
-        site.dovecot.doveadm(&["mailbox", "create", "-u", &author, "Sent"]);
+        let by_its_owner = |command: &str| {
+            let answer = site.dovecot.session(&letter.author()).command(command).expect("answer");
+            assert!(answer.is_ok(), "{command}: {}", answer.tagged);
+        };
+        by_its_owner("CREATE Sent");
         // A first try whose end is not known, so that the second one looks before it appends.
         let proxy = imap_proxy(&site);
         proxy.plan(Stage::LastBytes, Fault::Cut);
@@ -292,11 +295,7 @@ fn a_mailbox_that_goes_between_look_and_append_is_made_again() {
                 run = letter.start(&config);
             }
         }
-        let mut args = vec!["mailbox", command, "-u", &author, "Sent"];
-        if command == "rename" {
-            args.push("Old");
-        }
-        site.dovecot.doveadm(&args);
+        by_its_owner(command);
         proxy.release();
         // Dovecot may say that the mailbox is not there, or that it is at its wits' end, which is a
         // doubt: then the next delivery places it.

@@ -163,8 +163,10 @@ fn a_proof_on_record_costs_no_login() {
 
 #[test]
 fn the_server_and_check_renew_the_proof() {
-    let dovecot = Dovecot::start();
-    let mail = Mail::at(dovecot.imap_port(), "accounts = { \"lisa@gmail.com\" = \"lisa\" }");
+    let dovecot = Dovecot::shared();
+    let user = format!("user = \"{}\"\n", dovecot.master_user());
+    let accounts = "accounts = { \"lisa@gmail.com\" = \"lisa\" }";
+    let mail = Mail::with(dovecot.imap_port(), &user, accounts);
     let lmtp = Launch::of(&mail.config).start();
     lmtp.wait_for_log("opens the mailboxes of the account that Onedrop names");
     assert_eq!(mail.proofs(), 1, "before anything was delivered");

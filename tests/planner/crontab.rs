@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use onedrop::schedule::Schedule;
+use onedrop_kit::TempRoot;
 
 use crate::chance::Chance;
 use crate::world::{shown, utc};
@@ -185,8 +186,8 @@ fn expressions_made_by_chance_are_read_as_cron_reads_them() {
 
 /// Which field of a line is bad, says crontab.
 fn crontab(line: &str) -> Result<(), String> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("crontab");
+    let folder = TempRoot::new();
+    let file = folder.join("crontab");
     std::fs::write(&file, format!("{line} true\n")).expect("a file");
     let said = Command::new("crontab").arg("-n").arg(&file).output().expect("crontab of cron");
     let text = String::from_utf8_lossy(&said.stderr);

@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use onedrop::config::{Config, JobSettings};
 use onedrop::jobs::plan::{self, JobPlan, JobStep, LockSight, RunEnd};
 use onedrop::ledger::{JobOutcome, JobRow, JobRun};
+use onedrop_kit::TempRoot;
 
 /// `2026-03-29 03:17`, or with seconds, in UTC.
 pub fn utc(text: &str) -> SystemTime {
@@ -35,8 +36,8 @@ pub fn try_jobs(text: &str) -> Result<Vec<JobSettings>, String> {
             None => format!("{line}\n"),
         };
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("onedrop.toml");
+    let folder = TempRoot::new();
+    let file = folder.join("onedrop.toml");
     std::fs::write(&file, &full).expect("a file");
     let loaded = Config::load_from(Some(&file), std::iter::empty());
     loaded.map(|loaded| loaded.config.jobs.jobs).map_err(|errors| errors.to_string())

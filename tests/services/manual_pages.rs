@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use onedrop::command_line::{described, manual};
 
 use crate::page::PROJECT;
-use crate::support::onedrop;
+use crate::support::{TempRoot, onedrop};
 use generated::{FOLDERS, generated};
 
 #[path = "../../examples/generate/configuration.rs"]
@@ -164,13 +164,12 @@ fn shells_complete_a_commands_words() {
     let output = run(Command::new("bash").args(["-uc", bash]));
     assert_eq!(told(&output), "run\n");
     let fish = "source completions/onedrop.fish; complete -C 'onedrop jobs ru'";
-    let home = tempfile::tempdir().expect("a folder");
-    let output =
-        run(Command::new("fish").args(["--no-config", "-c", fish]).env("HOME", home.path()));
+    let home = TempRoot::new();
+    let output = run(Command::new("fish").args(["--no-config", "-c", fish]).env("HOME", &*home));
     assert!(told(&output).starts_with("run\tRun a job"), "{}", told(&output));
     // What zsh completes is seen on a terminal only; that it reads the file is seen here.
     let zsh = "autoload -U compinit && compinit -D -u && source completions/_onedrop && \
         whence -w _onedrop";
-    let output = run(Command::new("zsh").args(["-fc", zsh]).env("HOME", home.path()));
+    let output = run(Command::new("zsh").args(["-fc", zsh]).env("HOME", &*home));
     assert!(told(&output).contains("_onedrop: function"), "{}", told(&output));
 }

@@ -18,7 +18,7 @@ use onedrop::store::StoreError;
 use crate::page::{PROJECT, Page, code};
 use crate::support::postgres::Postgres;
 use crate::support::site::{Site, run};
-use crate::support::{onedrop, wait_until};
+use crate::support::{TempRoot, onedrop, wait_until};
 
 /// The section of the configuration page on jobs.
 const JOB: &str = "[jobs.NAME]";
@@ -108,8 +108,8 @@ fn the_page_of_jobs_keys_has_every_key_of_a_job_with_its_default() {
 
 #[test]
 fn configurations_on_the_pages_are_read() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("onedrop.toml");
+    let folder = TempRoot::new();
+    let file = folder.join("onedrop.toml");
     let mut count = 0;
     for page in Page::all() {
         for block in page.blocks().iter().filter(|block| block.language == "toml") {

@@ -8,6 +8,8 @@ use std::process::{Command, Output};
 
 use onedrop::config::Config;
 
+use crate::support::TempRoot;
+
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
 const NAMES: [&str; 9] = [
     "onedrop-jobs.service",
@@ -215,22 +217,22 @@ fn a_stop_leaves_deliveries_the_time_to_end() {
 
 /// The units in a temporary folder, with a program that every host has in place of ours.
 struct Units {
-    folder: tempfile::TempDir,
+    folder: TempRoot,
 }
 
 impl Units {
     fn installed() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = TempRoot::new();
         for name in NAMES {
             let text = shipped(name).replace("=/usr/bin/onedrop ", "=/bin/true ");
-            fs::write(folder.path().join(name), text).expect("a unit");
+            fs::write(folder.join(name), text).expect("a unit");
         }
         Self { folder }
     }
 
     fn analyze(&self, arguments: &[&str], units: &[&str]) -> Output {
         let mut command = Command::new("systemd-analyze");
-        command.args(arguments).args(units.iter().map(|unit| self.folder.path().join(unit)));
+        command.args(arguments).args(units.iter().map(|unit| self.folder.join(unit)));
         command.env("LC_ALL", "C").output().expect("systemd-analyze (Debian package systemd)")
     }
 }

@@ -13,6 +13,7 @@ use onedrop::ledger::memory::MemoryLedger;
 use onedrop::message::{Message, ReceivedClauses};
 use onedrop::service::{Adapters, Mail, Service, Site};
 use onedrop::store::memory::MemoryStore;
+use onedrop_kit::TempRoot;
 
 use crate::plan::Plan;
 
@@ -26,8 +27,8 @@ static LOADED: LazyLock<[Arc<Loaded>; 2]> = LazyLock::new(|| {
              accounts = {{ \"lisa@gmail.com\" = \"lisa\" }}\n\
              [sent]\ntrust = \"{trust}\"\n"
         );
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("onedrop.toml");
+        let folder = TempRoot::new();
+        let file = folder.join("onedrop.toml");
         fs::write(&file, text).expect("a file");
         let loaded = Config::load_from(Some(&file), std::iter::empty());
         Arc::new(loaded.unwrap_or_else(|errors| panic!("{errors}")))

@@ -260,8 +260,8 @@ fn the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
     let rig = MaildirRig::new();
     append(rig.store().as_ref(), &inbox(), &mail("there"));
     let locks = rig.folder("doug", "INBOX").join(LOCKS);
-    let outside = tempfile::tempdir().expect("a folder");
-    let (missing, victim) = (outside.path().join("missing"), outside.path().join("victim"));
+    let outside = TempRoot::new();
+    let (missing, victim) = (outside.join("missing"), outside.join("victim"));
     fs::write(&victim, "untouched").expect("a file");
     let plant_link = |target: &Path| std::os::unix::fs::symlink(target, &locks).expect("a link");
     let plants: [(&str, &dyn Fn()); 4] = [
@@ -292,7 +292,7 @@ fn the_file_of_its_locks_leads_nowhere_and_holds_nobody_up() {
             "{what}: {error}"
         );
         assert!(matches!(early, Ok(false)), "{what}");
-        assert_eq!(list(outside.path()), std::slice::from_ref(&victim), "{what}");
+        assert_eq!(list(&outside), std::slice::from_ref(&victim), "{what}");
         assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched", "{what}");
         assert_eq!(subjects(&rig, &inbox()), ["there"], "{what}");
         assert!(list(&rig.folder("doug", "INBOX").join("tmp")).is_empty(), "{what}");
@@ -363,8 +363,8 @@ fn a_folder_that_cannot_be_looked_at_is_not_taken_for_missing() {
 /// The folder may be its owner's: what is planted there leads nowhere, and no delivery hangs in it.
 #[test]
 fn a_new_folder_is_made_behind_no_link_and_waits_for_no_pipe() {
-    let outside = tempfile::tempdir().expect("a folder");
-    let missing = outside.path().join("missing");
+    let outside = TempRoot::new();
+    let missing = outside.join("missing");
     let link = |path: &Path| std::os::unix::fs::symlink(&missing, path).expect("a link");
     let pipe =
         |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");

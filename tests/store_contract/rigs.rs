@@ -10,6 +10,7 @@ use onedrop::store::imap::{ImapSettings, ImapStore, Tls};
 use onedrop::store::maildir::MaildirStore;
 
 use super::*;
+use crate::support::TempRoot;
 use crate::support::dovecot::Dovecot;
 
 pub struct MemoryRig(pub MemoryStore);
@@ -50,18 +51,18 @@ pub const LOCKS: &str = "onedrop.lock";
 
 /// A root between two folders that no delivery may write to.
 pub struct MaildirRig {
-    folder: tempfile::TempDir,
+    folder: TempRoot,
 }
 
 impl MaildirRig {
     pub fn new() -> MaildirRig {
-        let rig = MaildirRig { folder: tempfile::tempdir().expect("a folder") };
+        let rig = MaildirRig { folder: TempRoot::new() };
         fs::create_dir(rig.root()).expect("the root");
         rig
     }
 
     pub fn root(&self) -> PathBuf {
-        self.folder.path().join("root")
+        self.folder.join("root")
     }
 
     pub fn folder(&self, account: &str, mailbox: &str) -> PathBuf {
@@ -133,7 +134,7 @@ impl Rig for MaildirRig {
     }
 
     fn assert_nothing_outside(&self) {
-        assert_eq!(list(self.folder.path()), [self.root()], "beside the root");
+        assert_eq!(list(&self.folder), [self.root()], "beside the root");
         for account in list(&self.root()) {
             assert_eq!(list(&account), [account.join("Maildir")], "beside a Maildir");
             for entry in list(&account.join("Maildir")) {
@@ -165,9 +166,7 @@ pub struct ImapRig {
 
 impl ImapRig {
     pub fn new() -> ImapRig {
-        // What a Maildir with LF cannot hold, Dovecot changes; here it keeps the line ends it is
-        // sent.
-        ImapRig { dovecot: Dovecot::shared_with("dovecot-crlf", "mail_save_crlf = yes\n") }
+        ImapRig { dovecot: Dovecot::shared_that_keeps_line_ends() }
     }
 
     pub fn maildir(&self, account: &str) -> PathBuf {

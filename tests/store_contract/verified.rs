@@ -14,6 +14,7 @@ use onedrop::verify::{self, VerifyTask};
 use onedrop_core::testing::ports::{LEASE, attempt, inbox, mail, soon};
 
 use super::*;
+use crate::support::TempRoot;
 
 const ALL: Window = Window { since: SystemTime::UNIX_EPOCH, all: true };
 
@@ -65,7 +66,7 @@ fn repaired(ledger: &MemoryLedger, store: &MaildirStore) {
 #[test]
 fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
     for (flags, later_secs, left) in [("ST", 0, 2), ("S", 0, 1), ("S", 1, 2)] {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = TempRoot::new();
         let ledger = MemoryLedger::default();
         claimed(&ledger);
         ledger.advance(2 * LEASE.lease);
@@ -83,7 +84,7 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
             looked: None,
             newer_than: None,
         };
-        let store = MaildirStore::new(root.path(), true);
+        let store = MaildirStore::new(&*root, true);
         let receipt = append(&store, copy);
         let one = ToConfirm {
             claim,
@@ -95,7 +96,7 @@ fn of_two_files_with_one_name_the_one_on_record_is_never_named_by_folder() {
         ledger.confirm(&one, soon()).expect("confirm");
         ledger.advance(2 * LEASE.lease);
         let name = receipt.as_name().expect("a name");
-        let folder = root.path().join("doug/Maildir");
+        let folder = root.join("doug/Maildir");
         let read = folder.join(format!("cur/{name}:2,{flags}"));
         fs::rename(folder.join("new").join(name), &read).expect("a rename");
         let changed = date + Duration::from_secs(later_secs);

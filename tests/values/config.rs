@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use onedrop::config::{Config, Listen, SocketMode, known_keys};
+use onedrop_kit::TempRoot;
 
 #[test]
 fn a_mode_is_octal_and_lets_somebody_connect() {
@@ -64,8 +65,8 @@ fn known_words(text: &str) -> Vec<String> {
 
 #[test]
 fn the_schema_and_the_enums_have_the_same_words() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("onedrop.toml");
+    let folder = TempRoot::new();
+    let file = folder.join("onedrop.toml");
     let mut choices = 0;
     for key in known_keys() {
         let (section, name) = key.split_once('.').expect("a section");

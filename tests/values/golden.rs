@@ -18,6 +18,7 @@ use std::process::Command;
 
 use onedrop::lock_key::hex;
 use onedrop::message::{DedupBy, Message, filter_variant, nul_variant};
+use onedrop_kit::TempRoot;
 use onedrop_kit::corpus::corpus;
 
 use crate::fuzz;
@@ -97,9 +98,9 @@ fn each_message_has_the_hashes_on_file() {
 fn agrees(paths: &[PathBuf]) {
     for paths in paths.chunks(500) {
         let names: Vec<String> = (0..paths.len()).map(|number| number.to_string()).collect();
-        let links = tempfile::tempdir().expect("folder");
+        let links = TempRoot::new();
         // Names of the corpus are not unique, nor all UTF-8.
-        let linked = names.iter().map(|name| links.path().join(name)).collect::<Vec<_>>();
+        let linked = names.iter().map(|name| links.join(name)).collect::<Vec<_>>();
         for (path, link) in paths.iter().zip(&linked) {
             std::os::unix::fs::symlink(path, link).expect("link");
         }
@@ -132,11 +133,11 @@ fn the_reference_agrees_on_the_corpus() {
 
 #[test]
 fn the_reference_agrees_on_messages_spoilt_at_random() {
-    let folder = tempfile::tempdir().expect("folder");
+    let folder = TempRoot::new();
     let inputs =
         fuzz::harness::spoilt("identity", &fuzz::message::seeds(), fuzz::message::DICTIONARY, 1000);
     let paths: Vec<PathBuf> =
-        (0..inputs.len()).map(|number| folder.path().join(number.to_string())).collect();
+        (0..inputs.len()).map(|number| folder.join(number.to_string())).collect();
     for (path, input) in paths.iter().zip(&inputs) {
         fs::write(path, input).expect("input");
     }

@@ -1,5 +1,5 @@
 //! Holds what Cargo cannot see of the walls that `src/lib.rs` draws: words of SQL and IMAP in
-//! strings, and what ends a process.
+//! strings, what ends a process, and which files of a crate name its adapters.
 //!
 //! Sources are read as tokens, without what is for their own tests, and not by `syn`, which leaves
 //! what stands in macros as tokens.
@@ -27,6 +27,23 @@ const WORDS: [(&str, &[&str], &str); 2] = [
 /// Ways to give a process its exit number, and the file that may.
 const ENDINGS: [&str; 4] = ["process::exit", "ExitCode", "sysexits", "libc::_exit"];
 const EXIT: &str = "crates/core/src/exit.rs";
+
+/// Adapters, by the names of their modules and crates. Below `src/` the doors know ports alone,
+/// and in the ledger's crate an engine's name stands in its own files: none knows another.
+const ADAPTERS: [&str; 8] = [
+    "onedrop_ledger",
+    "onedrop_store",
+    "postgres",
+    "mariadb",
+    "sqlite",
+    "imap",
+    "maildir",
+    "LmtpStore",
+];
+const WALLED: [&str; 2] = ["src/", "crates/ledger/src/"];
+/// They put adapters together, hand them on, or read the rows of each driver.
+const OPEN: [&str; 4] =
+    ["src/main.rs", "src/lib.rs", "crates/ledger/src/lib.rs", "crates/ledger/src/rows.rs"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -107,6 +124,14 @@ impl Source {
         let ends = |ending: &&&str| file != EXIT && self.code.contains(**ending);
         let endings = ENDINGS.iter().filter(ends);
         found.extend(endings.map(|ending| format!("{file} has {ending}, which is for exit alone")));
+        let wall = WALLED.iter().find(|wall| file.starts_with(**wall) && !OPEN.contains(&file));
+        if let Some(wall) = wall {
+            let between = |c: char| !c.is_alphanumeric() && c != '_';
+            let words: BTreeSet<&str> = self.code.split(between).collect();
+            let is_own = |name: &str| file.starts_with(&format!("{wall}{name}"));
+            let named = ADAPTERS.iter().filter(|name| words.contains(**name) && !is_own(name));
+            found.extend(named.map(|name| format!("{file} names the adapter {name}")));
+        }
         found
     }
 }
@@ -126,7 +151,7 @@ fn end_of_item(tokens: &[TokenTree], from: usize) -> usize {
 }
 
 #[test]
-fn sql_imap_and_exit_numbers_stand_where_they_belong() {
+fn sql_imap_exit_numbers_and_adapters_stand_where_they_belong() {
     let found: Vec<String> = sources()
         .iter()
         .flat_map(|path| {
@@ -156,6 +181,26 @@ fn every_breach_is_found() {
             "src/main.rs",
             "fn f() -> ! { std::process::exit(70) }",
             vec!["src/main.rs has process::exit, which is for exit alone"],
+        ),
+        ("src/main.rs", "use onedrop::store::imap::ImapStore;", vec![]),
+        (
+            "src/cli/web.rs",
+            "use crate::{ledger::sqlite::SqliteLedger, store::LmtpStore};",
+            vec![
+                "src/cli/web.rs names the adapter sqlite",
+                "src/cli/web.rs names the adapter LmtpStore",
+            ],
+        ),
+        ("crates/ledger/src/sqlite/file.rs", "use crate::sqlite::migrate;", vec![]),
+        (
+            "crates/ledger/src/sqlite.rs",
+            "fn f() { super::postgres::begin() }",
+            vec!["crates/ledger/src/sqlite.rs names the adapter postgres"],
+        ),
+        (
+            "crates/ledger/src/sql/claims.rs",
+            "use crate::{mariadb, sql};",
+            vec!["crates/ledger/src/sql/claims.rs names the adapter mariadb"],
         ),
     ] {
         assert_eq!(Source::of(text).breaches(file), expected, "{file}: {text}");

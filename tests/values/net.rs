@@ -13,6 +13,7 @@ use onedrop::net::input::{Input, InputLine};
 use onedrop::net::postgres_url::PostgresUrl;
 use onedrop::net::socket::{Socket, Timed};
 use onedrop::net::{is_loopback, tls, xtext};
+use onedrop_kit::TempRoot;
 use tokio_postgres::config::SslMode;
 
 fn lines(pieces: &[&[u8]], longest: usize) -> Vec<InputLine> {
@@ -266,8 +267,8 @@ const RUBBISH: &str = "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICA
 
 #[test]
 fn without_an_authority_there_is_no_tls() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("ca.pem");
+    let folder = TempRoot::new();
+    let file = folder.join("ca.pem");
     let why = |text: Option<&str>| {
         if let Some(text) = text {
             fs::write(&file, text).expect("a file");
@@ -377,8 +378,8 @@ fn a_wait_ends_with_either_of_two() {
 
 #[test]
 fn the_user_at_the_other_end_is_known_by_a_unix_socket_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("socket");
+    let folder = TempRoot::new();
+    let path = folder.join("socket");
     let _listener = UnixListener::bind(&path).expect("a socket");
     let ours = Socket::connect_unix(&path, LONG).expect("it listens");
     assert_eq!(ours.peer_user(), Some(nix::unistd::geteuid()));
@@ -390,8 +391,8 @@ fn the_user_at_the_other_end_is_known_by_a_unix_socket_alone() {
 
 #[test]
 fn a_server_that_accepts_nobody_is_not_waited_for_without_end() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("socket");
+    let folder = TempRoot::new();
+    let path = folder.join("socket");
     let listener = UnixListener::bind(&path).expect("a socket");
     nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1).expect("one"))
         .expect("a queue");

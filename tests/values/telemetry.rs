@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use onedrop::outcome::{Outcome, Status};
 use onedrop::telemetry::{self, LAST_LINES, Priority, WAITING_LINES};
+use onedrop_kit::TempRoot;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{Registry, registry};
 
@@ -87,8 +88,8 @@ fn an_end_does_not_wait_for_a_reader_that_has_gone_to_sleep() {
 
 #[test]
 fn a_record_is_a_line_per_field_and_a_full_journal_does_not_hold_anybody_up() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("socket");
+    let folder = TempRoot::new();
+    let path = folder.join("socket");
     let journal = UnixDatagram::bind(&path).expect("a socket");
     with(telemetry::journal(path).expect("it is there"), || {
         for _ in 0..10_000 {
@@ -108,8 +109,8 @@ fn a_record_is_a_line_per_field_and_a_full_journal_does_not_hold_anybody_up() {
 
 #[test]
 fn records_go_on_after_the_journal_has_started_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("socket");
+    let folder = TempRoot::new();
+    let path = folder.join("socket");
     let bind = || UnixDatagram::bind(&path).expect("a socket");
     let first = bind();
     with(telemetry::journal(path.clone()).expect("it is there"), || {
@@ -137,8 +138,8 @@ fn a_record_names_its_priority_and_a_line_has_a_time() {
         (failed(Status::OUR_SETUP), "3", "ERROR"),
         (Outcome::PermFail(Status::UNKNOWN_MAILBOX, "nobody".to_owned()), "4", "WARN"),
     ];
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("socket");
+    let folder = TempRoot::new();
+    let path = folder.join("socket");
     let journal = UnixDatagram::bind(&path).expect("a socket");
     let (unblock, until) = channel();
     drop(unblock);

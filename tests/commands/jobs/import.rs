@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use onedrop::config::{Config, JobSettings};
-use tempfile::TempDir;
 
 use super::*;
+use crate::support::TempRoot;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/crontabs");
 
@@ -19,8 +19,8 @@ fn import(crontab: &Path, more: &[&str]) -> Ended {
 
 /// Reads them as the configuration's sections.
 fn read(sections: &str) -> Vec<JobSettings> {
-    let folder = TempDir::new().expect("a folder");
-    let file = folder.path().join("onedrop.toml");
+    let folder = TempRoot::new();
+    let file = folder.join("onedrop.toml");
     fs::write(&file, format!("[directory]\ndomains = [\"mail.example\"]\n{sections}")).expect("it");
     let loaded = Config::load_from(Some(&file), std::iter::empty());
     let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}\n{sections}"));
@@ -114,8 +114,8 @@ fn what_debian_ships_becomes_jobs() {
 /// The input of a command as cron gives it.
 #[test]
 fn a_command_gets_its_input() {
-    let folder = TempDir::new().expect("a folder");
-    let file = folder.path().join("crontab");
+    let folder = TempRoot::new();
+    let file = folder.join("crontab");
     let line = r"* * * * * cat; printf '\%s\n' 'a\\b' # last%one's%two\%x\\y%";
     fs::write(&file, format!("{line}\n* * * * * cat; echo no more%\n")).expect("a file");
     let jobs = read(&import(&file, &[]).out);
@@ -136,8 +136,8 @@ fn no_line_becomes_one_of_onedrops_own_jobs() {
     let names = conf.lines().filter_map(|line| line.strip_prefix("[jobs.")?.strip_suffix(']'));
     let own: Vec<&str> = names.collect();
     assert!(own.contains(&"purge"), "{own:?}");
-    let folder = TempDir::new().expect("a folder");
-    let file = folder.path().join("crontab");
+    let folder = TempRoot::new();
+    let file = folder.join("crontab");
     let lines: String = own.iter().map(|name| format!("@daily /usr/local/bin/{name}\n")).collect();
     fs::write(&file, lines).expect("a file");
     let jobs = read(&import(&file, &[]).out);
@@ -158,8 +158,8 @@ fn a_crontab_that_is_not_there_is_an_error() {
 /// A configuration refuses a command without a program.
 #[test]
 fn an_empty_shell_is_a_comment() {
-    let folder = TempDir::new().expect("a folder");
-    let file = folder.path().join("crontab");
+    let folder = TempRoot::new();
+    let file = folder.join("crontab");
     let lines = "SHELL=/bin/bash\n@hourly a\nSHELL=\n@hourly b\nSHELL = \"\"\n@hourly c\n";
     fs::write(&file, lines).expect("a file");
     let imported = import(&file, &[]);

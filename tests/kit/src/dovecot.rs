@@ -61,9 +61,13 @@ impl Dovecot {
         Self::shared_with("dovecot", "")
     }
 
-    /// The same in another server of the run, called `name`, with `extra_conf` at the end of its
-    /// dovecot.conf.
-    pub fn shared_with(name: &str, extra_conf: &str) -> Self {
+    /// The same in another server of the run, which stores the line ends that it is sent: what a
+    /// Maildir with LF cannot hold, Dovecot changes.
+    pub fn shared_that_keeps_line_ends() -> Self {
+        Self::shared_with("dovecot-crlf", "mail_save_crlf = yes\n")
+    }
+
+    fn shared_with(name: &str, extra_conf: &str) -> Self {
         let start = |starting: &Starting| Self::start_shared(starting, extra_conf);
         let Shared { folder, .. } = shared::server(name, start);
         let ports = fs::read_to_string(folder.join("ports")).expect("ports");

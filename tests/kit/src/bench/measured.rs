@@ -9,6 +9,7 @@ use onedrop::ledger::AnyLedger;
 use onedrop::ledger::sqlite::SqliteLedger;
 use onedrop::net::pool::Limits;
 
+use crate::TempRoot;
 use crate::postgres::Postgres;
 
 fn limits() -> Limits {
@@ -80,12 +81,13 @@ impl MeasuredPostgres {
     }
 }
 
-pub struct MeasuredSqlite(tempfile::TempDir);
+pub struct MeasuredSqlite(TempRoot);
 
 impl MeasuredSqlite {
     /// With the schema, in a folder of its own below this one.
     pub fn below(folder: &Path) -> MeasuredSqlite {
-        let measured = MeasuredSqlite(tempfile::tempdir_in(folder).expect("a folder"));
+        let own = TempRoot::below(folder, std::process::id()).expect("a folder");
+        let measured = MeasuredSqlite(own);
         measured.ledger().migrate(Instant::now() + Duration::from_secs(60)).expect("migrate");
         let database = rusqlite::Connection::open(measured.path()).expect("a database");
         let old = "UPDATE onedrop_ledger SET remembers_since = -1e9";
@@ -94,7 +96,7 @@ impl MeasuredSqlite {
     }
 
     fn path(&self) -> std::path::PathBuf {
-        self.0.path().join("ledger.db")
+        self.0.join("ledger.db")
     }
 
     pub fn ledger(&self) -> Arc<dyn AnyLedger> {
