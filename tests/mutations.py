@@ -288,7 +288,7 @@ LOOKS_UNINDEXED = [
         "an unindexed look begins behind a receipt of other numbers",
         SEARCH, "validity == opened.validity && opened", "validity != 0 && opened",
     ),
-    ("an unindexed look heeds no receipt", SEARCH, "if uid > above && may_be", "if may_be"),
+    ("an unindexed look heeds no receipt", SEARCH, "*uid > above && may_be", "may_be"),
     (
         "an unindexed look that looks back reads what is new",
         SEARCH, "sought.looks_back || sought.by_id", "sought.by_id",

@@ -36,9 +36,11 @@ impl Lines {
     }
 
     fn write(&mut self, text: &str) {
-        let written = self.bar.suspend(|| io::stdout().write_all(shown_output(text).as_bytes()));
-        if self.written.is_ok() {
-            self.written = written;
+        // What could not be printed leaves no hole: nothing follows. What says nothing disturbs no
+        // bar.
+        if self.written.is_ok() && !text.is_empty() {
+            let print = || io::stdout().write_all(shown_output(text).as_bytes());
+            self.written = self.bar.suspend(print);
         }
     }
 

@@ -26,6 +26,7 @@ pub(super) fn run(args: &PurgeArgs, site: &Site, screen: Screen) -> Result<Comma
         messages,
         facts: days(settings.facts_days).min(messages),
         raw: days(settings.raw_days).min(messages),
+        kept: days(settings.raw_days),
     };
     let ledger = site.ledger().map_err(of_the_ledger)?;
     let purged = retention::purge(ages, args.dry_run, &*ledger, &SystemClock);

@@ -93,7 +93,14 @@ impl Resume {
     /// # Errors
     /// The file could not be written or removed.
     pub fn end(self, is_over: bool) -> Result<(), String> {
-        let last = if is_over { fs::remove_file(&self.path) } else { self.write() };
+        let last = match is_over {
+            // A run beside this one may have come to its end before.
+            true => fs::remove_file(&self.path).or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            }),
+            false => self.write(),
+        };
         let path = self.path.display();
         let ended = self.error.map_or(last, Err);
         ended.map_err(|error| format!("--resume {path}: {error}"))
@@ -101,7 +108,8 @@ impl Resume {
 
     fn write(&self) -> io::Result<()> {
         let mut beside = self.path.clone().into_os_string();
-        beside.push(".new");
+        // Of its own: a run beside this one would rename what this one has only begun to write.
+        beside.push(format!(".{}.new", std::process::id()));
         // Durable before it has the name: a loss of power would leave an empty one.
         let mut file = File::create(&beside)?;
         file.write_all(&serde_json::to_vec(&self.stood)?)?;
@@ -146,6 +154,17 @@ mod tests {
         let third = Resume::open(&path, at(2000), asked(true)).expect("others are asked for");
         assert_eq!((since(&third), third.account()), (at(2000), None));
         third.end(true).expect("removed");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn two_runs_at_once_both_come_to_their_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("verify");
+        let begin = || Resume::open(&path, at(1000), asked(false)).expect("begun");
+        for resume in [begin(), begin()] {
+            resume.end(true).expect("over");
+        }
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 

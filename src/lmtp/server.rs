@@ -375,9 +375,10 @@ fn drain(state: &ServerState, wakes: &UnixStream, stop: UnixStream) {
             return;
         }
         let status = format!("stopping: {clients} clients, {deliveries} deliveries");
+        // No WATCHDOG=1: systemd has turned its watchdog off, and that would turn it on again, for
+        // the time after this, in which jobs end.
         tell_systemd(&[
             sd_notify::NotifyState::Status(&status),
-            sd_notify::NotifyState::Watchdog,
             // Past TimeoutStopSec= as well.
             sd_notify::NotifyState::ExtendTimeoutUsec(EXTENDED_USEC),
         ]);

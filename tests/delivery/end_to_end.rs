@@ -8,7 +8,7 @@ use crate::support::dovecot::{Dovecot, MAIL_USER};
 use crate::support::letters::{from_ann, from_lisa};
 use crate::support::postfix::{Delivery, Postfix, PostfixSpec, UNIX_DOMAIN};
 use crate::support::site::{STORY, Site, deliver, delivered, run};
-use crate::support::{TempRoot, onedrop_path};
+use crate::support::{TempRoot, onedrop_path, wait_until};
 
 const LONG: Duration = Duration::from_secs(240);
 const LISA: &str = "lisa@gmail.com";
@@ -93,6 +93,26 @@ fn without_patience_some_tries_end_in_75_and_all_mail_arrives() {
         assert_eq!(site.dovecot.count(&format!("r{n}"), "INBOX"), rounds);
     }
     assert_eq!(site.dovecot.count("lisa", "Sent"), rounds);
+}
+
+#[test]
+fn a_store_that_is_down_defers_and_then_gets_one_copy() {
+    let mut site = Site::with_own_dovecot();
+    let postfix = Postfix::start(&PostfixSpec { retry_secs: Some(1), ..spec(&site, STORY) });
+    site.dovecot.stop();
+    let queue_id = postfix.send(LISA, &["scuba@mail.axial.net"], &from_lisa("down"));
+    assert!(wait_until(LONG, || postfix
+        .attempts(&queue_id)
+        .iter()
+        .any(|line| line.contains("status=deferred"))));
+    let log = postfix.log();
+    assert!(log.contains("4.3.0") && log.contains("store: "), "{log}");
+    site.dovecot.start_again();
+    postfix.flush();
+    assert!(postfix.wait_until_queue_empty(LONG), "{}", postfix.log());
+    assert_eq!(site.dovecot.count("scuba", "INBOX"), 1);
+    assert_eq!(site.dovecot.count("lisa", "Sent"), 1);
+    assert_eq!(site.ledger_copies("down"), "2 of 2");
 }
 
 #[test]

@@ -318,6 +318,25 @@ fn hosts_that_file_otherwise_deliver_nothing() {
     }
 }
 
+/// Mailboxes of last night, in which that of the detail is there again.
+#[test]
+fn what_stood_in_inbox_instead_is_replayed_into_inbox_alone() {
+    let site = Site::embedded();
+    site.remember_for_ever();
+    let config = site.config("etc", &format!("{BY_DETAIL}[ledger]\nkeep_raw = true\n"));
+    delivered(&config, &["-d", LISTS], &from_lisa("kept"));
+    for file in fs::read_dir(site.root.join("mail/doug/Maildir/new")).expect("new") {
+        fs::remove_file(file.expect("a file").path()).expect("gone");
+    }
+    make_folder(&site, "doug", ".lists");
+    assert!(run(&config, &["forget", "--since", "1h"]).status.success());
+    for _ in 0..2 {
+        let replayed = run(&config, &["replay", "--from-ledger"]);
+        assert!(replayed.status.success(), "{replayed:?}");
+        assert_eq!(counts(&site), (1, 0));
+    }
+}
+
 #[test]
 fn what_the_ledger_keeps_whole_is_replayed_to_where_it_belongs() {
     let site = Site::embedded();

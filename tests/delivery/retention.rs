@@ -121,6 +121,12 @@ fn a_copy_that_is_due_is_not_written_from_the_ledger() {
     let left = "0 copies delivered, 1 left to onedrop settle";
     assert!(out(&replayed).contains(left), "{}", out(&replayed));
     assert!(site.copies("doug", "Sent").is_empty());
+    // Nor is one that was forgotten: the mail program's own may stand there.
+    let forgotten = "UPDATE onedrop_copy SET due_at = NULL WHERE mailbox = 'Sent'";
+    assert_eq!(site.sqlite().execute(forgotten, []).expect("SQL"), 1);
+    let replayed = run(&config, &["replay", "--from-ledger"]);
+    assert!(out(&replayed).contains(left), "{}", out(&replayed));
+    assert!(site.copies("doug", "Sent").is_empty());
 }
 
 /// A store that is away ends it: it does not wait for each of many messages.

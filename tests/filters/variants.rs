@@ -11,6 +11,7 @@ use crate::support::trial::{End, Run};
 
 const SCRIPT: &str = "require [\"fileinto\", \"mailbox\"];\n\
      if header :contains \"X-Spam-Flag\" \"YES\" { discard; }\n\
+     elsif header :contains \"Auto-Submitted\" \"auto-\" { discard; }\n\
      elsif exists \"X-Mine\" { fileinto :create \"Mine\"; }\n";
 
 fn site() -> (Site, Filters) {
@@ -57,7 +58,9 @@ fn a_copy_that_filters_discard_keeps_no_other_out() {
     let config = config(&site, "");
     let real = message("", "real");
     let forged = message("X-Spam-Flag: YES\n", "real");
-    assert!(deliver(&config, &forged).starts_with("handed over "));
+    for forged in [&forged, &message("Auto-Submitted: no auto-replied\n", "real")] {
+        assert!(deliver(&config, forged).starts_with("handed over "));
+    }
     inbox_has(&site, &[]);
     assert!(deliver(&config, &real).starts_with("handed over "));
     inbox_has(&site, &[&real]);

@@ -280,6 +280,9 @@ fn a_host_that_cannot_read_its_ends_waits_before_it_calls_a_run_crashed() {
     fs::create_dir(&folder).expect("a folder");
     fs::write(folder.join("j.end"), "{").expect("a file");
     waits("not whole");
+    let year = Duration::from_secs(365 * 86_400);
+    site.change("j", |row| row.unheld_at = row.unheld_at.map(|at| at + year));
+    waits("found by a clock that was a year ahead");
     site.found_free_earlier("j", 91);
     assert_eq!(site.tick().code, Some(0));
     assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed)]);

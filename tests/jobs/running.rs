@@ -319,6 +319,22 @@ fn the_shipped_verify_job_runs_on_a_host_without_mail() {
     assert_eq!(site.outcomes("verify"), [Some(JobOutcome::Ok)]);
 }
 
+/// A run reads every ten seconds at most whether it is to stop. A host that goes down, or a crash,
+/// may end it before.
+#[test]
+fn a_run_that_was_to_stop_and_ended_otherwise_is_not_tried_again() {
+    let keys = "ttl = \"1h\"\nretry = \"1s\"";
+    let site = JobSite::new(&job("j", "touch began; exec sleep 600", keys));
+    let mut run = site.started(&["tick"]);
+    assert!(exists(&site.path("began")));
+    site.change("j", |row| row.stop_epoch = row.epoch);
+    run.signal(Signal::SIGTERM);
+    let _ = run.code();
+    let row = site.row("j");
+    assert_eq!((row.errors, row.next_try, row.retry_at, row.stop_epoch), (0, 1, None, 0));
+    assert!(row.next_due > row.last_start, "{row:?}");
+}
+
 /// A mark in the ledger, which the run reads, wherever it is: it says how it ended, and is not
 /// tried again.
 #[test]

@@ -259,6 +259,7 @@ macro_rules! ledger_contract {
                     a_forgotten_copy_is_free_in_doubt_and_nobodys,
                     an_account_has_a_placed_copy_from_its_first_receipt_on_until_it_is_forgotten,
                     forget_passes_by_what_a_delivery_may_still_write,
+                    what_stands_elsewhere_is_forgotten_there_alone,
                     a_copy_that_is_forgotten_before_settle_writes_it_stays_due,
                     what_an_attempt_said_stays_when_its_copy_is_forgotten,
                     what_was_placed_since_a_time_is_forgotten,

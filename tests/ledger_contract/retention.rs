@@ -511,6 +511,26 @@ pub fn what_was_placed_since_a_time_is_forgotten(rig: &dyn Rig) {
     assert_eq!(live, [(inbox(), true)], "its holder may still write");
 }
 
+/// Its copy belongs to the row of that place, which is forgotten: with both there would be two.
+pub fn what_stands_elsewhere_is_forgotten_there_alone(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    let lists = Destination { mailbox: "lists".to_owned(), ..inbox() };
+    let lists = std::slice::from_ref(&lists);
+    let recorded = host.record(&mail("filed"), lists);
+    let elsewhere = Receipt::elsewhere("INBOX");
+    assert_eq!(host.confirm(&claimed(&recorded.copies[0]), &elsewhere), Confirmed::Recorded);
+    host.place(&mail("filed"), &inbox(), 1);
+    let since = now(&host) - DAY;
+    for what in [ForgetWhat::Since(since), ForgetWhat::Message("filed@example.org")] {
+        assert_eq!(host.forget(what, false), [(inbox(), false)], "{what:?}");
+        let again = host.record(&mail("filed"), lists).copies;
+        assert_eq!(again, [CopyState::Placed(elsewhere.clone())], "{what:?}");
+        host.place(&mail("filed"), &inbox(), 1);
+    }
+    let all = host.forget(ForgetWhat::Account("doug"), true);
+    assert_eq!(all.len(), 2, "{all:?}");
+}
+
 pub fn what_anothers_sent_still_needs_is_passed_by_until_it_is_settled(rig: &dyn Rig) {
     let host = Host::of(rig);
     let doug = ForgetWhat::Account("doug");

@@ -241,6 +241,15 @@ fn the_ledgers_state_is_served_as_gauges() {
         ["ledger_up", "schema_version"].map(|name| told.value(&format!("onedrop_{name}"))),
         [1.0, 0.0]
     );
+    // One that can only be read takes none, as where its disk is full.
+    lmtp.stop();
+    let full = "CREATE TRIGGER full BEFORE INSERT ON onedrop_host
+                BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END";
+    site.sqlite().execute_batch(full).expect("a ledger that takes nothing");
+    let mut lmtp = site.server(job);
+    let is_told = || scrape(&lmtp).value("onedrop_store_up") == 1.0;
+    assert!(wait_until(LONG, is_told), "{}", lmtp.metrics());
+    assert_eq!(scrape(&lmtp).value("onedrop_ledger_up"), 0.0);
     // The ledger is away when the next server starts, and its jobs cannot be read.
     lmtp.stop();
     let broken = "[ledger]\nurl = \"sqlite:///proc/nowhere/ledger.db\"\n\

@@ -2,9 +2,9 @@
 //! log and to what watches it.
 
 use std::fs::{self, File};
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -225,6 +225,22 @@ fn a_client_for_which_there_is_no_thread_is_put_off() {
         again.deliver(ANN, &["scuba@mail.axial.net"], from_ann("again")).expect("replies");
     assert!(replies.iter().all(Reply::is_ok), "{replies:?}");
     client.quit();
+}
+
+#[test]
+fn a_client_beyond_the_limit_waits_for_its_turn_where_that_is_configured() {
+    let site = Site::embedded();
+    let _server = site.server("[lmtp]\nconnections = 1\nwhen_full = \"wait\"\n");
+    let first = LmtpClient::welcome(&site.socket());
+    let second = UnixStream::connect(site.socket()).expect("the server listens");
+    second.set_read_timeout(Some(Duration::from_secs(2))).expect("a time limit");
+    let silent = (&second).read(&mut [0]);
+    assert!(silent.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "it is not its turn");
+    first.quit();
+    second.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
+    let mut greeting = [0; 4];
+    (&second).read_exact(&mut greeting).expect("its turn");
+    assert_eq!(greeting, *b"220 ");
 }
 
 #[test]

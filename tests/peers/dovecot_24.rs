@@ -41,7 +41,7 @@ fn the_shipped_file_serves_deliveries() {
         let receipt = receipt.expect("an append");
         let found = slot(Need::Look).expect("a slot").expect("a slot").look(until());
         assert_eq!(found.expect("a look"), Some(receipt.clone()));
-        store.remove(&destination, &receipt, until()).expect("it can be taken out");
+        store.remove(&destination, &receipt, None, until()).expect("it can be taken out");
         let found = slot(Need::Look).expect("a slot").expect("a slot").look(until());
         assert_eq!(found.expect("a look"), None);
     }

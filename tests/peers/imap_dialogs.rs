@@ -178,7 +178,7 @@ fn ask(
             let all: Vec<String> = store.find(&inbox, &sought, soon())?.iter().map(found).collect();
             Ok(if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })
         }
-        ["remove", which] => store.remove(&inbox, &receipt(which), soon()).map(|()| done()),
+        ["remove", which] => store.remove(&inbox, &receipt(which), None, soon()).map(|()| done()),
         ["double", which, keeper] => {
             store.remove_double(&inbox, &receipt(which), &receipt(keeper), soon()).map(|()| done())
         }

@@ -52,7 +52,7 @@ fn a_servers_prefix_and_separator_are_its_own() {
             assert_eq!(dovecot.count("doug", &called), 1, "{called}");
             assert_eq!(found(&store, mailbox), std::slice::from_ref(&receipt), "{called}");
             let destination = Destination::sent("doug", mailbox);
-            store.remove(&destination, &receipt, soon()).expect("a removal");
+            store.remove(&destination, &receipt, None, soon()).expect("a removal");
             assert_eq!(dovecot.count("doug", &called), 0, "{called}");
         }
         let dotted = append(&store, "lists.rust");

@@ -17,7 +17,7 @@ use onedrop::login::Way;
 use onedrop::message::Identity;
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{
-    Copy, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, StoreTraits,
+    Copy, CopySearch, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, StoreTraits,
 };
 
 use crate::plan::Without;
@@ -301,11 +301,12 @@ impl Store for DeliverysStore {
         &self,
         destination: &Destination,
         receipt: &Receipt,
+        sought: Option<&CopySearch<'_>>,
         until: Instant,
     ) -> Result<(), StoreError> {
         match self.without {
             Some(Without::Undo) => Err(StoreError::NotStored("nothing is undone".to_owned())),
-            _ => self.store.remove(destination, receipt, until),
+            _ => self.store.remove(destination, receipt, sought, until),
         }
     }
 }

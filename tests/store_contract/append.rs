@@ -106,7 +106,7 @@ pub fn a_second_append_is_as_the_store_says(rig: &dyn Rig) {
         };
         assert_eq!(subjects(rig, &destination).len(), expected, "{destination}");
         if expected == 2 {
-            store.remove(&destination, &second, soon()).expect("remove");
+            store.remove(&destination, &second, None, soon()).expect("remove");
             assert_eq!(look(store.as_ref(), &destination, &mail("again")), Some(first));
         }
     }

@@ -29,13 +29,13 @@ pub fn all_copies_of_a_message_are_found(rig: &dyn Rig) {
         let others = subjects(rig, &destination).len() - standing;
         for one in find(store.as_ref(), &destination, &mail("two"), None) {
             if one.receipt != first {
-                store.remove(&destination, &one.receipt, soon()).expect("remove");
+                store.remove(&destination, &one.receipt, None, soon()).expect("remove");
             }
         }
         let left = find(rig.store().as_ref(), &destination, &mail("two"), None);
         assert_eq!(left.iter().map(|one| &one.receipt).collect::<Vec<_>>(), [&first]);
         assert_eq!(subjects(rig, &destination).len(), others + 1);
-        store.remove(&destination, &first, soon()).expect("remove");
+        store.remove(&destination, &first, None, soon()).expect("remove");
         assert_eq!(find(store.as_ref(), &destination, &mail("two"), Some(&first)), []);
         assert_eq!(subjects(rig, &destination).len(), others);
     }

@@ -31,7 +31,7 @@ pub fn the_look_finds_what_a_reader_has_touched(rig: &dyn Rig) {
         rig.read(&destination.account, &destination.mailbox);
         assert_eq!(look(store.as_ref(), &destination, &mail("read")), Some(receipt.clone()));
         assert_eq!(look(rig.store().as_ref(), &destination, &mail("read")), Some(receipt.clone()));
-        store.remove(&destination, &receipt, soon()).expect("remove");
+        store.remove(&destination, &receipt, None, soon()).expect("remove");
         assert!(rig.messages(&destination.account, &destination.mailbox).is_empty());
     }
 }

@@ -63,7 +63,7 @@ pub fn a_missing_mailbox_holds_no_copy(rig: &dyn Rig) {
     }
     // Not the INBOX: an IMAP server has one for everybody, with a UIDVALIDITY of its own.
     let gone = append(store.as_ref(), &Destination::inbox("zoe"), &mail("elsewhere"));
-    store.remove(&sent(), &gone, soon()).expect("gone already");
+    store.remove(&sent(), &gone, None, soon()).expect("gone already");
 }
 
 pub fn many_make_one_mailbox_at_once(rig: &dyn Rig) {
@@ -168,7 +168,7 @@ pub fn odd_names_are_stored_safely_or_refused(rig: &dyn Rig) {
                 assert!(!matches!(found, Ok(Some(_))), "{context}");
             }
         }
-        let _ = store.remove(destination, &Receipt::name("x"), soon());
+        let _ = store.remove(destination, &Receipt::name("x"), None, soon());
         rig.assert_nothing_outside();
     }
     assert_eq!(subjects(rig, &inbox()), ["victim"]);

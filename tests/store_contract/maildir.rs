@@ -49,7 +49,7 @@ fn the_copy_that_is_to_stay_goes_by_its_name() {
             Some(Receipt::name(name.clone())),
             "{why}"
         );
-        store.remove(&inbox(), &found[0].receipt, soon()).expect("removal");
+        store.remove(&inbox(), &found[0].receipt, None, soon()).expect("removal");
         assert_eq!(rig.files("doug", "INBOX"), std::slice::from_ref(keeper), "{why}");
         assert!(keeper.parent().is_some_and(|folder| folder.ends_with(stays)), "{why}");
         fs::remove_file(keeper).expect("removal");
@@ -110,7 +110,7 @@ fn a_double_stays_where_its_keeper_does_not() {
         remove(&Receipt::name(format!("new/{other}"))).is_err(),
         "another message of the same second"
     );
-    rig.store().remove(&inbox(), &Receipt::name(other), soon()).expect("removal");
+    rig.store().remove(&inbox(), &Receipt::name(other), None, soon()).expect("removal");
     remove(&double).expect("removal");
     assert_eq!(rig.files("doug", "INBOX"), [keeper]);
     rig.assert_nothing_outside();

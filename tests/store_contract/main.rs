@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
+use onedrop::lock_key::Hash;
 use onedrop::message::{DedupBy, Identity, Message};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{AnyStore, LookBack, LookedBack, Mark, Need, Slot};
@@ -115,6 +116,7 @@ macro_rules! store_contract {
                             removal {
                                 a_removal_takes_out_the_one_it_names,
                                 a_removal_by_a_strange_receipt_takes_out_nothing,
+                    a_removal_of_what_is_another_message_by_now_takes_out_nothing,
                                 a_double_is_taken_out_while_its_keeper_stands,
                                 ours_is_taken_out_while_another_with_its_id_stands,
                             }
@@ -304,8 +306,16 @@ fn find_identity(
     on_record: Option<&Receipt>,
     (needs_proof, by_id): (bool, bool),
 ) -> Vec<FoundCopy> {
-    let sought = CopySearch {
-        key: &identity.copy_key(&destination.account, &destination.mailbox),
+    let key = identity.copy_key(&destination.account, &destination.mailbox);
+    let sought =
+        CopySearch { needs_proof, on_record, by_id, ..sought((identity, size_bytes), &key) };
+    store.find(destination, &sought, soon()).expect("find")
+}
+
+/// What a ledger knows of a copy.
+fn sought<'a>((identity, size_bytes): (&'a Identity, u64), key: &'a Hash) -> CopySearch<'a> {
+    CopySearch {
+        key,
         identity,
         recorded_at: recorded_at(),
         looks_back: false,
@@ -314,14 +324,13 @@ fn find_identity(
         variant: None,
         size_bytes: size_bytes..=2 * size_bytes,
         has_several_ids: false,
-        needs_proof,
-        on_record,
-        by_id,
+        needs_proof: false,
+        on_record: None,
+        by_id: false,
         since: None,
         at_most: 100,
         unindexed: Unindexed::Nothing,
-    };
-    store.find(destination, &sought, soon()).expect("find")
+    }
 }
 
 /// The subjects of the messages in a mailbox, sorted.

@@ -66,7 +66,7 @@ fn a_folder_that_cannot_be_listed_is_no_empty_one() {
 fn what_is_gone_needs_no_removal_and_what_cannot_be_removed_is_an_error() {
     let rig = MaildirRig::new();
     append(rig.store().as_ref(), &inbox(), &mail("there"));
-    let remove = |name: &str| rig.store().remove(&inbox(), &Receipt::name(name), soon());
+    let remove = |name: &str| rig.store().remove(&inbox(), &Receipt::name(name), None, soon());
     remove("new/gone").expect("it is gone");
     let victim = rig.root().join("victim");
     fs::write(&victim, "untouched").expect("a file");

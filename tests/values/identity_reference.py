@@ -175,7 +175,10 @@ def filter_variant(data):
         elif re.search(rb"(?<!ba)yes|yes(?!_)" if name == b"x-spam-status" else rb"yes", value):
             value = b"yes"
         else:
-            value = re.split(rb"[ \t\n\x0c\r,;]", value)[0]
+            if name.startswith(b"x-spam"):
+                value = re.split(rb"[ \t\n\x0c\r,;]", value)[0]
+            else:
+                value = b" ".join(word for word in re.split(rb"[ \t\n\x0c\r]", value) if word)
             if value in (b"", b"no", b"false", b"0"):
                 continue
         if name in FILTERS_HEED:

@@ -28,7 +28,7 @@ const HANDED: &str = "lmtp";
 
 /// Nothing stands here, for this mailbox was not there: the copy belongs into the account's mailbox
 /// of this name, which has a row of its own.
-const ELSEWHERE: &str = "instead";
+pub const ELSEWHERE: &str = "instead";
 
 const UNNAMED: &str = "unnamed";
 

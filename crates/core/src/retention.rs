@@ -27,6 +27,8 @@ pub struct Ages {
     pub messages: Duration,
     pub facts: Duration,
     pub raw: Duration,
+    /// Of bytes that are kept for a Sent that refused them, however old their message.
+    pub kept: Duration,
 }
 
 /// What a purge has taken out, or would.
@@ -65,7 +67,8 @@ pub fn purge(
             // They go with their messages.
             PurgeWhat::Facts if ages.facts >= ages.messages => continue,
             PurgeWhat::Facts => ages.facts,
-            PurgeWhat::Raw | PurgeWhat::Kept => ages.raw,
+            PurgeWhat::Raw => ages.raw,
+            PurgeWhat::Kept => ages.kept,
             PurgeWhat::Messages => ages.messages,
             PurgeWhat::Attempts => ages.facts.min(ages.messages),
         };

@@ -331,6 +331,7 @@ impl Store for ImapStore {
         &self,
         destination: &Destination,
         receipt: &Receipt,
+        sought: Option<&CopySearch<'_>>,
         until: Instant,
     ) -> Result<(), StoreError> {
         let Some((validity, uid)) = receipt.as_uid() else {
@@ -338,7 +339,7 @@ impl Store for ImapStore {
             return Err(StoreError::NotStored(why));
         };
         self.take_out(destination, uid, until, |session, mailbox| {
-            removal::remove(session, mailbox, validity, uid, until)
+            removal::remove(session, mailbox, validity, uid, sought, until)
         })
     }
 }

@@ -239,9 +239,10 @@ impl Store for LmtpStore {
         &self,
         destination: &Destination,
         receipt: &Receipt,
+        sought: Option<&CopySearch<'_>>,
         until: Instant,
     ) -> Result<(), StoreError> {
-        self.inner.remove(destination, receipt, until)
+        self.inner.remove(destination, receipt, sought, until)
     }
 }
 

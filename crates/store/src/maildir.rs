@@ -194,6 +194,7 @@ impl Store for MaildirStore {
         &self,
         destination: &Destination,
         receipt: &Receipt,
+        _sought: Option<&CopySearch<'_>>,
         _until: Instant,
     ) -> Result<(), StoreError> {
         let Some(name) = receipt.as_name() else {

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::cli::status::is_noted;
 use onedrop_admin::status::{self, LedgerFacts, SeenByHost, StatusFigures, StatusGauges};
 use onedrop_core::ledger::{LedgerError, StatusLedger};
-use onedrop_core::os::host_name;
 use onedrop_site::config::{Config, Loaded, Opens};
 use onedrop_site::service::Site;
 
@@ -51,8 +51,8 @@ fn look(site: &Site, config: Option<&Path>, gauges: &StatusGauges, is_first: boo
     {
         tracing::error!("ledger: {error}; {UNTIL}");
     }
-    let ledger_up = checked.is_ok();
     let ledger = checked.as_deref().ok();
+    let ledger_up = ledger.is_some_and(|ledger| is_noted(ledger, until));
     let figures = ledger.and_then(|ledger| {
         let figures = figures(ledger, loaded, until);
         figures.map_err(|error| tracing::warn!(%error, "the gauges could not be read")).ok()
@@ -71,14 +71,11 @@ fn look(site: &Site, config: Option<&Path>, gauges: &StatusGauges, is_first: boo
     gauges.set(seen, figures.as_ref(), SystemTime::now());
 }
 
-/// Says that this host is there, and asks how things are.
+/// How things are.
 fn figures(
     ledger: &dyn StatusLedger,
     loaded: &Loaded,
     until: Instant,
 ) -> Result<StatusFigures, LedgerError> {
-    if let Err(error) = ledger.note_host(&host_name(), env!("CARGO_PKG_VERSION"), until) {
-        tracing::warn!(%error, "that this host is there could not be put on record");
-    }
     Ok(LedgerFacts::without_attempts(ledger, until)?.figures(&loaded.config.jobs.jobs))
 }

@@ -49,7 +49,6 @@ pub(super) fn run(
     let policy = Policy {
         wait: Duration::ZERO,
         keep_raw: false,
-        sent_after: Duration::ZERO,
         begins_early: false,
         side_by_side: 1,
         ..site.loaded.config.policy()

@@ -1,8 +1,8 @@
 //! The queue id of a message for which none came by XFORWARD: lmtp(8) sends that only for mail with
 //! a client, so not for what was submitted on its own host. Postfix wrote it into the top-most
 //! Received field (smtpd_proto.c and pickup.c in its sources): `by HOST (Postfix...) ... id
-//! QUEUEID`. That field is text like any other, so the id is for people: it goes into log and
-//! trace, and nothing else follows from it.
+//! QUEUEID`. That field is text like any other, so the id is for people, in log and trace. What
+//! else goes by it is the age of the message, which the same field would say without it.
 
 use onedrop_core::message::Message;
 

@@ -63,7 +63,8 @@ impl Frozen {
             read().contains("--- stopped by SIGSTOP ---") || !matches!(strace.try_wait(), Ok(None))
         });
         assert!(stopped, "never stopped: {}", read());
-        let pid = children(pid_of(&strace))[0];
+        let child = children(pid_of(&strace)).first().copied();
+        let pid = child.unwrap_or_else(|| panic!("never stopped: {}", read()));
         Frozen { strace, pid }
     }
 

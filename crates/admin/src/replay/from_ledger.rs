@@ -1,7 +1,8 @@
 //! `onedrop replay --from-ledger`: what the ledger keeps whole (`ledger.keep_raw`) is delivered
 //! again to each copy that is on record and neither placed nor due, by a delivery's own code:
 //! lease, look, append, receipt. So it writes no second copy, however often it runs, and beside
-//! deliveries. It ends where each further copy would only fail as well.
+//! deliveries. With `sent.after` what is for Sent becomes due. It ends where each further copy
+//! would only fail as well.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,12 +11,14 @@ use super::failures::FailedForNow;
 use super::report::EndMeaning;
 use onedrop_core::clock::Clock;
 use onedrop_core::deadline::Deadline;
-use onedrop_core::deliver::{self, CopyEnd, DeliveryRequest, Failure, Means, Policy};
+use onedrop_core::deliver::{
+    self, CopyEnd, DeliveryRequest, FOR_THE_SENDER, Failure, How, Means, Placed, Policy,
+};
 use onedrop_core::directory::Destination;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::{
-    Attempt, CopyState, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage, Recorded,
-    ReplayLedger,
+    Attempt, CopyState, Due, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage,
+    Recorded, ReplayLedger,
 };
 use onedrop_core::message::Message;
 use onedrop_core::receipt::Receipt;
@@ -51,7 +54,7 @@ pub struct Replayed<'a> {
 pub enum ReplayedEnd {
     WouldBeDelivered,
     Tried(CopyEnd),
-    /// It is due, and for `settle` alone: that looks first for the mail program's own.
+    /// It is due, or is now, and for `settle` alone: that looks first for the mail program's own.
     Due,
     /// Ten that were tried for its account before have failed.
     Left,
@@ -124,11 +127,25 @@ fn place(
     let (total, answer) = task.time;
     let deadline = Deadline::by(Arc::clone(task.clock), total, answer);
     (task.may_write)(deadline.end())?;
+    let key = MessageKey::new(raw.message, &raw.identity);
+    if destination.shared && !task.policy.sent_after.is_zero() {
+        // Also one that was forgotten: the mail program's own may stand there.
+        let (kept, after) = ((message.shared_copy(), FOR_THE_SENDER), task.policy.sent_after);
+        let left = ledger.keep_until_due(&key, destination, kept, after, deadline.end())?;
+        return Ok(match left {
+            Due::At(_) => None,
+            Due::Placed(receipt) => Some(CopyEnd::Placed(Placed {
+                destination: destination.clone(),
+                receipt,
+                how: How::AlreadyThere,
+                instead_of: None,
+            })),
+        });
+    }
     let by = Attempt { value: RandomValue::default(), ..task.by.clone() };
     let terms =
         LeaseTerms { lease: task.policy.lease, join: store.append_is_idempotent(), due: false };
     let wanted = std::slice::from_ref(destination);
-    let key = MessageKey::new(raw.message, &raw.identity);
     let copies = ledger.claim(&key, wanted, &by, terms, deadline.end())?;
     if copies == [CopyState::Busy] {
         if destination.shared && ledger.kept(&key, deadline.end())?.is_some() {

@@ -57,7 +57,7 @@ fn settled(
     let by_lock = || "another program has it locked".to_owned();
     // A file system without locks shows none.
     let _fcntl = match OpenLock::shared(file) {
-        Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Err(by_lock())),
+        Err(Errno::EAGAIN) => return Ok(Err(by_lock())),
         lock => lock,
     };
     let _flock = match Flock::lock(file.try_clone()?, FlockArg::LockSharedNonblock) {

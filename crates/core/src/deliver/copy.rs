@@ -415,7 +415,7 @@ impl<'a> CopyInHand<'a> {
                 }
                 CopyEnd::Placed(placed)
             }
-            Ok(Confirmed::Superseded { .. }) => CopyEnd::Failed(self.undo(&placed, until)),
+            Ok(Confirmed::Superseded { .. }) => CopyEnd::Failed(self.undo(claim, &placed, until)),
             Err(error) => error.into(),
         }
     }
@@ -423,14 +423,18 @@ impl<'a> CopyInHand<'a> {
     /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of
     /// two copies without a name it cannot be known whether they are one. The confirm has left a
     /// doubt, which a second look settles, whatever comes of this. Step `undo` of the model.
-    fn undo(&self, placed: &Placed, until: Instant) -> Failure {
+    fn undo(&self, claim: &Claim, placed: &Placed, until: Instant) -> Failure {
         let held = format!("the copy {}", placed.destination);
         let means = self.delivery.means;
         if means.terms().join {
             return Failure::Contended(held);
         }
         let removed = match placed.how {
-            How::Stored => means.store.remove(&placed.destination, &placed.receipt, until),
+            How::Stored => {
+                let ours = self.copy(claim, false, None, "").sought();
+                let Placed { destination, receipt, .. } = placed;
+                means.store.remove(destination, receipt, Some(&ours), until)
+            }
             // The delivery that wrote it takes it out, or is dead.
             How::Found | How::AlreadyThere => {
                 Err(StoreError::NotStored("written by another delivery".to_owned()))

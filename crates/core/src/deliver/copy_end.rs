@@ -8,6 +8,7 @@ use crate::clock;
 use crate::directory::Destination;
 use crate::outcome::{Outcome, Reason};
 use crate::store::Receipt;
+use crate::text::quoted;
 
 /// How a copy came to be in its mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl fmt::Display for Placed {
             (false, how) => write!(f, "{} {destination} {receipt}", how.name()),
         }?;
         match &self.instead_of {
-            Some(mailbox) => write!(f, " instead_of={mailbox}"),
+            Some(mailbox) => write!(f, " instead_of={}", quoted(mailbox)),
             None => Ok(()),
         }
     }

@@ -12,12 +12,13 @@ use crate::directory::UserdbError;
 use crate::ledger::{Ledger, LedgerError};
 use crate::outcome::{Outcome, OverQuota, Reason, Status, UnknownAccount};
 use crate::store::StoreError;
+use crate::text::quoted;
 use crate::text::shell::word;
 
 /// Why a copy of a recipient's mail, or all of it, could not be placed in this run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("unknown recipient {0}")]
+    #[error("unknown recipient {}", quoted(.0))]
     UnknownRecipient(String),
     #[error("message is larger than limits.message_bytes = {limit}")]
     TooLarge { limit: u64 },

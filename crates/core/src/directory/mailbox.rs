@@ -22,7 +22,7 @@ pub fn mailbox_name(text: &str) -> Option<String> {
 
 /// The mailbox that the detail of an address names: one on the top level. Whoever writes an address
 /// may not use what separates levels somewhere (`/` and `.`): it could lead into what others share
-/// with the account.
+/// with the account. Nor what separates copies in what is said of a delivery (`;`).
 pub fn detail_mailbox(detail: &str) -> Option<String> {
-    mailbox_name(detail).filter(|name| !name.contains(['/', '.']))
+    mailbox_name(detail).filter(|name| !name.contains(['/', '.', ';']))
 }

@@ -1,18 +1,19 @@
 //! The MIME structure of a message, read from its boundaries (RFC 2046 section 5.1) in one pass
-//! that decodes nothing and is bounded in parts and depth. An attached message (message/rfc822)
+//! that decodes no body and is bounded in parts and depth. An attached message (message/rfc822)
 //! counts as one part. Written by hand because `mail-parser` copies and decodes every part.
 
 use mail_parser::{HeaderName, HeaderValue, MessageParser, MimeHeaders};
 
+use super::facts::{MOST_READ, parsable};
 use super::fields;
 use crate::text;
 
 const MOST_PARTS: usize = 200;
+/// With those that have parts of their own.
+const MOST_VISITED: usize = 2 * MOST_PARTS;
 const DEEPEST: usize = 20;
 /// Values are cut to this many bytes.
 const LONGEST_TEXT: usize = 2000;
-/// Longer header blocks of a part are not parsed.
-const LONGEST_HEADER: usize = 64 * 1024;
 
 /// One leaf of the MIME tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +36,16 @@ struct PartHeader {
 
 /// The leaves of the message in `bytes`, in order.
 pub(super) fn scan(bytes: &[u8]) -> Vec<PartFact> {
-    let mut found = Vec::new();
-    descend(bytes, "", 0, &mut found);
-    found
+    let mut scan = Scan { found: Vec::new(), visited: 0, left: MOST_READ };
+    scan.descend(bytes, "", 0);
+    scan.found
+}
+
+struct Scan {
+    found: Vec<PartFact>,
+    visited: usize,
+    /// See [`parsable`].
+    left: usize,
 }
 
 /// A text of the message, trimmed and of at most [`LONGEST_TEXT`] bytes.
@@ -45,48 +53,52 @@ pub(super) fn clean(text: &str) -> String {
     text::within(text, LONGEST_TEXT).trim().to_owned()
 }
 
-fn descend(bytes: &[u8], path: &str, depth: usize, found: &mut Vec<PartFact>) {
-    let (header, body) = fields::split(bytes);
-    let PartHeader { content_type, name, boundary } = part_header(header);
-    match boundary {
-        Some(boundary) if depth < DEEPEST => {
-            for (part, number) in children(body, &boundary).zip(1..) {
-                let dot = if path.is_empty() { "" } else { "." };
-                descend(part, &format!("{path}{dot}{number}"), depth + 1, found);
-                if found.len() >= MOST_PARTS {
-                    return;
+impl Scan {
+    fn descend(&mut self, bytes: &[u8], path: &str, depth: usize) {
+        self.visited += 1;
+        let (header, body) = fields::split(bytes);
+        let PartHeader { content_type, name, boundary } = self.part_header(header);
+        match boundary {
+            Some(boundary) if depth < DEEPEST => {
+                for (part, number) in children(body, &boundary).zip(1..) {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    self.descend(part, &format!("{path}{dot}{number}"), depth + 1);
+                    if self.found.len() >= MOST_PARTS || self.visited >= MOST_VISITED {
+                        return;
+                    }
                 }
             }
-        }
-        _ => {
-            let path = if path.is_empty() { "1" } else { path }.to_owned();
-            found.push(PartFact { path, content_type, name, size_bytes: body.len() as u64 });
+            _ => {
+                let path = if path.is_empty() { "1" } else { path }.to_owned();
+                let size_bytes = body.len() as u64;
+                self.found.push(PartFact { path, content_type, name, size_bytes });
+            }
         }
     }
-}
 
-fn part_header(header: &[u8]) -> PartHeader {
-    let mut part = PartHeader { content_type: "text/plain".to_owned(), name: None, boundary: None };
-    if header.len() > LONGEST_HEADER {
-        return part;
-    }
-    let parser = MessageParser::new()
-        .header_content_type(HeaderName::ContentType)
-        .header_content_type(HeaderName::ContentDisposition)
-        .default_header_ignore();
-    let Some(parsed) = parser.parse_headers(header) else { return part };
-    if let Some(HeaderValue::ContentType(content)) = parsed.header(HeaderName::ContentType) {
-        let subtype = content.subtype().unwrap_or("*");
-        part.content_type = clean(&format!("{}/{subtype}", content.ctype()).to_lowercase());
-        if content.ctype().eq_ignore_ascii_case("multipart") {
-            part.boundary = content
-                .attribute("boundary")
-                .filter(|b| !b.is_empty())
-                .map(|b| b.as_bytes().to_vec());
+    fn part_header(&mut self, header: &[u8]) -> PartHeader {
+        let mut part =
+            PartHeader { content_type: "text/plain".to_owned(), name: None, boundary: None };
+        let names: [&[u8]; 2] = [b"content-type", b"content-disposition"];
+        let header = parsable(header, &names, &mut self.left);
+        let parser = MessageParser::new()
+            .header_content_type(HeaderName::ContentType)
+            .header_content_type(HeaderName::ContentDisposition)
+            .default_header_ignore();
+        let Some(parsed) = parser.parse_headers(&header) else { return part };
+        if let Some(HeaderValue::ContentType(content)) = parsed.header(HeaderName::ContentType) {
+            let subtype = content.subtype().unwrap_or("*");
+            part.content_type = clean(&format!("{}/{subtype}", content.ctype()).to_lowercase());
+            if content.ctype().eq_ignore_ascii_case("multipart") {
+                part.boundary = content
+                    .attribute("boundary")
+                    .filter(|b| !b.is_empty())
+                    .map(|b| b.as_bytes().to_vec());
+            }
         }
+        part.name = parsed.attachment_name().map(clean).filter(|name| !name.is_empty());
+        part
     }
-    part.name = parsed.attachment_name().map(clean).filter(|name| !name.is_empty());
-    part
 }
 
 /// The parts between the delimiter lines of `boundary`.

@@ -78,7 +78,8 @@ fn named(domain: &[u8], bytes: &[u8]) -> String {
 
 /// What stands between `<` and `>` (the name of a list); else all of it where an encoded word (RFC
 /// 2047), which filters decode, may say anything; else `yes` where that stands anywhere but in the
-/// name of a Bayes test; else the first word. In lower case; `None`: it says no, or nothing.
+/// name of a Bayes test; else the first word of an X-Spam field, and all of another, its blanks as
+/// one each. In lower case; `None`: it says no, or nothing.
 fn reduced(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let value = value.to_ascii_lowercase();
     let bracket = |one: u8| move |byte: &u8| *byte == one;
@@ -94,9 +95,18 @@ fn reduced(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     if says_yes(name, &value) {
         return Some(b"yes".to_vec());
     }
-    let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
-    let word = value.split(ends).next().unwrap_or_default();
-    (!matches!(word, b"" | b"no" | b"false" | b"0")).then(|| word.to_vec())
+    // Scores stand after the first word of X-Spam fields; elsewhere what a filter looks for may.
+    let said = match name.starts_with(b"x-spam") {
+        true => {
+            let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
+            value.split(ends).next().unwrap_or_default().to_vec()
+        }
+        false => {
+            let words = value.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+            words.collect::<Vec<_>>().join(&b' ')
+        }
+    };
+    (!matches!(&said[..], b"" | b"no" | b"false" | b"0")).then_some(said)
 }
 
 /// A filter that looks for `yes` finds it in any word. No filter does so in X-Spam-Status, where

@@ -362,6 +362,7 @@ impl Store for MemoryStore {
         &self,
         destination: &Destination,
         wanted: &Receipt,
+        sought: Option<&CopySearch<'_>>,
         _until: Instant,
     ) -> Result<(), StoreError> {
         self.call("remove", Some(destination), |shared| {
@@ -369,7 +370,12 @@ impl Store for MemoryStore {
                 return Err(StoreError::NotStored(format!("receipt {wanted} names no message")));
             }
             let mailbox = shared.mailboxes.entry(place(destination)).or_default();
-            mailbox.retain(|stored| ![self.receipt(stored), self.exact(stored)].contains(wanted));
+            let is_it = |one: &Stored| [self.receipt(one), self.exact(one)].contains(wanted);
+            let is_another = |one: &Stored| sought.is_some_and(|it| one.identity != *it.identity);
+            if mailbox.iter().any(|one| is_it(one) && is_another(one)) {
+                return Err(StoreError::NotStored(format!("{wanted} is another message now")));
+            }
+            mailbox.retain(|one| !is_it(one));
             Ok(())
         })
     }

@@ -100,15 +100,17 @@ pub trait Store: Send + Sync {
     ) -> Result<Option<LookedBack>, StoreError>;
 
     /// Takes out the copy that `receipt` names and nothing else; that it is gone already is no
-    /// error.
+    /// error. With `sought` it is compared once more: a fail-over that lost it may have given its
+    /// number to another message. Without, the caller has just done so.
     ///
     /// # Errors
-    /// [`StoreError::NotStored`]: the copy has no name by which it could be taken out alone, or the
-    /// store did not answer.
+    /// [`StoreError::NotStored`]: the copy has no name by which it could be taken out alone, it is
+    /// another message now, or the store did not answer.
     fn remove(
         &self,
         destination: &Destination,
         receipt: &Receipt,
+        sought: Option<&CopySearch<'_>>,
         until: Instant,
     ) -> Result<(), StoreError>;
 }

@@ -264,7 +264,7 @@ impl Verification<'_, '_> {
                 let (place, until) = (&copy.destination, self.task.store_until());
                 let removed = match ours.marked_deleted {
                     // By its owner, or by a run that died.
-                    true => self.store.remove(place, on_record, until),
+                    true => self.store.remove(place, on_record, None, until),
                     false => self.store.remove_double(place, on_record, &theirs, until),
                 };
                 if let Err(error) = removed {

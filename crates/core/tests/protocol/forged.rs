@@ -44,6 +44,32 @@ fn an_undo_takes_out_what_it_wrote_and_nothing_else() {
     assert!(stands.iter().any(|one| one.bytes == mail("m").own_copy()), "the real one stands");
 }
 
+/// A mail server that fails over forgets its last messages, and gives their UIDs out again.
+#[test]
+fn an_undo_takes_out_no_message_that_has_the_uid_of_a_lost_copy() {
+    let world = World::like_imap();
+    let (other, server) = (world.clone(), world.clone());
+    let frozen = world.delivery().before("append", move || {
+        other.expire_leases();
+        other.deliver(&mail("m"), &[inbox()]).expect_delivered();
+    });
+    let frozen = frozen.before("remove", move || {
+        let date = server.store.copies("doug", "INBOX")[1].date;
+        server.store.save("doug", "INBOX", mail("x").own_copy(), date);
+        server.store.meddle("doug", "INBOX", |all| {
+            let lost = all.remove(1);
+            all[1].uid = lost.uid;
+        });
+    });
+    let ended = frozen.run(&mail("m"), &[inbox()]).expect_temp_fail();
+    assert_eq!(ended.store_calls, ["append", "remove"]);
+    let stands = world.store.copies("doug", "INBOX").into_iter().map(|one| one.bytes);
+    assert_eq!(
+        stands.collect::<Vec<_>>(),
+        [mail("m"), mail("x")].map(|one| one.own_copy().to_vec())
+    );
+}
+
 #[test]
 fn settle_takes_ours_out_for_no_strangers_message() {
     for world in World::both() {

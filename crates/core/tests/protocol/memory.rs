@@ -232,7 +232,7 @@ fn a_batch_that_meets_deliveries_comes_again() {
     world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
     world.ledger.advance(40 * DAY);
     let meeting = |times| world.ledger.with_hook(Arc::new(Meets(AtomicU32::new(times))));
-    let ages = Ages { messages: 35 * DAY, facts: 35 * DAY, raw: 7 * DAY };
+    let ages = Ages { messages: 35 * DAY, facts: 35 * DAY, raw: 7 * DAY, kept: 7 * DAY };
     let (clock, mut told) = (Impatient::default(), 0);
     let since = ForgetWhat::Since(UNIX_EPOCH);
     let forgotten = retention::forget(since, false, &meeting(3), &clock, &mut |_| told += 1);

@@ -274,7 +274,7 @@ fn what_is_as_it_should_be_is_not_told() {
 fn a_copy_that_its_owner_moved_or_deleted_is_told_and_left_alone() {
     let site = Site::new();
     let (_, receipt) = site.placed(&mail("gone"), &inbox(), 1);
-    site.store.remove(&inbox(), &receipt, soon()).expect("remove");
+    site.store.remove(&inbox(), &receipt, None, soon()).expect("remove");
     for repair in [false, true] {
         let verified = site.verify(repair);
         assert_eq!(verified.topics(), [(Level::Info, Topic::Moved)]);
@@ -287,7 +287,7 @@ fn a_copy_that_its_owner_moved_or_deleted_is_told_and_left_alone() {
 fn a_copy_moved_away_and_back_is_recorded_under_its_new_name() {
     let site = Site::new();
     let (date, old) = site.placed(&mail("back"), &inbox(), 1);
-    site.store.remove(&inbox(), &old, soon()).expect("remove");
+    site.store.remove(&inbox(), &old, None, soon()).expect("remove");
     let new = site.append(&mail("back"), &inbox(), date);
     let verified = site.verify(true);
     assert_eq!(verified.topics(), [(Level::Info, Topic::Moved)], "its lease may not be over yet");
@@ -345,7 +345,7 @@ fn a_copy_that_one_lease_placed_is_looked_for_only_where_all_are() {
     let (_, clean) = site.placed(&mail("clean"), &inbox(), 1);
     let (_, doubtful) = site.placed(&mail("twice"), &inbox(), 2);
     for receipt in [&clean, &doubtful] {
-        site.store.remove(&inbox(), receipt, soon()).expect("remove");
+        site.store.remove(&inbox(), receipt, None, soon()).expect("remove");
     }
     let verified = site.verify_in(Window { all: false, ..ALL }, false);
     assert_eq!((verified.tally.copies, verified.topics()), (1, vec![(Level::Info, Topic::Moved)]));

@@ -75,6 +75,7 @@ fn what_could_lead_out_of_an_accounts_mailboxes_names_none() {
         ("Inbox/a", Some("INBOX/a"), false),
         ("Public/team", Some("Public/team"), false),
         ("a.b", Some("a.b"), false),
+        ("x; stored account=ceo", Some("x; stored account=ceo"), false),
         (&long, Some(&*long), true),
         (&format!("{long}x"), None, false),
         ("", None, false),

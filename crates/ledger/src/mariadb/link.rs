@@ -19,7 +19,8 @@ use onedrop_core::text;
 
 /// What a session is like, and what the server is like, in one round trip. The time zone is for
 /// those who look at rows with functions of local time; READ COMMITTED lets every statement see
-/// what was committed before it. See [`unfit`]; MySQL does not know the last ones.
+/// what was committed before it. See [`unfit`]; MySQL does not know the last one, nor does one that
+/// was built without Galera.
 const BEGIN: &str = "
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET NAMES utf8mb4, autocommit = 1, time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1,
@@ -27,7 +28,11 @@ SET NAMES utf8mb4, autocommit = 1, time_zone = '+00:00', foreign_key_checks = 1,
     sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION';
 SELECT VERSION();
 SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format,
-       @@wsrep_on, @@innodb_read_only";
+       @@innodb_read_only;
+SELECT @@wsrep_on";
+
+/// ER_UNKNOWN_SYSTEM_VARIABLE.
+const UNKNOWN_VARIABLE: u16 = 1193;
 
 /// Seconds to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(100);
@@ -67,16 +72,22 @@ impl MariadbLink {
             }
         };
         link.conn = Some(conn);
-        let [version, settings] = &server[..] else {
-            let version = server.first().map(|row| row.cell::<String>(0)).transpose()?;
-            return Err(LedgerError::Refused(match version {
-                Some(version) => format!("this is {}, not MariaDB", text::within(&version, 60)),
-                None => "the server does not say what it is".to_owned(),
-            }));
+        let Some(version) = server.first() else {
+            return Err(LedgerError::Refused("the server does not say what it is".to_owned()));
+        };
+        let version: String = version.cell(0)?;
+        let (settings, wsrep) = match &server[1..] {
+            [settings, wsrep @ ..] if !wsrep.is_empty() || version.contains("MariaDB") => {
+                (settings, wsrep.first())
+            }
+            _ => {
+                let version = text::within(&version, 60);
+                return Err(LedgerError::Refused(format!("this is {version}, not MariaDB")));
+            }
         };
         // What is only asked may be a replica, a node of a cluster, or lose commits.
         let why = match target.only_accounts || only_reads {
-            false => unfit(&version.cell::<String>(0)?, settings)?,
+            false => unfit(&version, settings, wsrep)?,
             true => None,
         };
         match why {
@@ -142,21 +153,26 @@ async fn logged_in(opts: Opts) -> Result<Conn, Error> {
 }
 
 /// Begins the session: a row with the server's version, and unless it is of another make one with
-/// its settings.
+/// its settings and, if it can be a node of a Galera cluster, one that says whether it is.
 async fn begin(conn: &mut Conn) -> Result<Vec<Row>, Error> {
     let mut result = conn.query_iter(BEGIN).await?;
     let mut rows: Vec<Row> = Vec::new();
     while !result.is_empty() {
         match result.next().await {
             // No server says more, and one that does is not listened to.
-            Ok(Some(_)) if rows.len() == 2 => return Ok(Vec::new()),
+            Ok(Some(_)) if rows.len() == 3 => return Ok(Vec::new()),
             Ok(Some(row)) => rows.push(row),
             Ok(None) => {}
             Err(Error::Server(_)) if rows.len() == 1 => return Ok(rows),
             Err(error) => return Err(error),
         }
     }
-    Ok(rows)
+    // An error of a statement after the first is the driver's until its result is dropped, and
+    // else that of the next command.
+    match result.drop_result().await {
+        Err(Error::Server(said)) if said.code == UNKNOWN_VARIABLE && !rows.is_empty() => Ok(rows),
+        dropped => dropped.map(|()| rows),
+    }
 }
 
 /// What a hostile or broken server can make the driver panic with is a failure as any other.
@@ -178,10 +194,10 @@ fn named(target: &MariadbTarget, meaning: LedgerError, text: &str) -> LedgerErro
 }
 
 /// Why this server must keep no ledger; `None` if it may.
-fn unfit(version: &str, row: &Row) -> Result<Option<String>, LedgerError> {
+fn unfit(version: &str, row: &Row, wsrep: Option<&Row>) -> Result<Option<String>, LedgerError> {
     let (flush, has_log, sync): (i64, bool, i64) = (row.cell(0)?, row.cell(1)?, row.cell(2)?);
-    let format: String = row.cell(3)?;
-    let (is_galera, is_read_only): (bool, bool) = (row.cell(4)?, row.cell(5)?);
+    let (format, is_read_only): (String, bool) = (row.cell(3)?, row.cell(4)?);
+    let is_galera = wsrep.map(|row| row.cell(0)).transpose()?.unwrap_or(false);
     let why = if is_too_old(version) {
         format!("MariaDB {} is older than 10.6", text::within(version, 60))
     } else if is_galera {

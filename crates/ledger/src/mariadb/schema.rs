@@ -89,7 +89,8 @@ pub(super) fn version(connection: &mut MariadbSession) -> Result<SchemaVersion, 
 /// Whether what is written there is kept, and as it was given.
 fn keeps_a_ledger(connection: &mut MariadbSession) -> Result<(), LedgerError> {
     let mut batch = SqlBatch::of(OTHER_ENGINE, &[]);
-    batch.add("SELECT @@read_only", &[]);
+    // A number, and from 12.0 on a word (OFF, ON, NO_LOCK, NO_LOCK_NO_ADMIN).
+    batch.add("SELECT CAST(@@read_only AS CHAR) NOT IN ('0', 'OFF')", &[]);
     // Views read JSON in it, whatever the tables have.
     batch.add("SELECT NULLIF(@@character_set_database, 'utf8mb4'), DATABASE()", &[]);
     let answers = connection.read(batch)?;

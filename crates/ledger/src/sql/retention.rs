@@ -13,6 +13,7 @@ use onedrop_core::ledger::{
     RandomValue, RawMessage, Remembered, Retention, wanted_hashes,
 };
 use onedrop_core::lock_key::Hash;
+use onedrop_core::receipt;
 
 /// Before any message: a time that every engine knows.
 const LONG_AGO: f64 = -62_000_000_000.0;
@@ -254,10 +255,16 @@ fn purge<S: SqlSession>(
 /// The copies that are wanted, after the copy ?1, at most ?2. ?3: seconds after a lease; ?4,
 /// ?5: what is wanted.
 pub(crate) fn to_forget(what: ForgetWhat<'_>) -> String {
+    // That a copy stands elsewhere is decided once for a message: the row of that place is
+    // forgotten, and with this one as well there would be two copies.
+    let is_here = format!("coalesce(c.receipt_kind, '') <> '{}'", receipt::ELSEWHERE);
     let (wanted, needed) = match what {
-        ForgetWhat::Message(_) => ("({hashed(m.id_hash, ?4)} OR {hashed(m.id_hash, ?5)})", "FALSE"),
-        ForgetWhat::Since(_) => ("c.placed_at >= ?4", "FALSE"),
-        ForgetWhat::Account(_) => ("c.account = ?4", NEEDED_BY_SENT),
+        ForgetWhat::Message(_) => (
+            format!("({{hashed(m.id_hash, ?4)}} OR {{hashed(m.id_hash, ?5)}}) AND {is_here}"),
+            "FALSE",
+        ),
+        ForgetWhat::Since(_) => (format!("c.placed_at >= ?4 AND {is_here}"), "FALSE"),
+        ForgetWhat::Account(_) => ("c.account = ?4".to_owned(), NEEDED_BY_SENT),
     };
     format!(
         "SELECT c.id, c.message_id, m.message_id, c.account, c.mailbox, c.shared,

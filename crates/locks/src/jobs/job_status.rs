@@ -158,8 +158,9 @@ impl<'a> JobStanding<'a> {
 
     /// Failures in a row, with a crash that is not settled yet.
     pub fn failures(&self) -> u32 {
-        let crash = u32::from(self.state == JobState::Crashed);
-        self.row.map_or(0, |row| row.errors.saturating_add(crash))
+        let is_stopped = |row: &JobRow| row.stop_epoch != 0 && row.stop_epoch == row.epoch;
+        let is_crash = |row| self.state == JobState::Crashed && !is_stopped(row);
+        self.row.map_or(0, |row| row.errors.saturating_add(u32::from(is_crash(row))))
     }
 
     /// Its last run failed, and it is expected to run.

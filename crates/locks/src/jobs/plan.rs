@@ -228,12 +228,18 @@ pub fn crashed_at(
 ) -> SystemTime {
     let is_kept_here = row.open_host == host && read == EndsRead::All;
     let wait = if is_kept_here { settle.min(END_KEPT_WITHIN) } else { settle };
-    row.unheld_at.unwrap_or(now) + wait
+    unheld_since(row, now).unwrap_or(now) + wait
+}
+
+/// Since when the lock of an open run is known to be free; by a clock that was ahead, not at all.
+pub fn unheld_since(row: &JobRow, now: SystemTime) -> Option<SystemTime> {
+    row.unheld_at.filter(|at| *at <= now)
 }
 
 /// The row of a job whose open run was found without its lock.
 pub fn unheld(row: &JobRow, now: SystemTime) -> JobRow {
-    JobRow { unheld_at: row.unheld_at.or(Some(kept_time(now))), ..row.clone() }
+    let at = unheld_since(row, now).unwrap_or_else(|| kept_time(now));
+    JobRow { unheld_at: Some(at), ..row.clone() }
 }
 
 /// For when the ledger refuses a plan, although the row is unchanged: some of it is on record
@@ -489,6 +495,9 @@ fn ended(
     wait_from: SystemTime,
 ) -> (JobRow, JobRun) {
     let mut row = row.clone();
+    // Or it ended, or its host died, before it had read the wish.
+    let is_stopped = how.outcome == JobOutcome::Stopped
+        || row.stop_epoch != 0 && row.stop_epoch == run.epoch && how.outcome != JobOutcome::Ok;
     let run = with_end(run, how, now);
     row.open = None;
     row.open_host = String::new();
@@ -502,11 +511,10 @@ fn ended(
     let is_pending = row.next_due == Some(run.due);
     if has_succeeded {
         set_success(&mut row, run.due, now);
-    } else if is_pending && how.outcome != JobOutcome::Stopped {
+    } else if is_pending && !is_stopped {
         row.errors = row.errors.saturating_add(1);
         row.last_error.clone_from(&run.reason);
     }
-    let is_stopped = how.outcome == JobOutcome::Stopped;
     let is_final = is_stopped || is_last_try(job, run.try_no, how.exit);
     match is_pending {
         false => {}

@@ -398,7 +398,7 @@ impl JobRecord {
         }
         let (where_to, at) = (&row.open_host, rfc_3339(crashed_at));
         let why = format!("{}: its end is waited for, from {where_to}, until {at}", row.name);
-        if row.unheld_at.is_some() {
+        if plan::unheld_since(row, now).is_some() {
             return Some(Decision::NoChange(Begun::NothingToDo(why)));
         }
         Some(Decision::Change(Box::new(PendingChange {

@@ -242,7 +242,7 @@ impl Tour<'_> {
                 let command = format!("FETCH {first}:{last} (UID INTERNALDATE)");
                 let answer = self.session.run_large(&command, self.until)?;
                 let mut lowest = u32::MAX;
-                for (uid, fetched) in fetch::each(answer) {
+                for (uid, fetched) in fetch::dated(answer) {
                     lowest = lowest.min(uid);
                     if uid >= next && is_recent(fetched.date) {
                         uids.push(uid);

@@ -30,6 +30,12 @@ pub fn each(answer: CommandOutput) -> impl Iterator<Item = (u32, Fetched)> {
     fetched.filter_map(|fetched| fetched.uid.map(|uid| (uid, fetched)))
 }
 
+/// What `answer` says of messages whose dates were asked for, without what a server adds unasked:
+/// that somebody marks an old one meanwhile.
+pub fn dated(answer: CommandOutput) -> impl Iterator<Item = (u32, Fetched)> {
+    each(answer).filter(|(_, fetched)| fetched.date.is_some() || fetched.is_deleted.is_none())
+}
+
 /// What `answer` says of message `uid`.
 pub fn all_of(answer: CommandOutput, uid: u32) -> impl Iterator<Item = Fetched> {
     each(answer).filter(move |(found, _)| *found == uid).map(|(_, fetched)| fetched)

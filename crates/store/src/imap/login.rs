@@ -285,7 +285,18 @@ impl Connector {
                 session.map_err(certainly_ended)
             }
             Err(imap::Error::Io(error)) => Err(ImapError::not_stored(error.to_string())),
-            Err(error) => Err(refused(wire, &error, &[&encoded, password])),
+            Err(error) => {
+                let no = refused(wire, &error, &[&encoded, password]);
+                // That says nothing of the account, nor of the password.
+                let closed = matches!(error, imap::Error::ConnectionLost);
+                Err(match no {
+                    ImapError::Refused(no) if closed && no.text.starts_with("* BYE") => {
+                        ImapError::not_stored(no.text)
+                    }
+                    _ if closed => ImapError::not_stored("the server closed the connection"),
+                    no => no,
+                })
+            }
         }
     }
 }

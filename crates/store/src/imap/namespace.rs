@@ -79,9 +79,9 @@ impl Namespace {
     }
 
     /// What the server calls `mailbox`: one of the account's own, unless its first level is the
-    /// prefix of another namespace: with `/`, or as the server writes it, if that is a dot. (With
-    /// other separators a recipient's detail could be such a name: it holds neither of these.) A
-    /// name that has its own prefix already, as the server writes it, is taken as it is.
+    /// prefix of another namespace: with `/`, or as the server writes it, if that is a dot. A name
+    /// that has its own prefix already, as the server writes it with one of these, is taken as it
+    /// is. (With other separators a recipient's detail could be such a name: it holds neither.)
     pub fn name(&self, mailbox: &str) -> Result<String, String> {
         let encoded = modified_utf7(mailbox);
         for (prefix, separator) in &self.others {
@@ -93,7 +93,8 @@ impl Namespace {
                 return within(prefix, Some(*separator), &encoded[with_slashes.len()..], mailbox);
             }
         }
-        if !self.prefix.is_empty() && begins_with(&encoded, &self.prefix) {
+        let is_plain = matches!(self.separator, None | Some('.' | '/'));
+        if is_plain && !self.prefix.is_empty() && begins_with(&encoded, &self.prefix) {
             return Ok(encoded);
         }
         within(&self.prefix, self.separator, &encoded, mailbox)
@@ -294,6 +295,7 @@ mod tests {
         }
         let why = dots.name("lists.rust").unwrap_err();
         assert!(why.contains("\"lists.rust\"") && why.contains("write /"), "{why}");
+        assert!(namespace("INBOX|", Some('|'), &[]).name("INBOX|Trash|2020").is_err());
         assert_eq!(namespace("", None, &[]).name("a/b.c").as_deref(), Ok("a/b.c"));
         assert_eq!(Namespace::default().name("a/b.c").as_deref(), Ok("a/b.c"));
     }

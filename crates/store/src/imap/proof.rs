@@ -83,9 +83,10 @@ fn refused_itself(
         {
             drop(connector.open(account, until)?);
         }
-        ImapError::Refused(Rejection { code, text }) if !is_temporary(&code) => {
+        ImapError::Refused(no) if !is_temporary(&no.code) && !no.has_no_place() => {
             return Err(StoreError::Setup(format!(
-                "{text}; an account of its own for this user on the mail server would tell"
+                "{}; an account of its own for this user on the mail server would tell",
+                no.text
             )));
         }
         no => return Err(StoreError::NotStored(no.text())),

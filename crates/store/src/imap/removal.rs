@@ -5,27 +5,38 @@
 
 use std::time::Instant;
 
+use super::candidates::{self, Judge};
 use super::error::ImapError;
 use super::fetch;
 use super::look::open_afresh;
 use super::session::ImapSession;
 use super::syntax;
-use onedrop_core::store::FoundCopy;
+use onedrop_core::store::{CopySearch, FoundCopy};
 
-/// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`; that there is none is
-/// fine.
+/// Takes out message `uid` of `mailbox` if its UIDVALIDITY is `validity`, and it is what is
+/// `sought`; that there is none is fine.
 ///
 /// # Errors
-/// [`ImapError::Refused`] also when the mailbox has another UIDVALIDITY.
+/// [`ImapError::Refused`] also when the mailbox has another UIDVALIDITY, and when it is another
+/// message.
 pub fn remove(
     session: &mut ImapSession,
     mailbox: &str,
     validity: u32,
     uid: u32,
+    sought: Option<&CopySearch<'_>>,
     until: Instant,
 ) -> Result<(), ImapError> {
     if !select(session, mailbox, validity, until)? {
         return Ok(());
+    }
+    if let Some(sought) = sought
+        && candidates::equal(session, &Judge { sought }, &[uid], 1, until)?.is_empty()
+    {
+        return match is_there(session, uid, until)? {
+            true => Err(ImapError::refused(format!("uid {uid} is another message now"))),
+            false => Ok(()),
+        };
     }
     mark(session, uid, until)?;
     expunge(session, uid, until)
@@ -140,17 +151,19 @@ fn expunge(session: &mut ImapSession, uid: u32, until: Instant) -> Result<(), Im
     }
     // Without the right to delete, a server may say OK to both commands and do nothing (RFC 4314
     // section 4).
-    let left = session.run(&format!("UID FETCH {uid} (FLAGS)"), until)?;
-    match fetch::all_of(left, uid).next() {
-        None => Ok(()),
-        Some(_) => {
-            let why = format!(
-                "the server says OK and leaves uid {uid} there: store.user may lack the rights to \
-                 delete (t and e)"
-            );
-            Err(unmark(session, uid, why, until))
-        }
+    if !is_there(session, uid, until)? {
+        return Ok(());
     }
+    let why = format!(
+        "the server says OK and leaves uid {uid} there: store.user may lack the rights to delete \
+         (t and e)"
+    );
+    Err(unmark(session, uid, why, until))
+}
+
+fn is_there(session: &mut ImapSession, uid: u32, until: Instant) -> Result<bool, ImapError> {
+    let answer = session.run(&format!("UID FETCH {uid} (FLAGS)"), until)?;
+    Ok(fetch::all_of(answer, uid).next().is_some())
 }
 
 /// `* 3 EXPUNGE`, or `* VANISHED 41` (RFC 7162).

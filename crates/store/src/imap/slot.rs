@@ -248,6 +248,10 @@ impl ImapSlot<'_> {
                 // Cyrus says so without a code.
                 Err(ImapError::Refused(no))
                     if no.code == "ALREADYEXISTS" || no.text == "NO Mailbox already exists" => {}
+                // To an APPEND that may be about its size.
+                Err(ImapError::Refused(no)) if no.code == "LIMIT" => {
+                    return Err(ImapError::not_stored(format!("creating it: {}", no.text)));
+                }
                 Err(error) => return Err(error.map(|why| format!("creating it: {why}"))),
                 Ok(_) => {}
             }

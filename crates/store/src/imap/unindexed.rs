@@ -128,7 +128,7 @@ pub fn uids(
     let still_counts = |&(validity, uid): &(u32, u32)| {
         validity == opened.validity && opened.next_uid.is_none_or(|next| next > uid)
     };
-    let above = match (next, sought.unindexed) {
+    let mut above = match (next, sought.unindexed) {
         (Some(next), _) => next.saturating_sub(1),
         (None, Unindexed::After(receipt)) => {
             receipt.as_uid().filter(still_counts).map_or(0, |(_, uid)| uid)
@@ -163,14 +163,18 @@ pub fn uids(
         // 7.4.1).
         let command = format!("FETCH {first}:{last} (UID INTERNALDATE {items})");
         let answer = session.run_large(&command, until)?;
-        let mut lowest = u32::MAX;
-        for (uid, fetched) in fetch::each(answer) {
-            lowest = lowest.min(uid);
-            if uid > above && may_be(&fetched) {
-                uids.push(uid);
-            }
+        let listed: Vec<(u32, Fetched)> = fetch::dated(answer).collect();
+        // A server that failed over has forgotten messages and given their UIDs out again: the
+        // copy, or what came after it, stands where the receipt says that all came before it. (The
+        // receipt is a minute older than the record.)
+        let came_later =
+            |(uid, one): &(u32, Fetched)| *uid <= above && one.date >= Some(sought.recorded_at);
+        if next.is_none() && listed.iter().any(came_later) {
+            above = 0;
         }
-        if lowest <= above {
+        let new = listed.iter().filter(|(uid, fetched)| *uid > above && may_be(fetched));
+        uids.extend(new.map(|(uid, _)| *uid));
+        if listed.iter().any(|(uid, _)| *uid <= above) {
             break;
         }
         (last, many) = (first - 1, (many * 8).min(most));

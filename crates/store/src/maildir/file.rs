@@ -126,14 +126,16 @@ impl Unlinked {
     }
 }
 
-/// Links a file in `folder`, and takes both names out again.
+/// Writes a file in `folder`, links it, and takes both names out again.
 ///
 /// # Errors
-/// It cannot be made, or not be linked.
+/// It cannot be made or written, or not be linked.
 pub fn try_link(folder: &Path) -> io::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let name = |which| folder.join(format!(".onedrop-check.{}.{now}.{which}", std::process::id()));
     let (one, other) = (Unlinked::create(name("one"))?, name("other"));
+    // A full disk takes empty files.
+    (&*one.file).write_all(&[0; 64 * 1024])?;
     let linked = one.path.as_ref().map_or(Ok(()), |path| fs::hard_link(path, &other));
     if linked.is_ok() {
         fs::remove_file(&other)?;

@@ -112,7 +112,7 @@ impl World {
 
     /// One run of `onedrop purge`, which takes no days that are so short.
     pub fn purge(&self, memory: Duration) -> Purges {
-        let ages = Ages { messages: memory, facts: memory, raw: memory };
+        let ages = Ages { messages: memory, facts: memory, raw: memory, kept: memory };
         let ledger = self.postgres.ledger(ONE);
         let purged = retention::purge(ages, false, &ledger, &SystemClock).expect("a purge");
         Purges { messages: purged.messages, passed_by: purged.passed_by }

@@ -161,7 +161,7 @@ impl LmtpTransport {
                  {}; set it to n",
                 setup.value("queue_directory")
             ),
-            _ => "start onedrop-lmtp.socket, or name the socket where it listens".to_owned(),
+            _ => "restart onedrop-lmtp.service, or name the socket where it listens".to_owned(),
         };
         let path = path.display();
         remarks.error(format!("nobody listens at {path} ({why}), and every message waits; {mend}"));

@@ -12,6 +12,7 @@ use crate::ledger::{
     wanted_hashes,
 };
 use crate::message::Facts;
+use crate::receipt::Receipt;
 
 impl Retention for MemoryLedger {
     fn purge(
@@ -249,13 +250,16 @@ impl Rows {
             ForgetWhat::Message(name) => wanted_hashes(name),
             ForgetWhat::Since(_) | ForgetWhat::Account(_) => Vec::new(),
         };
+        let is_here = |copy: &CopyRow| !copy.receipt.as_ref().is_some_and(Receipt::is_elsewhere);
         let is_wanted = |copy: &CopyRow| match what {
             ForgetWhat::Message(_) => {
                 let message = self.messages.get(&copy.message);
-                message.is_some_and(|one| hashes.contains(&one.identity.id_hash))
+                message.is_some_and(|one| hashes.contains(&one.identity.id_hash)) && is_here(copy)
             }
             ForgetWhat::Since(since) => {
-                copy.receipt.is_some() && super::time::wall_clock(copy.placed_at) >= since
+                copy.receipt.is_some()
+                    && super::time::wall_clock(copy.placed_at) >= since
+                    && is_here(copy)
             }
             ForgetWhat::Account(account) => copy.destination.account == account,
         };

@@ -65,7 +65,13 @@ impl<F: After> Store for ChangingStore<F> {
         panic!("verify finds copies, and places none here")
     }
 
-    fn remove(&self, _: &Destination, _: &Receipt, _: Instant) -> Result<(), StoreError> {
+    fn remove(
+        &self,
+        _: &Destination,
+        _: &Receipt,
+        _: Option<&CopySearch<'_>>,
+        _: Instant,
+    ) -> Result<(), StoreError> {
         panic!("verify removes nothing without its keeper")
     }
 }

@@ -103,7 +103,7 @@ fn of_two_copies_without_the_one_on_record_the_oldest_stays_and_is_recorded() {
     let (date, gone) = site.placed(&mail("two"), &inbox(), 2);
     let oldest = site.append(&mail("two"), &inbox(), date);
     site.append(&mail("two"), &inbox(), date);
-    site.store.remove(&inbox(), &gone, soon()).expect("remove");
+    site.store.remove(&inbox(), &gone, None, soon()).expect("remove");
     site.ledger.advance(2 * LEASE.lease);
     assert_eq!(
         site.verify(true).topics(),
@@ -136,7 +136,7 @@ fn an_equal_message_of_another_date_or_content_stays() {
         [&receipt, &others[0], &others[1], &others[2], &others[3]].map(uid)
     );
     // Not even when the copy on record is gone: nothing shows that one of them is ours.
-    site.store.remove(&inbox(), &receipt, soon()).expect("remove");
+    site.store.remove(&inbox(), &receipt, None, soon()).expect("remove");
     assert_eq!(
         site.verify(true).topics(),
         [(Level::Info, Topic::Moved), (Level::Info, Topic::Other)]
@@ -166,7 +166,7 @@ fn nothing_is_removed_for_a_copy_that_its_owner_has_marked_as_deleted() {
     assert_eq!(site.verify(true).findings, [], "the owner is at it");
     assert_eq!(site.uids(&inbox()).len(), 2);
     // What is marked is the other one; the one on record is gone.
-    site.store.remove(&inbox(), &on_record, soon()).expect("remove");
+    site.store.remove(&inbox(), &on_record, None, soon()).expect("remove");
     let verified = site.verify(true);
     assert_eq!(verified.topics(), [(Level::Info, Topic::Moved)]);
     assert!(verified.findings[0].text.contains("moved or deleted by its owner"));
@@ -228,7 +228,7 @@ fn a_mailbox_out_of_sight_is_no_second_look_until_a_week_has_passed() {
     let (date, receipt) = site.placed(&mail("away"), &inbox(), 2);
     let other = site.append(&mail("away"), &inbox(), date);
     for one in [&receipt, &other] {
-        site.store.remove(&inbox(), one, soon()).expect("remove");
+        site.store.remove(&inbox(), one, None, soon()).expect("remove");
     }
     site.ledger.advance(2 * LEASE.lease);
     assert_eq!(site.verify(true).topics(), [(Level::Info, Topic::Moved)]);

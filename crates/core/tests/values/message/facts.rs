@@ -32,6 +32,34 @@ fn a_line_full_of_boundaries_is_read_once() {
     assert_eq!(leaves(&message), []);
 }
 
+/// Each of them makes the parser read on to the end of its field: minutes for a message of 10 MB.
+#[test]
+fn encoded_words_that_never_end_are_not_read_on_for_each_of_them() {
+    let words = "=?aa?q?z ".repeat(11_000);
+    let long = format!("Subject: {words}\nTo: {words}\nFrom: ann@a.org\n\n");
+    let facts = message(long.as_bytes()).facts();
+    assert_eq!((facts.subject, facts.addresses.len()), (None, 1));
+    let part = format!("--b\nContent-Type: text/html; name=\"{}\"\n\nx\n", &words[..63_000]);
+    let first = "Content-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/css\n\nx\n";
+    let found = leaves([first, &part.repeat(150)].concat().as_bytes());
+    assert_eq!(
+        (found.len(), found[0].1.as_str(), found[9].1.as_str()),
+        (151, "text/css", "text/plain")
+    );
+    let few = message(b"Subject: =?utf-8?q?caf=C3=A9?= =?utf-8?q?_au?=\n\n").facts();
+    assert_eq!(few.subject.as_deref(), Some("café au"));
+}
+
+/// Of multiparts without a part of their own there may be any number.
+#[test]
+fn empty_multiparts_end() {
+    let inner = b"--b\nContent-Type: multipart/mixed; boundary=c\n\nx\n";
+    let message =
+        [&b"Content-Type: multipart/mixed; boundary=b\n\n"[..], &inner.repeat(2000)].concat();
+    let last = [&message[..], b"--b\n\nlast\n"].concat();
+    assert_eq!(leaves(&last), []);
+}
+
 #[test]
 fn a_plain_message_is_one_part_and_endless_nesting_ends() {
     assert_eq!(leaves(b"Subject: x\n\nbody")[0].0, "1");
