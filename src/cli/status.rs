@@ -15,7 +15,7 @@ use onedrop_admin::status::{
     self, LedgerFacts, SeenByHost, StatusFigures, StatusFinding, StatusGauges, StatusLevel,
 };
 use onedrop_core::exit::Verdict;
-use onedrop_core::ledger::{LedgerError, StatusLedger, of_the_ledger};
+use onedrop_core::ledger::{LedgerError, of_the_ledger};
 use onedrop_core::os::host_name;
 use onedrop_core::text::shown;
 use onedrop_site::command_line::StatusArgs;
@@ -132,18 +132,6 @@ fn as_json(
     format!("{status:#}")
 }
 
-/// Puts on record that this host is there. A ledger that can only be read, as where its disk is
-/// full, takes no mail; whether one does that the role may only read is not known here.
-pub(super) fn is_noted(ledger: &dyn StatusLedger, until: Instant) -> bool {
-    match ledger.note_host(&host_name(), env!("CARGO_PKG_VERSION"), until) {
-        Ok(()) | Err(LedgerError::Denied(_)) => true,
-        Err(error) => {
-            tracing::warn!(%error, "that this host is there could not be put on record");
-            false
-        }
-    }
-}
-
 /// For node_exporter's textfile collector, where no server serves metrics. A ledger that is away is
 /// one of them, and so is a mistake in `[jobs]`.
 fn write_metrics(file: &Path, site: &Site) -> Result<CommandOutcome, String> {
@@ -152,7 +140,7 @@ fn write_metrics(file: &Path, site: &Site) -> Result<CommandOutcome, String> {
         ledger.check_program(until)?;
         Ok(ledger)
     });
-    let ledger_up = checked.as_ref().is_ok_and(|ledger| is_noted(&**ledger, until));
+    let ledger_up = checked.is_ok();
     let store_up = {
         let ledger = checked.as_deref().ok();
         status::store_serves(&site.loaded.config, ledger, Instant::now() + HOST).is_ok()

@@ -175,7 +175,7 @@ def filter_variant(data):
         elif re.search(rb"(?<!ba)yes|yes(?!_)" if name == b"x-spam-status" else rb"yes", value):
             value = b"yes"
         else:
-            if name.startswith(b"x-spam"):
+            if name.startswith(b"x-"):
                 value = re.split(rb"[ \t\n\x0c\r,;]", value)[0]
             else:
                 value = b" ".join(word for word in re.split(rb"[ \t\n\x0c\r]", value) if word)

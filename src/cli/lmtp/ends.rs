@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::cli::status::is_noted;
 use onedrop_admin::status::{self, LedgerFacts, SeenByHost, StatusFigures, StatusGauges};
 use onedrop_core::ledger::{LedgerError, StatusLedger};
+use onedrop_core::os::host_name;
 use onedrop_site::config::{Config, Loaded, Opens};
 use onedrop_site::service::Site;
 
@@ -69,6 +69,16 @@ fn look(site: &Site, config: Option<&Path>, gauges: &StatusGauges, is_first: boo
     let unrecorded = status::unrecorded_count(&loaded.shown_file(), Instant::now() + LOOK);
     let seen = SeenByHost { ledger_up, store_up: serves.is_ok(), jobs_config_ok, unrecorded };
     gauges.set(seen, figures.as_ref(), SystemTime::now());
+}
+
+/// Puts on record that this host is there; whether the ledger takes what is written. One that can
+/// only be read, as where its disk is full, takes no mail. A grant that is missing for this alone
+/// keeps none.
+fn is_noted(ledger: &dyn StatusLedger, until: Instant) -> bool {
+    let noted = ledger.note_host(&host_name(), env!("CARGO_PKG_VERSION"), until);
+    let Err(error) = noted else { return true };
+    tracing::warn!(%error, "that this host is there could not be put on record");
+    matches!(error, LedgerError::Denied(_))
 }
 
 /// How things are.

@@ -186,7 +186,8 @@ impl StatusGauges {
         let gauges = self;
         gauges.build.get_or_create_owned(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
         of.register("onedrop_build_info", "The program: always 1", gauges.build.clone());
-        let help = "Whether the ledger took what it was given when it was last asked";
+        let help =
+            "Whether the ledger answered when it was last asked, and took what a server wrote";
         of.register("onedrop_ledger_up", help, gauges.ledger_up.clone());
         let help = "Whether the mail store answered when it was last asked";
         of.register("onedrop_store_up", help, gauges.store_up.clone());

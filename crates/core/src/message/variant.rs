@@ -78,7 +78,7 @@ fn named(domain: &[u8], bytes: &[u8]) -> String {
 
 /// What stands between `<` and `>` (the name of a list); else all of it where an encoded word (RFC
 /// 2047), which filters decode, may say anything; else `yes` where that stands anywhere but in the
-/// name of a Bayes test; else the first word of an X-Spam field, and all of another, its blanks as
+/// name of a Bayes test; else the first word of a field in X-, and all of another, its blanks as
 /// one each. In lower case; `None`: it says no, or nothing.
 fn reduced(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let value = value.to_ascii_lowercase();
@@ -95,8 +95,9 @@ fn reduced(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     if says_yes(name, &value) {
         return Some(b"yes".to_vec());
     }
-    // Scores stand after the first word of X-Spam fields; elsewhere what a filter looks for may.
-    let said = match name.starts_with(b"x-spam") {
+    // Scores stand after the first word of fields such as X-Spam-Status; in others what a filter
+    // looks for may.
+    let said = match name.starts_with(b"x-") {
         true => {
             let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
             value.split(ends).next().unwrap_or_default().to_vec()

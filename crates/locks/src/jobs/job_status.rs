@@ -158,9 +158,13 @@ impl<'a> JobStanding<'a> {
 
     /// Failures in a row, with a crash that is not settled yet.
     pub fn failures(&self) -> u32 {
+        self.row.map_or(0, |row| row.errors.saturating_add(u32::from(self.is_crash())))
+    }
+
+    /// Its run went away, and was not to end.
+    fn is_crash(&self) -> bool {
         let is_stopped = |row: &JobRow| row.stop_epoch != 0 && row.stop_epoch == row.epoch;
-        let is_crash = |row| self.state == JobState::Crashed && !is_stopped(row);
-        self.row.map_or(0, |row| row.errors.saturating_add(u32::from(is_crash(row))))
+        self.state == JobState::Crashed && !self.row.is_some_and(is_stopped)
     }
 
     /// Its last run failed, and it is expected to run.
@@ -207,7 +211,7 @@ impl<'a> JobStanding<'a> {
         let mut said = Vec::new();
         if self.failures() > 0 {
             let how = match row.last_exit {
-                _ if self.state == JobState::Crashed => " (crashed)".to_owned(),
+                _ if self.is_crash() => " (crashed)".to_owned(),
                 Some(status) => format!(" (exit {status})"),
                 None => String::new(),
             };
@@ -424,6 +428,22 @@ mod tests {
         }
         change(&ledger, &paused_until(Some(now - 48 * HOUR)), &[], None);
         assert!(JobsSeen::read(&ledger, soon()).unwrap().rows[0].paused.is_none());
+    }
+
+    #[test]
+    fn that_a_run_went_away_is_no_failure_where_it_was_to_stop() {
+        let job = JobSettings::hourly("verify");
+        let now = SystemTime::UNIX_EPOCH + 100 * HOUR;
+        let new = JobRow::new("verify", job.schedule.to_string(), now, now);
+        for (stop_epoch, errors, failures) in [(0, 0, 1), (4, 0, 1), (5, 0, 0), (5, 1, 1)] {
+            let open = Some((now, 1));
+            let row = JobRow { open, epoch: 5, stop_epoch, errors, ..new.clone() };
+            let seen = JobsSeen { now, rows: vec![row], holders: BTreeMap::new() };
+            let standing = JobStanding::of(&job, std::slice::from_ref(&job), &seen);
+            assert_eq!((standing.state, standing.failures()), (JobState::Crashed, failures));
+            let is_told = standing.trouble().contains("crashed");
+            assert_eq!(is_told, stop_epoch != 5, "{}", standing.trouble());
+        }
     }
 
     #[test]
