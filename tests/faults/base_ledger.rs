@@ -4,12 +4,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use super::upgrades::{Server, UpgradedSite, Version, letter};
 use crate::support::mariadb::Mariadb;
 use crate::support::postgres::Postgres;
-use crate::support::{TempRoot, base_ledger, run};
+use crate::support::{TempRoot, base_ledger};
 
 const MESSAGES: usize = 10;
 
@@ -53,7 +52,12 @@ fn rows(site: &UpgradedSite, sql: &str) -> Vec<String> {
     let text = match &site.server {
         Server::Postgres(server) => server.psql(sql),
         Server::Mariadb(server) => server.sql(sql),
-        Server::None => run(Command::new("sqlite3").arg(site.root.join("ledger.db")).arg(sql)),
+        Server::None => {
+            let ledger = rusqlite::Connection::open(site.root.join("ledger.db")).expect("a file");
+            let mut query = ledger.prepare(sql).expect("SQL");
+            let numbers = query.query_map([], |row| row.get::<_, i64>(0)).expect("rows");
+            return numbers.map(|number| number.expect("a number").to_string()).collect();
+        }
     };
     text.lines().map(str::to_owned).collect()
 }
