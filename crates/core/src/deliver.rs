@@ -37,7 +37,6 @@ mod stand_in;
 mod verdict;
 
 pub use copy_end::{CopyEnd, How, Left, Placed};
-pub use left::FOR_THE_SENDER;
 pub use look_back::{LookBackEnd, LookBackRequest, LookBacks};
 pub use protocol::{deliver, fail, note_unrouted, place};
 pub use request::{DeliveryRequest, Ending, Means, Phases, Policy, Watch};

@@ -11,14 +11,12 @@ use super::failures::FailedForNow;
 use super::report::EndMeaning;
 use onedrop_core::clock::Clock;
 use onedrop_core::deadline::Deadline;
-use onedrop_core::deliver::{
-    self, CopyEnd, DeliveryRequest, FOR_THE_SENDER, Failure, How, Means, Placed, Policy,
-};
+use onedrop_core::deliver::{self, CopyEnd, DeliveryRequest, Failure, Left, Means, Policy};
 use onedrop_core::directory::Destination;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::{
-    Attempt, CopyState, Due, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage,
-    Recorded, ReplayLedger,
+    Attempt, CopyState, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage, Recorded,
+    ReplayLedger,
 };
 use onedrop_core::message::Message;
 use onedrop_core::receipt::Receipt;
@@ -127,26 +125,25 @@ fn place(
     let (total, answer) = task.time;
     let deadline = Deadline::by(Arc::clone(task.clock), total, answer);
     (task.may_write)(deadline.end())?;
-    let key = MessageKey::new(raw.message, &raw.identity);
-    if destination.shared && !task.policy.sent_after.is_zero() {
-        // Also one that was forgotten: the mail program's own may stand there.
-        let (kept, after) = ((message.shared_copy(), FOR_THE_SENDER), task.policy.sent_after);
-        let left = ledger.keep_until_due(&key, destination, kept, after, deadline.end())?;
-        return Ok(match left {
-            Due::At(_) => None,
-            Due::Placed(receipt) => Some(CopyEnd::Placed(Placed {
-                destination: destination.clone(),
-                receipt,
-                how: How::AlreadyThere,
-                instead_of: None,
-            })),
-        });
-    }
     let by = Attempt { value: RandomValue::default(), ..task.by.clone() };
+    let job = DeliveryRequest {
+        message: &message,
+        envelope: &Envelope { sender: raw.sender.clone(), ..Envelope::default() },
+        own: &[],
+        destinations: std::slice::from_ref(destination),
+        heads: &[],
+        host: &by.host,
+        started: deadline.now(),
+        oldest: None,
+        one_ending: false,
+    };
     let terms =
         LeaseTerms { lease: task.policy.lease, join: store.append_is_idempotent(), due: false };
-    let wanted = std::slice::from_ref(destination);
-    let copies = ledger.claim(&key, wanted, &by, terms, deadline.end())?;
+    let key = MessageKey::new(raw.message, &raw.identity);
+    let copies = match job.claimed(task.policy) {
+        [] => Vec::new(),
+        claimed => ledger.claim(&key, claimed, &by, terms, deadline.end())?,
+    };
     if copies == [CopyState::Busy] {
         if destination.shared && ledger.kept(&key, deadline.end())?.is_some() {
             return Ok(None);
@@ -161,17 +158,6 @@ fn place(
         attempt: 0, // none: only this run has asked for it
         copies,
     };
-    let job = DeliveryRequest {
-        message: &message,
-        envelope: &Envelope { sender: raw.sender.clone(), ..Envelope::default() },
-        own: &[],
-        destinations: wanted,
-        heads: &[],
-        host: &by.host,
-        started: deadline.now(),
-        oldest: None,
-        one_ending: false,
-    };
     let means = Means {
         policy: task.policy,
         ledger,
@@ -180,7 +166,10 @@ fn place(
         watch: &(),
         look_backs: &(),
     };
-    Ok(Some(deliver::place(&job, means, &by, &recorded)))
+    Ok(match deliver::place(&job, means, &by, &recorded) {
+        CopyEnd::Left(Left::Due { .. }) => None,
+        end => Some(end),
+    })
 }
 
 /// The message as it is to stand in mailboxes. Where several have a copy, the bytes on record are

@@ -10,7 +10,7 @@ use crate::ledger::Due;
 use crate::store::StoreError;
 
 /// Why a shared copy is kept that is left to `onedrop settle`.
-pub const FOR_THE_SENDER: &str = "the sender's mail program may save its own";
+const FOR_THE_SENDER: &str = "the sender's mail program may save its own";
 
 /// Puts the bytes of a shared copy on record that the store did not take. `None`: another delivery
 /// has placed it by now. Step `keep` of the model.

@@ -71,7 +71,7 @@ impl<'a> DeliveryRequest<'a> {
 
     /// The destinations that are claimed now. The others are left to `onedrop settle`; they are
     /// shared, and so they are the last ones.
-    pub(super) fn claimed(&self, policy: &Policy) -> &'a [Destination] {
+    pub fn claimed(&self, policy: &Policy) -> &'a [Destination] {
         let now = match policy.sent_after.is_zero() {
             true => self.destinations.len(),
             false => self.destinations.iter().take_while(|one| !one.shared).count(),

@@ -324,6 +324,11 @@ fn kept_output(output: &str) -> String {
 }
 
 impl JobRow {
+    /// Whether its run of this epoch is to end.
+    pub fn is_to_stop(&self, epoch: i64) -> bool {
+        self.stop_epoch != 0 && self.stop_epoch == epoch
+    }
+
     /// A job that was never seen before `now`.
     pub fn new(name: &str, schedule: String, next_due: SystemTime, now: SystemTime) -> JobRow {
         JobRow {

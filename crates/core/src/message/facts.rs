@@ -7,16 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use mail_parser::{Address, HeaderName, HeaderValue, MessageParser};
 
 use super::Message;
-use super::fields::{fields, split};
-use super::parts::{self, PartFact, clean};
+use super::fields::split;
+use super::parts::{self, MOST_READ, PartFact, clean, parsable};
 
 /// Only this many bytes of a header block are parsed.
 const LONGEST_HEADER: usize = 256 * 1024;
 /// Further addresses of a message are not recorded.
 const MOST_ADDRESSES: usize = 1000;
-/// Fields by which `mail-parser` would read more bytes than this are not parsed: some tenths of a
-/// second.
-pub(super) const MOST_READ: usize = 100_000_000;
 /// What is read of a header.
 const FIELDS: [&[u8]; 10] = [
     b"from",
@@ -87,23 +84,6 @@ pub fn from_addresses(message: &Message) -> Vec<String> {
         })
         .map(|address| address.to_lowercase())
         .collect()
-}
-
-/// The fields of these `names`, as far as what `mail-parser` reads for them stays below `left`. For
-/// an encoded word that never ends it reads the field to its end, and begins anew after the word's
-/// beginning; each parameter is compared with all before it.
-pub(super) fn parsable(header: &[u8], names: &[&[u8]], left: &mut usize) -> Vec<u8> {
-    let mut parsable = Vec::new();
-    for field in fields(header).filter(|field| names.iter().any(|name| field.is(name))) {
-        let words = memchr::memmem::find_iter(field.raw, b"=?").count();
-        let parameters = memchr::memchr_iter(b';', field.raw).count();
-        let reads = field.raw.len().saturating_mul(1 + words + parameters);
-        if let Some(rest) = left.checked_sub(reads) {
-            *left = rest;
-            parsable.extend_from_slice(field.raw);
-        }
-    }
-    parsable
 }
 
 fn header_facts(header: &[u8]) -> Facts {

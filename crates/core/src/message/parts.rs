@@ -4,13 +4,15 @@
 
 use mail_parser::{HeaderName, HeaderValue, MessageParser, MimeHeaders};
 
-use super::facts::{MOST_READ, parsable};
 use super::fields;
 use crate::text;
 
 const MOST_PARTS: usize = 200;
 /// With those that have parts of their own.
 const MOST_VISITED: usize = 2 * MOST_PARTS;
+/// Fields by which `mail-parser` would read more bytes than this are not parsed: some tenths of a
+/// second.
+pub(super) const MOST_READ: usize = 100_000_000;
 const DEEPEST: usize = 20;
 /// Values are cut to this many bytes.
 const LONGEST_TEXT: usize = 2000;
@@ -51,6 +53,23 @@ struct Scan {
 /// A text of the message, trimmed and of at most [`LONGEST_TEXT`] bytes.
 pub(super) fn clean(text: &str) -> String {
     text::within(text, LONGEST_TEXT).trim().to_owned()
+}
+
+/// The fields of these `names`, as far as what `mail-parser` reads for them stays below `left`. For
+/// an encoded word that never ends it reads the field to its end, and begins anew after the word's
+/// beginning; each parameter is compared with all before it.
+pub(super) fn parsable(header: &[u8], names: &[&[u8]], left: &mut usize) -> Vec<u8> {
+    let mut parsable = Vec::new();
+    for field in fields::fields(header).filter(|field| names.iter().any(|name| field.is(name))) {
+        let words = memchr::memmem::find_iter(field.raw, b"=?").count();
+        let parameters = memchr::memchr_iter(b';', field.raw).count();
+        let reads = field.raw.len().saturating_mul(1 + words + parameters);
+        if let Some(rest) = left.checked_sub(reads) {
+            *left = rest;
+            parsable.extend_from_slice(field.raw);
+        }
+    }
+    parsable
 }
 
 impl Scan {

@@ -163,8 +163,8 @@ impl<'a> JobStanding<'a> {
 
     /// Its run went away, and was not to end.
     fn is_crash(&self) -> bool {
-        let is_stopped = |row: &JobRow| row.stop_epoch != 0 && row.stop_epoch == row.epoch;
-        self.state == JobState::Crashed && !self.row.is_some_and(is_stopped)
+        let is_to_stop = |row: &JobRow| row.is_to_stop(row.epoch);
+        self.state == JobState::Crashed && !self.row.is_some_and(is_to_stop)
     }
 
     /// Its last run failed, and it is expected to run.

@@ -497,7 +497,7 @@ fn ended(
     let mut row = row.clone();
     // Or it ended, or its host died, before it had read the wish.
     let is_stopped = how.outcome == JobOutcome::Stopped
-        || row.stop_epoch != 0 && row.stop_epoch == run.epoch && how.outcome != JobOutcome::Ok;
+        || row.is_to_stop(run.epoch) && how.outcome != JobOutcome::Ok;
     let run = with_end(run, how, now);
     row.open = None;
     row.open_host = String::new();

@@ -225,7 +225,7 @@ impl RunRecord for JobRecord {
     fn stop_wanted(&self, claim: &LockClaim, until: Instant) -> Option<String> {
         let rows = self.ledger.jobs(until).ok()?.jobs;
         let row = rows.into_iter().find(|row| row.name == self.request.job.name)?;
-        (row.stop_epoch == claim.epoch && row.open.is_some()).then_some(row.stop_by)
+        (row.is_to_stop(claim.epoch) && row.open.is_some()).then_some(row.stop_by)
     }
 
     fn end(
