@@ -126,7 +126,7 @@ fn run_under_lock(
         terms,
     };
     let (name, slots, wait) = (args.name, args.slots, args.wait);
-    let line = Some(Line::of(&format!("{:?}", site.loaded.config.ledger.url), &name));
+    let line = Some(Line::of(&format!("{:?}", site.loaded.config.ledger.url), &name, slots));
     let wish = LockWish { name, slots, terms, wait, owner, holder, line };
     let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
     // Postfix would take it for the command's.

@@ -9,6 +9,7 @@ mod clocks;
 mod company;
 mod failing;
 mod growth;
+mod handing;
 mod handles;
 mod host;
 mod jobs;

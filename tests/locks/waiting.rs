@@ -101,6 +101,21 @@ fn a_waiter_whose_time_is_over_says_who_is_before_it() {
     drop((held, all));
 }
 
+/// A crontab's number of slots has just grown on this host.
+#[test]
+fn one_that_wants_another_number_of_slots_does_not_wait_for_a_slot_that_is_free() {
+    let place = Place::new();
+    let held = holder(&place);
+    let first = waiters(&place, &["a"]);
+    let args = ["n", "--slots", "2", "--wait", "60s", "--", "true"];
+    assert_eq!(crate::place::ended(&mut place.with_lock(&args)).code, Some(0));
+    assert!(waiting(&place, 0), "the first waits still");
+    gives_back(held);
+    for mut one in first {
+        assert_eq!(one.code(), Some(0));
+    }
+}
+
 #[test]
 fn one_that_does_not_wait_leaves_a_free_lock_to_those_that_do() {
     let place = Place::new();
@@ -120,4 +135,44 @@ fn one_that_does_not_wait_leaves_a_free_lock_to_those_that_do() {
     // It is gone.
     ledger.execute("UPDATE onedrop_lock_waiter SET lease_until = 0", []).expect("SQL");
     assert_eq!(crate::place::ended(&mut place.with_lock(&["n", "--", "true"])).code, Some(0));
+}
+
+/// The numbers of the server's processes that sessions of ours have.
+fn sessions(postgres: &Postgres) -> Vec<String> {
+    let sql = "SELECT pid FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid";
+    postgres.psql(sql).lines().map(str::to_owned).collect()
+}
+
+/// To open a session costs a server more than a turn.
+#[test]
+fn the_session_of_one_that_gives_the_lock_back_goes_to_the_one_that_is_first_next() {
+    let postgres = Postgres::shared();
+    let place = Place::with(&postgres.toml());
+    let held = holder(&place);
+    let holders = sessions(&postgres);
+    assert_eq!(holders.len(), 1);
+    let wait = |name: &str, others: u32| {
+        let script = format!("touch {name}; read line");
+        let mut command = place.shell(&["n", "--wait", "60s"], &script);
+        let held = Held { child: command.stdin(Stdio::piped()).spawn().expect("binary") };
+        assert!(wait_until(SOON, || waiting(&place, others)), "{name}");
+        held
+    };
+    let (first, second, third) = (wait("first", 0), wait("second", 1), wait("third", 2));
+    assert!(wait_until(SOON, || sessions(&postgres).len() == 2));
+    let both = sessions(&postgres);
+    // It takes the lock after the other is gone for good.
+    first.signal(Signal::SIGSTOP);
+    gives_back(held);
+    assert_eq!(sessions(&postgres), both, "the second has the holder's, and waits for its turn");
+    first.signal(Signal::SIGCONT);
+    assert!(wait_until(SOON, || place.path("first").exists()));
+    gives_back(first);
+    assert!(wait_until(SOON, || place.path("second").exists()));
+    assert_eq!(sessions(&postgres), both, "the third has the first's");
+    gives_back(second);
+    assert!(wait_until(SOON, || place.path("third").exists()));
+    gives_back(third);
+    assert!(wait_until(SOON, || sessions(&postgres).is_empty()), "there is none to have it");
 }

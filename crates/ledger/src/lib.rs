@@ -7,6 +7,7 @@
 mod doubts;
 mod facts;
 mod given_up;
+mod handed;
 #[cfg(feature = "mariadb")]
 pub mod mariadb;
 mod pooled;

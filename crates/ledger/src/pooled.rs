@@ -7,10 +7,12 @@
 //! the dead one have done it, and only the answer be lost, the second call finds what the first one
 //! did. A file does not die ([`Traits::is_a_file`]).
 
+use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::handed::{self, HandedSession};
 use crate::sql::{SqlSession, asked, attempts, claims, kept, shared};
 use crate::{Committed, Session, ToRecord, TurnState, rows};
 use commits::Commits;
@@ -28,8 +30,10 @@ use onedrop_net::pool::{InUse, Limits, Pool};
 
 mod commits;
 
-/// Opens a session whose calls return before the time given.
-pub type Open<S> = Arc<dyn Fn(Instant) -> Result<S, LedgerError> + Send + Sync>;
+/// Opens a session, or goes on with one of another process, whose calls return before the time
+/// given.
+pub type Open<S> =
+    Arc<dyn Fn(Option<HandedSession>, Instant) -> Result<S, LedgerError> + Send + Sync>;
 
 /// What an engine is like.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +84,7 @@ impl<S: Session + 'static> PooledLedger<S> {
             .take("", until)
             .map_err(|_| LedgerError::Busy(format!("all {} sessions (pool.ledger)", self.most)))?;
         let was_kept = right.is_at_hand();
-        let mut session = right.or_make(|| (self.open)(until))?;
+        let mut session = right.or_make(|| (self.open)(None, until))?;
         if was_kept && let Err(error) = session.renew(until) {
             session.throw_away();
             return Err(error);
@@ -128,6 +132,31 @@ impl<S: Session + 'static> PooledLedger<S> {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// [`Locks::hand_session_on`](onedrop_core::ledger::Locks::hand_session_on).
+    pub fn hand_session_on(&self, to: &UnixDatagram, until: Instant) {
+        let Ok(right) = self.sessions.take("", Instant::now()) else { return };
+        if right.is_at_hand()
+            && let Ok(mut session) = right.or_make(|| (self.open)(None, until))
+        {
+            match session.renew(until).and_then(|()| session.hand_on(to)) {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err(error) => tracing::debug!(%error, "the session was not handed on"),
+            }
+            session.throw_away();
+        }
+    }
+
+    /// [`Locks::take_session_over`](onedrop_core::ledger::Locks::take_session_over).
+    pub fn take_session_over(&self, from: &UnixDatagram, until: Instant) {
+        let Some(handed) = handed::receive(from) else { return };
+        let right = self.sessions.take("", Instant::now());
+        let taken = right.map(|right| right.or_make(|| (self.open)(Some(handed), until)));
+        if let Ok(Err(error)) = taken {
+            tracing::debug!(%error, "the session was not taken over");
         }
     }
 
@@ -399,7 +428,7 @@ impl<S: SqlSession + 'static> Schema for PooledLedger<S> {
     }
 
     fn prove_exclusion(&self, name: &str, until: Instant) -> Result<(), String> {
-        let open = || (self.open)(until);
+        let open = || (self.open)(None, until);
         let mut first = open().map_err(|error| error.to_string())?;
         let mut second = open().map_err(|error| format!("no second session: {error}"))?;
         first

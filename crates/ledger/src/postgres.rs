@@ -28,6 +28,7 @@ mod fast;
 mod link;
 mod metered;
 mod migrate;
+mod own_socket;
 mod record;
 mod schema;
 mod session;
@@ -59,7 +60,8 @@ impl PostgresLedger {
         limits: Limits,
     ) -> Result<PostgresLedger, LedgerError> {
         let target = Arc::new(Target::new(settings, program)?);
-        let open = Arc::new(move |until| Connection::open(Arc::clone(&target), until));
+        let open =
+            Arc::new(move |handed, until| Connection::open(Arc::clone(&target), handed, until));
         let traits = Traits { commits_together: true, is_a_file: false };
         Ok(PooledLedger::over(open, traits, limits))
     }

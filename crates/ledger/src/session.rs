@@ -5,6 +5,7 @@
 //!
 //! One that fails with `Contended`, or that is refused as a statement, leaves the session usable.
 
+use std::os::unix::net::UnixDatagram;
 use std::time::{Instant, SystemTime};
 
 use onedrop_core::directory::Destination;
@@ -65,6 +66,11 @@ pub trait Session: Send {
 
     /// Gives up the turn, or the lock, that this session holds, if any.
     fn leave(&mut self) -> Result<(), LedgerError>;
+
+    /// Hands an idle session on to another process: whether it went out. It must not be used then.
+    fn hand_on(&mut self, _to: &UnixDatagram) -> Result<bool, LedgerError> {
+        Ok(false)
+    }
 
     /// For which program it is.
     fn program(&self) -> &Program;

@@ -83,7 +83,7 @@ impl SqliteLedger {
         limits: Limits,
     ) -> SqliteLedger {
         let program = Arc::new(program);
-        let open = move |until| {
+        let open = move |_, until| {
             SqliteSession::open_by(&path, until, Arc::clone(&clocks), Arc::clone(&program))
         };
         let traits = Traits { commits_together: false, is_a_file: true };

@@ -11,6 +11,7 @@
 //! fairness alone: exclusion does not depend on it.
 
 use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{LedgerError, RandomValue};
@@ -166,6 +167,14 @@ pub trait Locks: Send + Sync {
     ) -> bool {
         false
     }
+
+    /// Hands a session that is open here and not used on to another process of this host and user,
+    /// which has the other end of `to`: it need not open one of its own. Nothing is sent where
+    /// there is none that can go.
+    fn hand_session_on(&self, _to: &UnixDatagram, _until: Instant) {}
+
+    /// Keeps a session that was handed on for the next call, if one has come.
+    fn take_session_over(&self, _from: &UnixDatagram, _until: Instant) {}
 
     /// Who waits for a lock, or for any, by name and in the order of their turns.
     fn lock_waiters(

@@ -157,7 +157,7 @@ fn over(
     server: impl Fn() -> Arc<Server> + Send + Sync + 'static,
     traits: Traits,
 ) -> PooledLedger<FakeSession> {
-    let open = move |_| Ok(FakeSession { server: server(), holds: None });
+    let open = move |_, _| Ok(FakeSession { server: server(), holds: None });
     let limits = Limits { used: 9, per_key: 9, kept: 9, idle: Duration::MAX };
     PooledLedger::over(Arc::new(open), traits, limits)
 }

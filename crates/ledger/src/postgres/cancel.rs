@@ -15,7 +15,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_util::FutureExt;
-use postgres::config::Host;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
@@ -24,15 +23,14 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::metered::{Budget, MeteredConnector, MeteredStream, MeteredTls};
 use super::target::HostTarget;
+use crate::handed::CancelKey;
 
 /// Asks the server at `host` to cancel what `client`'s session waits for, and waits until it has
 /// heard that. Only that session hears its end from the server.
 pub(super) async fn cancel(client: &Client, host: &HostTarget, tls: Option<MakeRustlsConnect>) {
     let token = client.cancel_token();
     // A server that cannot be reached has nothing to cancel, or we cannot help it.
-    if let Some(Host::Unix(folder)) = host.config.get_hosts().first() {
-        let port = host.config.get_ports().first().copied().unwrap_or(5432);
-        let path = folder.join(format!(".s.PGSQL.{port}"));
+    if let Some(path) = host.socket() {
         if let Ok(stream) = UnixStream::connect(path).await {
             drop(token.cancel_query_raw(UntilClosed(stream), NoTls).await);
         }
@@ -44,16 +42,22 @@ pub(super) async fn cancel(client: &Client, host: &HostTarget, tls: Option<MakeR
 }
 
 /// The number of the server's process that the session was given at its login, or what a pooler
-/// gave in its place. tokio-postgres shows it in a request to cancel alone: one is written into
-/// memory, and goes nowhere.
+/// gave in its place.
 pub(super) fn pid_at_login(client: &Client) -> Option<i32> {
+    let key = cancel_key(client)?;
+    Some(i32::from_be_bytes(*key.first_chunk()?))
+}
+
+/// That number, and the secret that was given with it. tokio-postgres shows them in a request to
+/// cancel alone: one is written into memory, and goes nowhere.
+pub(super) fn cancel_key(client: &Client) -> Option<CancelKey> {
     // Whatever is asked before, for TLS, is answered with "S": yes.
     let mut memory = vec![b'S'; 16];
     let stream = UntilClosed(Cursor::new(&mut memory));
     client.cancel_token().cancel_query_raw(stream, InMemory).now_or_never()?.ok()?;
     // Its length, its code, the process id, and a secret (protocol 3.0).
     match memory.last_chunk::<16>()? {
-        [0, 0, 0, 16, 4, 210, 22, 46, pid @ .., _, _, _, _] => Some(i32::from_be_bytes(*pid)),
+        [0, 0, 0, 16, 4, 210, 22, 46, key @ ..] => Some(*key),
         _ => None,
     }
 }

@@ -15,6 +15,7 @@
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixDatagram;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -30,6 +31,7 @@ use super::errors::{lacks_a_prepared_statement, meaning_of, unavailable};
 use super::link::{Link, Listens, cannot_wait};
 use super::target::Target;
 use crate::given_up::{for_cancelling, no_answer};
+use crate::handed::HandedSession;
 use crate::rows;
 use crate::sql::Answer;
 use onedrop_core::ledger::QUESTION;
@@ -80,9 +82,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(super) fn open(target: Arc<Target>, until: Instant) -> Result<Connection, LedgerError> {
+    /// `handed`: another process has opened it.
+    pub(super) fn open(
+        target: Arc<Target>,
+        handed: Option<HandedSession>,
+        until: Instant,
+    ) -> Result<Connection, LedgerError> {
         target.may_begin(until)?;
-        let link = Some(Link::to(&target, until)?);
+        let link = Some(Link::to(&target, handed, until)?);
         Ok(Connection { target, until, link, in_transaction: false, calls_begin: false })
     }
 
@@ -91,7 +98,7 @@ impl Connection {
         self.lose();
         self.target.may_begin(until)?;
         self.until = until;
-        self.link = Some(Link::to(&self.target, until)?);
+        self.link = Some(Link::to(&self.target, None, until)?);
         Ok(())
     }
 
@@ -175,7 +182,7 @@ impl Connection {
 
     /// Another session of the same kind.
     pub fn another(&self) -> Result<Connection, LedgerError> {
-        Connection::open(Arc::clone(&self.target), self.until)
+        Connection::open(Arc::clone(&self.target), None, self.until)
     }
 
     pub fn until(&self) -> Instant {
@@ -274,6 +281,24 @@ impl Connection {
             link.listens = Listens::To(channel.to_owned());
         }
         Ok(true)
+    }
+
+    /// [`Session::hand_on`](crate::session::Session::hand_on). Only a session of the server itself:
+    /// a pooler keeps sessions its own way.
+    pub fn hand_on(&mut self, to: &UnixDatagram) -> Result<bool, LedgerError> {
+        let is_one_of_several = self.target.hosts.len() > 1;
+        if is_one_of_several || !self.link.as_ref().is_some_and(Link::has_own_socket) {
+            return Ok(false);
+        }
+        if !self.link.as_ref().is_some_and(|link| link.is_servers) {
+            let answered_by = self.query(Statement::new(WHO_ANSWERS))?;
+            if !self.link.as_ref().is_some_and(|link| link.is_of(&answered_by)) {
+                return Ok(false);
+            }
+        }
+        // After its answer the server says nothing unasked.
+        self.batch("DISCARD ALL")?;
+        Ok(self.link.take().is_some_and(|link| link.hand_on(to)))
     }
 
     /// Runs the statements in `sql`, which take no parameters and return nothing.

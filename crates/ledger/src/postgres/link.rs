@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +20,13 @@ use tokio::time::timeout_at;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::cancel::{cancel, pid_at_login};
+use super::cancel::{cancel, cancel_key, pid_at_login};
 use super::errors::{refuses_login, text_of};
 use super::metered::{Budget, MeteredTls, with_meter};
+use super::own_socket::OwnSocket;
 use super::target::{HostTarget, Target};
 use crate::given_up::no_answer_text;
+use crate::handed::{self, FileId, HandedSession};
 use crate::runtime::PrivateRuntime;
 use onedrop_core::ledger::LedgerError;
 
@@ -48,6 +51,11 @@ pub(super) struct Link {
     /// connection lasts, and keeps what is prepared. `None`: it was not asked.
     pub keeps_prepared: Option<bool>,
     pub listens: Listens,
+    /// The descriptor, and the server's socket, of a session that may be handed on, if the server
+    /// itself is at the other end.
+    socket: Option<(RawFd, FileId)>,
+    /// It is: the session was handed on before.
+    pub is_servers: bool,
     connection: JoinHandle<Result<(), Error>>,
     heard: Arc<Heard>,
     /// Which of the target's hosts this is.
@@ -59,7 +67,12 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects to the first host that answers; each gets its share of the time.
-    pub fn to(target: &Target, until: Instant) -> Result<Link, LedgerError> {
+    /// `handed` was with the only host.
+    pub fn to(
+        target: &Target,
+        mut handed: Option<HandedSession>,
+        until: Instant,
+    ) -> Result<Link, LedgerError> {
         let runtime = PrivateRuntime::new().map_err(cannot_wait)?;
         let (mut failures, mut refusals) = (Vec::new(), 0);
         for (at, host) in target.hosts.iter().enumerate() {
@@ -70,15 +83,17 @@ impl Link {
             let budget = Budget::default();
             budget.renew();
             let heard = Arc::default();
-            let connecting = connect(host, tls, budget.clone(), &heard);
+            let connecting = connect(host, tls, budget.clone(), &heard, handed.take());
             match runtime.block_on(async { timeout_at(share.into(), connecting).await }) {
-                Ok(Ok((client, connection))) => {
+                Ok(Ok(Connected { client, connection, socket, is_servers })) => {
                     return Ok(Link {
                         client,
                         budget,
                         kept: HashMap::new(),
                         keeps_prepared: target.keeps_prepared(),
                         listens: Listens::Nothing,
+                        socket,
+                        is_servers,
                         connection,
                         heard,
                         host: at,
@@ -125,6 +140,21 @@ impl Link {
     /// cancel is for: PgBouncer draws it by lot, in session pooling too (`welcome_client`).
     pub fn is_answered_by(&mut self, rows: &[Row]) {
         self.keeps_prepared = Some(self.is_of(rows));
+    }
+
+    /// Whether the session could be handed on.
+    pub fn has_own_socket(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Hands the session on: whether it went out. The server hears no goodbye, as nothing turns the
+    /// runtime any more.
+    pub fn hand_on(self, to: &UnixDatagram) -> bool {
+        let (Some((socket, server)), Some(key)) = (self.socket, cancel_key(&self.client)) else {
+            return false;
+        };
+        // Else it has closed its socket, and the number may be another file's by now.
+        !self.connection.is_finished() && handed::send(to, socket, &key, &server)
     }
 
     /// Whether that number is the one of the login.
@@ -189,24 +219,44 @@ impl Link {
     }
 }
 
+/// What [`connect`] has made.
+struct Connected {
+    client: Client,
+    connection: JoinHandle<Result<(), Error>>,
+    socket: Option<(RawFd, FileId)>,
+    is_servers: bool,
+}
+
 async fn connect(
     host: &HostTarget,
     tls: Option<MakeRustlsConnect>,
     budget: Budget,
     heard: &Arc<Heard>,
-) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
+    handed: Option<HandedSession>,
+) -> Result<Connected, Error> {
     let heard = Arc::clone(heard);
-    match with_meter(&host.config) {
-        Some(config) => {
-            let (client, connection) = config.connect(MeteredTls { tls, budget }).await?;
-            Ok((client, tokio::spawn(attend(connection, heard))))
-        }
-        // A Unix socket.
-        None => {
-            let (client, connection) = host.config.connect(NoTls).await?;
-            Ok((client, tokio::spawn(attend(connection, heard))))
-        }
+    if let Some(config) = with_meter(&host.config) {
+        let (client, connection) = config.connect(MeteredTls { tls, budget }).await?;
+        let connection = tokio::spawn(attend(connection, heard));
+        return Ok(Connected { client, connection, socket: None, is_servers: false });
     }
+    let own = match host.plain_socket() {
+        Some(path) => match handed.map(|handed| OwnSocket::of(handed, &path)) {
+            Some(Ok(own)) => Some(own),
+            _ => OwnSocket::to(&path).await.ok(),
+        },
+        None => None,
+    };
+    if let Some(own) = own {
+        let (socket, is_servers) = (Some(own.ids()), own.was_handed());
+        let (client, connection) = host.config.connect_raw(own, NoTls).await?;
+        let connection = tokio::spawn(attend(connection, heard));
+        return Ok(Connected { client, connection, socket, is_servers });
+    }
+    // It says why there is none, or heeds what only tokio-postgres knows how to.
+    let (client, connection) = host.config.connect(NoTls).await?;
+    let connection = tokio::spawn(attend(connection, heard));
+    Ok(Connected { client, connection, socket: None, is_servers: false })
 }
 
 pub(super) fn cannot_wait(error: io::Error) -> LedgerError {

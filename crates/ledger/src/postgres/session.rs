@@ -4,6 +4,7 @@
 //! and leases that run out. If a lock is lost, for example in a fail-over, unique keys still
 //! prevent a second row of a message or copy.
 
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres::types::Type;
@@ -52,6 +53,10 @@ impl Session for Connection {
 
     fn leave(&mut self) -> Result<(), LedgerError> {
         self.rollback()
+    }
+
+    fn hand_on(&mut self, to: &UnixDatagram) -> Result<bool, LedgerError> {
+        Connection::hand_on(self, to)
     }
 
     fn program(&self) -> &Program {

@@ -53,6 +53,22 @@ pub(super) struct HostTarget {
     pub config: Config,
 }
 
+impl HostTarget {
+    /// Its Unix socket.
+    pub fn socket(&self) -> Option<PathBuf> {
+        let Some(Host::Unix(folder)) = self.config.get_hosts().first() else { return None };
+        let port = self.config.get_ports().first().copied().unwrap_or(5432);
+        Some(folder.join(format!(".s.PGSQL.{port}")))
+    }
+
+    /// The same, where nothing is to be heeded but the login.
+    pub fn plain_socket(&self) -> Option<PathBuf> {
+        let heeds_more = self.config.get_connect_timeout().is_some()
+            || self.config.get_target_session_attrs() != TargetSessionAttrs::Any;
+        self.socket().filter(|_| !heeds_more)
+    }
+}
+
 impl Target {
     /// With the role that we log in as, which the server does not say.
     pub fn with_role(&self, text: String) -> String {

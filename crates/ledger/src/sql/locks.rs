@@ -5,6 +5,7 @@
 //! Places in the line are rows of a table of their own, whose numbers are their order.
 
 use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Sql, SqlSession, Value, checked, first, has_changed, rows_at, sql};
@@ -168,6 +169,14 @@ impl<S: SqlSession + 'static> Locks for PooledLedger<S> {
             tracing::debug!(%error, lock = %name, "no word of the ledger");
             false
         })
+    }
+
+    fn hand_session_on(&self, to: &UnixDatagram, until: Instant) {
+        PooledLedger::hand_session_on(self, to, until);
+    }
+
+    fn take_session_over(&self, from: &UnixDatagram, until: Instant) {
+        PooledLedger::take_session_over(self, from, until);
     }
 
     fn lock_waiters(

@@ -423,7 +423,15 @@ impl Work {
     }
 
     fn release(&self, claim: &LockClaim) -> Option<bool> {
-        give_back(&*self.ledger, self.wish.line.as_ref(), claim, RELEASE)
+        let line = self.wish.line.as_ref();
+        let was_ours = give_back(&*self.ledger, line, claim, RELEASE);
+        // A ledger that does not answer has no session to give.
+        if was_ours.is_some()
+            && let Some(letterbox) = line.and_then(Line::next_letterbox)
+        {
+            self.ledger.hand_session_on(&letterbox, Instant::now() + LEAVE);
+        }
+        was_ours
     }
 }
 

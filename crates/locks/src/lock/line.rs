@@ -6,12 +6,16 @@
 //! The bell is a pipe with a name beside it. It is no inotify: to close one takes 20 ms and more
 //! (the kernel waits until no processor sees its watches), between the claim and the command.
 //!
+//! One that gives the lock back sends its session with the ledger to the one that will be first
+//! next, by a socket beside the file: to open a session costs a server more than a turn.
+//!
 //! Order and cheapness alone depend on it, not exclusion. Processes that see another file (another
 //! user's, another configuration's) or none at all ask the ledger on their own.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -37,12 +41,14 @@ const DOOR: i64 = 0;
 const TRIES: (u32, Duration) = (200, Duration::from_millis(5));
 
 /// In the file: the last number, the number of the first in the line, when that one last said that
-/// it is alive, in milliseconds since the boot, and the owner of the lock that one of the line took
-/// last, zeros once it is given back. Locks are apart from bytes.
+/// it is alive, in milliseconds since the boot, the owner of the lock that one of the line took
+/// last, zeros once it is given back, and the number that a session was sent to last. Locks are
+/// apart from bytes.
 const LAST: u64 = 0;
 const FIRST: u64 = 8;
 const BEAT: u64 = 16;
 const TAKER: u64 = 24;
+const SENT_TO: u64 = 40;
 
 /// One that has said nothing for this long is stopped: longer than a call of the ledger with the
 /// pause after it.
@@ -55,9 +61,10 @@ pub struct Line {
 }
 
 impl Line {
-    /// `ledger` says which ledger has the lock.
-    pub fn of(ledger: &str, name: &LockName) -> Line {
-        let hash = name_hash(&format!("{ledger}\0{}\0{name}", host_name()));
+    /// `ledger` says which ledger has the lock. Those that want one of another number of slots have
+    /// a line of their own: a slot may be free for them that the others do not want.
+    pub fn of(ledger: &str, name: &LockName, slots: u32) -> Line {
+        let hash = name_hash(&format!("{ledger}\0{}\0{slots}\0{name}", host_name()));
         let folder = PathBuf::from(FOLDER).join(format!("onedrop-{}", geteuid()));
         Line { path: folder.join(hex(&hash)) }
     }
@@ -85,8 +92,9 @@ impl Line {
                 number += 1;
             }
             file.write_all_at(&number.to_ne_bytes(), LAST)?;
+            let letterbox = self.letterbox(number);
             byte_lock::unlock(&file, DOOR)?;
-            return Ok(PlaceInLine { file, number, line: self.clone() });
+            return Ok(PlaceInLine { file, number, letterbox, line: self.clone() });
         }
         Err(io::Error::other("the door of the line stays closed"))
     }
@@ -105,6 +113,47 @@ impl Line {
             // One that is full rings already.
             let _ = bell.write(b"!");
         }
+    }
+
+    /// Where the one that waits for the first's turn is sent a session, once: the first has its own
+    /// already, and those after it need none.
+    pub(super) fn next_letterbox(&self) -> Option<UnixDatagram> {
+        let file = self.open(false).ok()?;
+        let waits =
+            |number: &i64| byte_lock::is_locked_alone(&file, *number..=*number).unwrap_or(false);
+        let next = (number_at(&file, FIRST) + 1..=number_at(&file, LAST)).take(100).find(waits)?;
+        if number_at(&file, SENT_TO) == next {
+            return None;
+        }
+        let sender = UnixDatagram::unbound().ok()?;
+        sender.connect(self.letterbox_path(next)).ok()?;
+        file.write_all_at(&next.to_ne_bytes(), SENT_TO).ok()?;
+        Some(sender)
+    }
+
+    /// That of one that has just got this number. Another that had it may have been killed.
+    fn letterbox(&self, number: i64) -> Option<UnixDatagram> {
+        let path = self.letterbox_path(number);
+        let _ = fs::remove_file(&path);
+        UnixDatagram::bind(path).ok()
+    }
+
+    fn letterbox_path(&self, number: i64) -> PathBuf {
+        self.path.with_extension(number.to_string())
+    }
+
+    /// The files beside the line's own.
+    fn remove_others(&self) -> io::Result<()> {
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return Ok(());
+        };
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.file_stem() == Some(name) && path != self.path {
+                let _ = fs::remove_file(path);
+            }
+        }
+        Ok(())
     }
 
     fn open_bell(&self, options: &mut OpenOptions) -> io::Result<File> {
@@ -141,6 +190,8 @@ impl Line {
 pub(super) struct PlaceInLine {
     file: File,
     number: i64,
+    /// What [`Line::next_letterbox`] leads to.
+    letterbox: Option<UnixDatagram>,
     line: Line,
 }
 
@@ -178,6 +229,10 @@ impl PlaceInLine {
     /// Whether one of this line has the lock, or died before it could give it back.
     pub fn is_taken(&self) -> bool {
         taker(&self.file).is_some()
+    }
+
+    pub fn letterbox(&self) -> Option<&UnixDatagram> {
+        self.letterbox.as_ref()
     }
 
     /// The one before it, to wait for: also after this place was left.
@@ -238,9 +293,12 @@ impl Drop for PlaceInLine {
         let is_there = || -> io::Result<bool> {
             Ok(id(fs::symlink_metadata(&self.line.path)?) == id(self.file.metadata()?))
         };
-        if is_alone().unwrap_or(false) && is_there().unwrap_or(false) {
-            let _ = fs::remove_file(self.line.bell_path());
-            let _ = fs::remove_file(&self.line.path);
+        if is_there().unwrap_or(false) {
+            let _ = fs::remove_file(self.line.letterbox_path(self.number));
+            if is_alone().unwrap_or(false) {
+                let _ = self.line.remove_others();
+                let _ = fs::remove_file(&self.line.path);
+            }
         }
         // A `OneBefore` may keep the file open, and with it what is locked.
         for byte in [self.number, DOOR] {
@@ -285,7 +343,7 @@ mod tests {
 
     fn line() -> Line {
         let own = format!("test {} {:?}", std::process::id(), thread::current().id());
-        Line::of(&own, &"n".parse().unwrap())
+        Line::of(&own, &"n".parse().unwrap(), 1)
     }
 
     #[test]
@@ -311,6 +369,38 @@ mod tests {
         drop(d);
         assert!(!line.path.exists(), "the last one removes the file");
         assert!(line.join().unwrap().is_first().unwrap());
+    }
+
+    #[test]
+    fn the_one_after_the_first_is_sent_something_once() {
+        let line = line();
+        let [a, b, c] = [(), (), ()].map(|()| line.join().unwrap());
+        a.beat();
+        let has_mail = |place: &PlaceInLine| {
+            let letterbox = place.letterbox().unwrap();
+            letterbox.set_nonblocking(true).unwrap();
+            letterbox.recv(&mut [0]).is_ok()
+        };
+        line.next_letterbox().unwrap().send(b"s").unwrap();
+        assert!(line.next_letterbox().is_none(), "it has one");
+        assert_eq!([&a, &b, &c].map(has_mail), [false, true, false]);
+        drop(a);
+        b.beat();
+        line.next_letterbox().unwrap().send(b"s").unwrap();
+        assert!(has_mail(&c));
+        drop(b);
+        c.beat();
+        assert!(line.next_letterbox().is_none(), "no other waits");
+        // One that was killed leaves its own.
+        drop(UnixDatagram::bind(line.letterbox_path(9)).unwrap());
+        let _bell = c.bell().unwrap();
+        drop(c);
+        assert!(line.next_letterbox().is_none(), "there is no line");
+        let name = line.path.file_name().unwrap();
+        let left = fs::read_dir(line.path.parent().unwrap()).unwrap();
+        assert!(
+            !left.map(|entry| entry.unwrap().path()).any(|path| path.file_stem() == Some(name))
+        );
     }
 
     fn says_nothing_since(place: &PlaceInLine, secs: u64) {

@@ -55,6 +55,9 @@ impl Work {
         // thread has its socket.
         let _ = Order::Asks.send(&guardian);
         drop(guardian);
+        if let Some(letterbox) = place.as_ref().and_then(PlaceInLine::letterbox) {
+            self.ledger.take_session_over(letterbox, Instant::now() + LEAVE);
+        }
         let mut asked = LastAnswer::default();
         let taken = self.ask(place.as_ref(), began, &mut asked);
         let LockWish { name, owner, line, .. } = &self.wish;

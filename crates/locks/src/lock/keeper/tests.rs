@@ -273,7 +273,7 @@ impl Hook<LedgerError> for Places {
 #[test]
 fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
     let (ledger, wish) = (MemoryLedger::default(), wish());
-    let line = Line::of(&format!("follows {}", std::process::id()), &wish.name);
+    let line = Line::of(&format!("follows {}", std::process::id()), &wish.name, 1);
     let start = || {
         let (tell, places) = channel();
         let hook = Places { ledger: ledger.clone(), tell };
