@@ -11,6 +11,7 @@
 
 mod builds;
 mod memory;
+mod pace;
 mod phases;
 mod speed;
 mod via;
@@ -20,11 +21,12 @@ use onedrop_kit::{
     bench::{cases, load, table, world},
 };
 
-const CASES: [cases::Case; 9] = [
+const CASES: [cases::Case; 10] = [
     ("maildirs", speed::maildirs),
     ("imap", speed::imap),
     ("mariadb", speed::mariadb),
     ("mariadb-imap", speed::mariadb_imap),
+    ("pace", pace::run),
     ("phases", phases::run),
     ("memory", memory::run),
     ("via", via::run),

@@ -9,7 +9,8 @@
 
 mod purge;
 
-use onedrop_kit::{bench::cases, soak as rig};
+use onedrop_kit::bench::{cases, table};
+use onedrop_kit::soak as rig;
 
 use rig::{Outcome, Plan, Tenth};
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::messages;
 use crate::rig::{Raised, Sent, World};
+use crate::table::Times;
 
 /// Pairs, each with a day of its own.
 const ROUNDS: u64 = 5;
@@ -34,7 +35,7 @@ pub fn run() {
         });
         let (purges, took) = purged.expect("a purge");
         let alone = load(&world, &sent, || thread::sleep(took));
-        let p99 = |times: &[Duration]| part(times, 0.99).as_secs_f64() * 1000.0;
+        let p99 = |times: &[Duration]| Times::of(times.to_vec()).share_ms(0.99);
         println!(
             "| {round} | {} | {:.1} | {:.1} | {:.1} | {:.2} |",
             purges.messages,
@@ -49,17 +50,13 @@ pub fn run() {
     println!("\n| all rounds | messages | p50, ms | p90 | p99 | longest |");
     println!("|---|---:|---:|---:|---:|---:|");
     for (name, times) in [("without", &without), ("beside a purge", &beside)] {
-        let ms = |share: f64| part(times, share).as_secs_f64() * 1000.0;
-        println!(
-            "| {name} | {} | {:.1} | {:.1} | {:.1} | {:.1} |",
-            times.len(),
-            ms(0.5),
-            ms(0.9),
-            ms(0.99),
-            ms(1.0)
-        );
+        let sorted = Times::of(times.clone());
+        let [p50, p90, p99, longest] = [0.5, 0.9, 0.99, 1.0].map(|share| sorted.share_ms(share));
+        let count = times.len();
+        println!("| {name} | {count} | {p50:.1} | {p90:.1} | {p99:.1} | {longest:.1} |");
     }
-    let ratio = part(&beside, 0.99).as_secs_f64() / part(&without, 0.99).as_secs_f64();
+    let [beside, without] = [beside, without].map(|times| Times::of(times).share_ms(0.99));
+    let ratio = beside / without;
     let verdict = if ratio <= 1.5 { "within 1.5" } else { "BEYOND 1.5" };
     println!("\np99 beside a purge, of that without: {ratio:.2}, {verdict}");
 }
@@ -80,14 +77,6 @@ fn load(world: &World, sent: &Sent, work: impl FnOnce()) -> Vec<Duration> {
         drop(over);
     });
     all.into_inner().expect("times")
-}
-
-/// The time within which this share of all stays.
-fn part(times: &[Duration], share: f64) -> Duration {
-    let mut sorted = times.to_vec();
-    sorted.sort();
-    let at = (sorted.len() as f64 * share) as usize;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
 /// Puts that many messages on record, one copy and one attempt each, spread over 35 days, like one

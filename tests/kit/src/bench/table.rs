@@ -40,6 +40,12 @@ impl Times {
         ms(median)
     }
 
+    /// The time within which this share of all stays.
+    pub fn share_ms(&self, share: f64) -> f64 {
+        let at = (self.0.len() as f64 * share) as usize;
+        self.0.get(at.min(self.0.len().saturating_sub(1))).copied().map_or(0.0, ms)
+    }
+
     pub fn least_ms(&self) -> f64 {
         self.0.first().copied().map_or(0.0, ms)
     }
