@@ -2,10 +2,10 @@
 //! every 30 s at least, gives it back, and keeps the run's record between. The wrapper's other
 //! thread never waits for the ledger. Of those that wait on a host the first alone asks
 //! ([`line`](super::line)), at once when one of the host gives the lock back, or when the ledger
-//! says that another did, if it says such a thing, and else every 20 ms, later less often: every
-//! 25 ms if its turn is next and no other of its host has the lock, every 250 ms if not. Where the
-//! ledger cannot be asked, it asks less often still, and says so once. It waits by the boot clock:
-//! a machine that wakes up renews at once.
+//! says that another did, if it says such a thing, and else every 20 ms: later less often, every
+//! 250 ms at last, unless its turn is next and no other of its host has the lock. Where the ledger
+//! cannot be asked, it asks less often still, and says so once. It waits by the boot clock: a
+//! machine that wakes up renews at once.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
@@ -29,7 +29,7 @@ mod asking;
 /// Shortest and longest pause of a waiter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// Longest pause of the waiter whose turn is next, of all hosts.
-const NEXT: Duration = Duration::from_millis(25);
+const NEXT: Duration = Duration::from_millis(20);
 /// One that has waited for less does not ask for the ledger's word, which takes two calls.
 const LISTENS_AFTER: Duration = Duration::from_secs(2);
 /// Longest pause of a waiter that listens: a word may be lost.
