@@ -4,6 +4,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ const LONG: Duration = Duration::from_secs(5);
 const MANY: usize = 100;
 /// How long the hundred are watched.
 const WATCHED: Duration = Duration::from_secs(10);
+/// How often their sessions are counted.
+const LOOKED: Duration = Duration::from_millis(500);
 /// How long each that has a turn holds the lock: sleep(1)'s argument.
 const HOLD: &str = "0.02";
 
@@ -94,7 +97,7 @@ pub fn many() {
     thread::sleep(WATCHED);
     let spent = place.postgres.cpu().saturating_sub(before).as_secs_f64();
     let cores = spent / began.elapsed().as_secs_f64();
-    let sessions = number("SELECT count(*) FROM pg_stat_activity WHERE usename = 'onedrop'");
+    let sessions = sessions(&place);
     println!(
         "{MANY} waiters: {sessions} sessions with the holder's, {cores:.2} cores of Postgres ({})",
         verdict(cores, Some(0.15))
@@ -116,24 +119,47 @@ pub fn turns() {
     let locked = |config| place.with_lock(config, &["--wait", "60s", "--", "sleep", HOLD]);
     println!(
         "| {MANY}, each for {HOLD} s | turns/s | fewest | median s | p99 s | to flock | cores of \
-         Postgres |"
+         Postgres | its sessions |"
     );
-    println!("|---|---:|---:|---:|---:|---|---|");
+    println!("|---|---:|---:|---:|---:|---|---|---|");
     let flock = in_turns(&|| program("flock", &[&file, "sleep", HOLD]));
-    print_turns("flock FILE", &flock, ["", ""]);
+    print_turns("flock FILE", &flock, ["", "", ""]);
     for (name, config) in [
         ("SQLite", &place.sqlite),
         ("Postgres by socket", &place.socket),
         ("Postgres through PgBouncer", &place.pooled),
     ] {
         let before = place.postgres.cpu();
-        let turns = in_turns(&|| locked(config));
+        let (turns, most) = most_sessions(&place, || in_turns(&|| locked(config)));
         let spent = place.postgres.cpu().saturating_sub(before).as_secs_f64();
         let told = |value: f64, target| format!("{value:.2}, {}", verdict(value, Some(target)));
         let ratio = told(turns.p99() / flock.p99(), 1.5);
         let cores = told(spent / turns.took.as_secs_f64(), 0.15);
-        print_turns(name, &turns, [&ratio, &cores]);
+        let sessions = format!("{most}, {}", verdict(most as f64, Some(3.0)));
+        print_turns(name, &turns, [&ratio, &cores, &sessions]);
     }
+}
+
+fn sessions(place: &Place) -> usize {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'onedrop'";
+    place.postgres.psql(sql).parse().unwrap_or_default()
+}
+
+/// The most that were seen meanwhile.
+fn most_sessions<T>(place: &Place, does: impl FnOnce() -> T) -> (T, usize) {
+    let (ended, end) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let most = scope.spawn(move || {
+            let mut most = 0;
+            while end.recv_timeout(LOOKED).is_err_and(|why| why == RecvTimeoutError::Timeout) {
+                most = most.max(sessions(place));
+            }
+            most
+        });
+        let done = does();
+        drop(ended);
+        (done, most.join().expect("a thread"))
+    })
 }
 
 struct Turns {
@@ -165,10 +191,11 @@ fn in_turns(turn: &(impl Fn() -> Command + Sync)) -> Turns {
     Turns { waits, took: began.elapsed() }
 }
 
-fn print_turns(name: &str, turns: &Turns, [ratio, cores]: [&str; 2]) {
+fn print_turns(name: &str, turns: &Turns, more: [&str; 3]) {
     let all = turns.waits.concat();
     let fewest = turns.waits.iter().map(Vec::len).min().unwrap_or_default();
     let rate = all.len() as f64 / turns.took.as_secs_f64();
     let (median, p99) = (Times::of(all).median_ms() / 1000.0, turns.p99());
-    println!("| {name} | {rate:.0} | {fewest} | {median:.2} | {p99:.2} | {ratio} | {cores} |");
+    let more = more.join(" | ");
+    println!("| {name} | {rate:.0} | {fewest} | {median:.2} | {p99:.2} | {more} |");
 }

@@ -147,6 +147,16 @@ fn another_host_waits_for_the_end_of_a_run_before_it_calls_it_crashed() {
         assert_eq!(end.code, Some(0), "{end:?}");
         assert_eq!(site.outcomes("j"), [None], "after {args:?}");
     }
+    // The ledger was away again, and no host has ticked.
+    site.change("j", |row| {
+        let away = Duration::from_secs(150);
+        row.seen_at -= away;
+        row.unheld_at = row.unheld_at.map(|at| at - away);
+    });
+    for args in [&["run", "j"][..], &["tick"]] {
+        assert_eq!(ended(&mut site.jobs(args)).code, Some(0));
+        assert_eq!(site.outcomes("j"), [None], "after {args:?}");
+    }
     site.found_free_earlier("j", 91);
     assert_eq!(site.tick().code, Some(0));
     assert_eq!(site.outcomes("j"), [Some(JobOutcome::Crashed)]);

@@ -198,6 +198,25 @@ fn while_a_job_runs_the_others_have_their_times() {
     assert_eq!(site.outcomes("long"), [DONE]);
 }
 
+/// cron mails each line.
+#[test]
+fn a_job_that_is_late_is_mentioned_once_by_the_tick_that_runs_it() {
+    let late = "touch began; while [ ! -e go ]; do sleep 0.1; done";
+    let often = "echo often >>journal";
+    let jobs = [job("late", late, "every = \"1s\""), job("often", often, "every = \"1s\"")];
+    let site = JobSite::new(&jobs.concat());
+    let tick = site.jobs(&["tick"]).spawn().expect("binary");
+    // It looks at all jobs again after each.
+    assert!(wait_until(SOON, || site.lines("journal").len() > 3), "{:?}", site.lines("journal"));
+    let says = "job late has run for ";
+    let other = site.tick();
+    assert!(other.code == Some(0) && !other.err.contains(says), "{other:?}");
+    site.set_jobs(&job("late", late, "every = \"1d\""));
+    site.touch("go");
+    let end = end(tick.wait_with_output().expect("its end"));
+    assert_eq!((end.code, end.err.matches(says).count()), (Some(0), 1), "{end:?}");
+}
+
 #[test]
 fn a_tick_that_is_told_to_end_ends_its_jobs_and_gives_their_locks_back() {
     let script = "touch began-$ONEDROP_JOB_NAME; sleep 600";

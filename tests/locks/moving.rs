@@ -71,11 +71,13 @@ fn the_page_for_civimail_holds() {
         passthru('onedrop lock holder example.org/worker.mailing.send.1 >holder');
         $said = [...$said, $one->release(), $other->acquire(0), $one->isAcquired()];
         unset($other);
-        echo json_encode([...$said, $one->isFree()]);";
+        $db = (new ReflectionFunction('onedrop_lock'))->getStaticVariables()['db'];
+        $idle = (int) $db->query('SELECT @@wait_timeout')->fetchColumn();
+        echo json_encode([...$said, $one->isFree(), $idle]);";
     let mut php = server.php(script);
     php.env("ONEDROP_DSN", &server.pdo).env("ONEDROP_USER", &server.user);
     let said = out(php.env("ONEDROP_PASSWORD", ""));
-    assert_eq!(said, "[true,true,true,true,false,false,false,true,true,false,true]");
+    assert_eq!(said, "[true,true,true,true,false,false,false,true,true,false,true,7200]");
     let holder = place.text("holder");
     assert!(holder.contains("example.org/worker.mailing.send.1"), "{holder}");
 }

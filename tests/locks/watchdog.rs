@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::prctl::set_child_subreaper;
@@ -72,19 +72,38 @@ fn a_wrapper_that_is_killed_frees_its_lock_when_its_command_is_gone() {
     }
 }
 
-/// It has the lock, and has not said to its guardian that the command is to start.
+/// `with-lock` to which this happens when it has the lock, and has not said to its guardian that
+/// the command is to start.
+fn at_the_order_to_start(place: &Place, args: &[&str], what: &str) -> Command {
+    let with_lock = place.shell(args, "echo >ran");
+    let mut traced = Command::new("strace");
+    // Its first thread, which gives no other order before.
+    traced.args(["-qq", "-o", "/dev/null", "-e", &format!("inject=sendto:{what}:when=1")]);
+    traced.arg(with_lock.get_program()).args(with_lock.get_args());
+    traced.current_dir(&*place.site.root).stdin(Stdio::null());
+    traced
+}
+
+/// Its machine may have been asleep. The guardian begins nothing so late, and the wrapper would not
+/// yet end a command itself.
+#[test]
+fn a_lock_that_is_lost_before_its_command_begins_is_called_so() {
+    let place = Place::new();
+    let args = ["n", "--ttl", "12s", "--grace", "2s"];
+    let end = ended(&mut at_the_order_to_start(&place, &args, "delay_enter=9800000"));
+    let says = "onedrop: n was lost before the command began\n";
+    assert_eq!((end.code, &*end.err), (Some(201), says), "{end:?}");
+    assert!(!place.path("ran").exists());
+    assert_eq!(place.lock(&["holder", "n"]).code, Some(1));
+}
+
 #[test]
 fn a_wrapper_that_is_killed_before_its_command_frees_its_lock() {
     let (postgres, mariadb) = (Postgres::shared(), Mariadb::shared());
     for ledger in ["", &postgres.toml(), &mariadb.toml()] {
         let place = Place::with(ledger);
-        let with_lock = place.shell(&["n"], "echo >ran");
-        // Its first thread, which gives no other order before.
-        let mut traced = std::process::Command::new("strace");
-        traced.args(["-qq", "-o", "/dev/null", "-e", "inject=sendto:signal=SIGKILL:when=1"]);
-        traced.arg(with_lock.get_program()).args(with_lock.get_args());
-        traced.current_dir(&*place.site.root).stdin(Stdio::null());
-        let status = traced.status().expect("strace");
+        let status = at_the_order_to_start(&place, &["n"], "signal=SIGKILL").status();
+        let status = status.expect("strace");
         assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{ledger}");
         let free = || place.lock(&["holder", "n"]).code == Some(1);
         assert!(wait_until(SOON, free), "{ledger}: {}", place.lock(&["list"]).out);
@@ -253,7 +272,7 @@ fn what_cannot_be_ended_keeps_its_lock_and_is_named() {
         )
     };
     let as_nobody = |name: &str, timeout: &str, script: &str| {
-        let mut command = std::process::Command::new(&program);
+        let mut command = Command::new(&program);
         command.arg("--config").arg(&place.config).args(["with-lock", name, "--grace", "0"]);
         command.args(["--timeout", timeout, "--", "sh", "-c", script]);
         command.current_dir(&*place.site.root);
@@ -302,7 +321,7 @@ fn what_proc_hides_is_ended_or_keeps_its_lock() {
     let hides = "mount -t proc -o hidepid=2 proc /proc && exec setpriv \"$@\"";
     // What it starts is signalled when its shell has ended.
     let ended_with_its_shell = |starts: &str| {
-        let mut command = std::process::Command::new("unshare");
+        let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", hides, "sh", "--clear-groups"]);
         command.arg(format!("--reuid={}", nobody.uid)).arg(format!("--regid={}", nobody.gid));
         command.arg(&program).arg("--config").arg(&place.config);
@@ -407,7 +426,7 @@ fn a_command_may_run_for_longer_than_the_ttl() {
 #[test]
 fn nothing_else_is_ended() {
     let place = Place::new();
-    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+    let mut other = Command::new("sleep").arg("600").spawn().expect("sleep");
     let mut held = place.beating(&SHORT);
     held.child.kill().expect("our child");
     held.child.wait().expect("its end");

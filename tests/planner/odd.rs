@@ -496,3 +496,30 @@ fn a_run_without_its_lock_is_called_crashed_when_its_end_is_late() {
         assert_eq!(at(&plan::unheld(&row, now), later), now + secs(wait), "since it was found so");
     }
 }
+
+/// Its host puts nothing on record while the ledger is away.
+#[test]
+fn the_wait_for_an_end_goes_on_when_the_ledger_is_back() {
+    let (now, secs) = (utc("2026-05-01 12:00"), Duration::from_secs);
+    let mut row = JobRow::new("a", String::new(), now, now);
+    row.open_host = "mx1".to_owned();
+    let at = |row: &JobRow, host, now| {
+        let at = plan::crashed_at(row, host, EndsRead::All, secs(90), now);
+        at.duration_since(now).unwrap_or_default().as_secs()
+    };
+    let seen = |ticks: &[u64]| {
+        ticks.iter().fold(row.clone(), |row, tick| plan::unheld(&row, now + secs(*tick)))
+    };
+    // Two hosts, each minute.
+    assert_eq!(at(&seen(&[0, 20, 60]), "mx2", now + secs(80)), 10);
+    // It is away for two minutes.
+    for ticks in [&[0][..], &[0, 140], &[0, 140, 140]] {
+        assert_eq!(at(&seen(ticks), "mx2", now + secs(140)), 80, "{ticks:?}");
+    }
+    assert_eq!(at(&seen(&[0, 140, 200]), "mx2", now + secs(220)), 0);
+    // What its own host keeps it can read all the time.
+    assert_eq!(at(&seen(&[0]), "mx1", now + secs(140)), 0);
+    // A tick every ten minutes calls it crashed too.
+    let slow: Vec<u64> = (0..9).map(|tick| 600 * tick).collect();
+    assert_eq!(at(&seen(&slow), "mx2", now + secs(5400)), 0);
+}

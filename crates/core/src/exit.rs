@@ -182,7 +182,7 @@ pub enum LockEnding {
     NotFound(String),
     /// 200, unless the caller wants another one: others hold the lock.
     Busy(String),
-    /// 201: the lock was lost while the command ran.
+    /// 201: the lock was lost before the command ended, or before it began.
     Lost(String),
     /// 0: the command need not run now, for this reason.
     NothingToDo(String),

@@ -10,6 +10,10 @@
 //!
 //! What an expression says is read in [`field`], and which minutes that are on a calendar is in
 //! [`calendar`]; here are the steps between these and the time that passes.
+//!
+//! By hand, since croner reads expressions otherwise than Debian's crontab: our own reading had to
+//! come before it anyway. What else it did, these three files do in fewer lines, without the eleven
+//! crates that it brings along.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

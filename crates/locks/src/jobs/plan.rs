@@ -34,6 +34,11 @@ pub const ON_TIME: Duration = Duration::from_secs(120);
 const SEEN_EVERY: Duration = Duration::from_secs(3600);
 const CHANGED: &str = "the schedule was changed before it had run";
 const DISABLED: &str = "the job was disabled";
+/// The longest time between two sights of an open run without its lock in which its host, too, had
+/// the ledger to put the end on record: all hosts look every minute.
+const IN_TOUCH: Duration = Duration::from_secs(90);
+/// What a longer time counts for. Something, for those who tick less often.
+const OUT_OF_TOUCH: Duration = Duration::from_secs(10);
 /// What the ledger keeps of a time.
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -216,7 +221,7 @@ pub fn end_of_a_crashed(
 }
 
 /// When a run that is on record as open, and whose lock is free, may be called crashed: `settle`
-/// after it was first found so, since the ledger may have been away until then. On its own host
+/// after it was first found so, but for the time in which the ledger was away. On its own host
 /// earlier, if all ends that it keeps are `read`: each is there until the ledger has it, and soon
 /// after the lock has run out.
 pub fn crashed_at(
@@ -226,20 +231,27 @@ pub fn crashed_at(
     settle: Duration,
     now: SystemTime,
 ) -> SystemTime {
-    let is_kept_here = row.open_host == host && read == EndsRead::All;
-    let wait = if is_kept_here { settle.min(END_KEPT_WITHIN) } else { settle };
-    unheld_since(row, now).unwrap_or(now) + wait
+    let (first, in_touch) = unheld_since(row, now).unwrap_or((now, now));
+    match row.open_host == host && read == EndsRead::All {
+        true => first + settle.min(END_KEPT_WITHIN),
+        false => in_touch + settle,
+    }
 }
 
-/// Since when the lock of an open run is known to be free; by a clock that was ahead, not at all.
-pub fn unheld_since(row: &JobRow, now: SystemTime) -> Option<SystemTime> {
-    row.unheld_at.filter(|at| *at <= now)
+/// Since when the lock of an open run is known to be free (by a clock that was ahead, not at all);
+/// and later by the time for which no host has seen it, as while the ledger is away.
+fn unheld_since(row: &JobRow, now: SystemTime) -> Option<(SystemTime, SystemTime)> {
+    let at = row.unheld_at.filter(|at| *at <= now)?;
+    let unseen = now.duration_since(row.seen_at).unwrap_or_default();
+    let out_of_touch = if unseen > IN_TOUCH { unseen - OUT_OF_TOUCH } else { Duration::ZERO };
+    Some((at, (at + out_of_touch).min(now)))
 }
 
 /// The row of a job whose open run was found without its lock.
 pub fn unheld(row: &JobRow, now: SystemTime) -> JobRow {
-    let at = unheld_since(row, now).unwrap_or_else(|| kept_time(now));
-    JobRow { unheld_at: Some(at), ..row.clone() }
+    let now = kept_time(now);
+    let at = unheld_since(row, now).map_or(now, |(_, in_touch)| in_touch);
+    JobRow { unheld_at: Some(at), seen_at: row.seen_at.max(now), ..row.clone() }
 }
 
 /// For when the ledger refuses a plan, although the row is unchanged: some of it is on record

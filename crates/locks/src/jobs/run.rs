@@ -398,9 +398,6 @@ impl JobRecord {
         }
         let (where_to, at) = (&row.open_host, rfc_3339(crashed_at));
         let why = format!("{}: its end is waited for, from {where_to}, until {at}", row.name);
-        if plan::unheld_since(row, now).is_some() {
-            return Some(Decision::NoChange(Begun::NothingToDo(why)));
-        }
         Some(Decision::Change(Box::new(PendingChange {
             seen: Some(row.revision),
             value: RandomValue::default(),

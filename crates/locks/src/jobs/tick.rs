@@ -247,8 +247,7 @@ impl Tick<'_> {
                         Ok(left) if !left.is_zero() => {
                             wait = wait.min(left);
                             let row = plan::unheld(&plan.row, now);
-                            let changed = row != plan.row;
-                            let plan = JobPlan { row, changed, ..plan };
+                            let plan = JobPlan { row, changed: true, ..plan };
                             self.note(job, plan, revision, &mut rows, until)?;
                         }
                         _ => self.start(&job.name, revision),

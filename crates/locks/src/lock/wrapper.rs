@@ -150,6 +150,8 @@ fn fork_guardian(
 #[derive(Default)]
 struct State {
     is_ordered: bool,
+    /// Whether the command began; `None`: that is not known.
+    has_begun: Option<bool>,
     is_lost: bool,
     /// Why the command was ordered to end.
     timed_out: Option<String>,
@@ -273,6 +275,7 @@ impl<'a> Wrapper<'a> {
     fn hear_guardian(&mut self) -> io::Result<Option<LockEnding>> {
         match Notice::receive(&self.guardian)? {
             Some(Notice::Started) => {
+                self.state.has_begun = Some(true);
                 // The command alone has them now; standard error is for what is to be said.
                 dup2_stdin(&self.null)?;
                 if matches!(self.output, OutputWay::Callers) {
@@ -285,6 +288,7 @@ impl<'a> Wrapper<'a> {
                 Ok(Some(self.not_started(number)))
             }
             Some(Notice::Ended { status, cause, survivors }) => {
+                self.state.has_begun.get_or_insert(false);
                 self.state.is_lost |= cause == EndCause::Trust;
                 self.state.is_over = !survivors;
                 // An order that came later ended no more than what it had left.
@@ -313,6 +317,11 @@ impl<'a> Wrapper<'a> {
                     self.warn_of_other_counts(&others);
                     self.trust = Some(trust);
                     let now = since_boot()?;
+                    // The machine was asleep, or this process stopped, since the claim.
+                    if now >= self.wrapping.spec.terms.ends_at(trust) {
+                        self.state.has_begun = Some(false);
+                        return Ok(Some(self.lost()));
+                    }
                     let timeout_at =
                         self.wrapping.timeout.map(|timeout| now.saturating_add(timeout));
                     self.timeout_at = [timeout_at, self.mail_ends_at].into_iter().flatten().min();
@@ -479,8 +488,13 @@ impl<'a> Wrapper<'a> {
     fn lost(&mut self) -> LockEnding {
         self.state.is_lost = true;
         let name = &self.wrapping.wish.name;
-        tracing::warn!(lock = %name, "the lock was lost; the command was ended");
-        LockEnding::Lost(format!("{name} was lost while the command ran; the command was ended"))
+        let how = match self.state.has_begun {
+            Some(true) => "was lost while the command ran; the command was ended",
+            Some(false) => "was lost before the command began",
+            None => "was lost; the command was ended if it had begun",
+        };
+        tracing::warn!(lock = %name, "the lock {how}");
+        LockEnding::Lost(format!("{name} {how}"))
     }
 
     /// Two numbers of slots under one name: more may run than somebody wants.
