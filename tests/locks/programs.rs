@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::place::{Held, Place, ended};
+use crate::place::{Held, Place, SOON, ended};
 use crate::support::mariadb::Mariadb;
 use crate::support::page::Page;
 use crate::support::postgres::Postgres;
 use crate::support::shared::unique_name;
-use crate::support::{fixture_text, onedrop_path};
+use crate::support::{fixture_text, onedrop_path, wait_until};
 
 /// Where the clients connect to.
 pub struct Server {
@@ -394,6 +394,58 @@ fn who_waits_by_sql_keeps_no_row_locked_on_postgres() {
 #[test]
 fn who_waits_by_sql_keeps_no_row_locked_on_mariadb() {
     who_waits_keeps_no_row_locked(&Server::mariadb(&Mariadb::shared()));
+}
+
+/// It asks again and again, each time before the place of the call before has run out.
+fn who_asks_again_keeps_its_place(server: &Server) {
+    let place = &server.place;
+    let waits_in_order = |round: u32| {
+        let name = format!("again{round}");
+        let php = |script: &str| {
+            let lock = format!("$lock = new OnedropLock($connect(), '{name}');");
+            Held { child: server.php(&format!("{lock} {script}")).spawn().expect("php") }
+        };
+        let lasts = |count: usize| {
+            let lines = || place.lock(&["list"]).out;
+            let of_it = || lines().lines().filter(|line| line.starts_with(&name)).count();
+            assert!(wait_until(SOON, || of_it() >= count), "{name}: {}", lines());
+        };
+        let turn =
+            |who: &str| format!("file_put_contents('{name}.journal', '{who}', FILE_APPEND);");
+        let until = |file: &str| {
+            format!("for (; !file_exists('{name}.{file}'); clearstatcache(), usleep(10000));")
+        };
+        let holds = php(&format!("$lock->acquire(0); {}", until("free")));
+        lasts(1);
+        let asks_again = php(&format!(
+            "for (; !file_exists('{name}.joined'); clearstatcache()) $lock->acquire(0.3);
+             touch('{name}.last'); if ($lock->acquire(60)) {{ {} }}",
+            turn("a")
+        ));
+        lasts(2);
+        let joins = php(&format!("if ($lock->acquire(60)) {{ {} }}", turn("b")));
+        lasts(3);
+        fs::write(place.path(&format!("{name}.joined")), "").expect("a file");
+        assert!(wait_until(SOON, || place.path(&format!("{name}.last")).exists()), "{name}");
+        lasts(3);
+        fs::write(place.path(&format!("{name}.free")), "").expect("a file");
+        for mut one in [holds, asks_again, joins] {
+            assert_eq!(one.code(), Some(0), "{name}");
+        }
+        place.text(&format!("{name}.journal")) == "ab"
+    };
+    // A host that stands still for half a second between two calls makes the first the last.
+    assert!((0..5).any(waits_in_order), "the other was before it each time");
+}
+
+#[test]
+fn who_asks_again_at_once_by_sql_keeps_its_place_on_postgres() {
+    who_asks_again_keeps_its_place(&Server::postgres(&Postgres::shared()));
+}
+
+#[test]
+fn who_asks_again_at_once_by_sql_keeps_its_place_on_mariadb() {
+    who_asks_again_keeps_its_place(&Server::mariadb(&Mariadb::shared()));
 }
 
 /// Of its two examples the one in Python is a file, and the other is run as it stands.

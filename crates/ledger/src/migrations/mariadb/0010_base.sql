@@ -324,8 +324,10 @@ BEGIN
         SET v_left = COALESCE(p_wait_secs, 0) - v_waited, v_slot = 0, v_seen = 0, v_taken = NULL, v_clashed = FALSE;
         SELECT p_slots - COUNT(*) INTO v_free FROM onedrop_lock_lease
         WHERE name_hash = v_hash AND slot <= p_slots AND lease_until > UTC_TIMESTAMP(6);
-        SET v_place = (SELECT id FROM onedrop_lock_waiter
-                       WHERE name_hash = v_hash AND owner = v_owner AND lease_until > UTC_TIMESTAMP(6));
+        -- Of this call, or of the one before it in this session, which has just ended.
+        SET v_place = (SELECT MIN(id) FROM onedrop_lock_waiter
+                       WHERE name_hash = v_hash AND (owner = v_owner OR note = 'SQL' AND host = v_host AND pid = CONNECTION_ID())
+                         AND lease_until > UTC_TIMESTAMP(6));
         SELECT COUNT(*), MAX(slots) INTO v_before, v_most FROM onedrop_lock_waiter
         WHERE name_hash = v_hash AND lease_until > UTC_TIMESTAMP(6) AND (v_place IS NULL OR id < v_place);
         slots: WHILE v_slot < p_slots AND v_free > 0 DO
@@ -366,7 +368,7 @@ BEGIN
                     SET epoch = v_epoch, acquired_at = UTC_TIMESTAMP(6), host = v_host, pid = CONNECTION_ID(),
                         command = v_command, note = 'SQL', slots = p_slots
                     WHERE name_hash = v_hash AND slot = v_slot;
-                    DELETE FROM onedrop_lock_waiter WHERE name_hash = v_hash AND owner = v_owner;
+                    DELETE FROM onedrop_lock_waiter WHERE name_hash = v_hash AND (owner = v_owner OR id = v_place);
                     SET v_taken = v_slot;
                 END IF;
             END IF;
@@ -391,7 +393,9 @@ BEGIN
                 DO SLEEP(0.005 + RAND() / 100);
                 ITERATE asking;
             END IF;
-            DELETE FROM onedrop_lock_waiter WHERE name_hash = v_hash AND owner = v_owner;
+            UPDATE onedrop_lock_waiter
+            SET lease_until = LEAST(lease_until, TIMESTAMPADD(MICROSECOND, 500000, UTC_TIMESTAMP(6)))
+            WHERE id = v_place;
             COMMIT;
             LEAVE asking;
         END IF;

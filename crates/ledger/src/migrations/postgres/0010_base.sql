@@ -664,8 +664,10 @@ BEGIN
     IF (p_ttl_secs BETWEEN 1 AND 604800 AND p_slots BETWEEN 1 AND 1000) IS NOT TRUE THEN
         RAISE EXCEPTION 'a lock has 1 to 1000 slots and lasts 1 to 604800 seconds' USING ERRCODE = '22023';
     END IF;
-    SELECT w.id INTO v_place FROM onedrop_lock_waiter w
-    WHERE w.name_hash = v_hash AND w.owner = p_owner AND w.lease_until > clock_timestamp();
+    -- Of this call, or of the one before it in this session, which has just ended.
+    SELECT min(w.id) INTO v_place FROM onedrop_lock_waiter w
+    WHERE w.name_hash = v_hash AND (w.owner = p_owner OR w.note = 'SQL' AND w.host = v_host AND w.pid = pg_backend_pid())
+      AND w.lease_until > clock_timestamp();
     SELECT count(*), max(w.slots), count(*) = 0 INTO v_before, v_most, p_is_next FROM onedrop_lock_waiter w
     WHERE w.name_hash = v_hash AND w.lease_until > clock_timestamp() AND (v_place IS NULL OR w.id < v_place);
     FOR v_slot IN 1..p_slots LOOP
@@ -690,12 +692,13 @@ BEGIN
         UPDATE onedrop_lock k SET epoch = p_epoch, acquired_at = clock_timestamp(), host = v_host, pid = pg_backend_pid(),
             command = v_command, note = 'SQL', slots = p_slots
         WHERE k.name_hash = v_hash AND k.slot = v_slot;
-        DELETE FROM onedrop_lock_waiter w WHERE w.name_hash = v_hash AND w.owner = p_owner;
+        DELETE FROM onedrop_lock_waiter w WHERE w.name_hash = v_hash AND (w.owner = p_owner OR w.id = v_place);
         p_slot := v_slot;
         RETURN;
     END LOOP;
     IF NOT p_waits THEN
-        DELETE FROM onedrop_lock_waiter w WHERE w.name_hash = v_hash AND w.owner = p_owner;
+        UPDATE onedrop_lock_waiter w SET lease_until = least(w.lease_until, clock_timestamp() + interval '0.5 seconds')
+        WHERE w.id = v_place;
         RETURN;
     END IF;
     UPDATE onedrop_lock_waiter w SET lease_until = clock_timestamp() + interval '3 seconds'
@@ -752,7 +755,7 @@ BEGIN
     LOOP
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
         PERFORM set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
-        -- The last step, and no other, takes its place out of the line.
+        -- The last step, and no other, lets go of its place in the line.
         v_waits := clock_timestamp() < v_end;
         SELECT s.p_slot, s.p_epoch, s.p_is_next INTO p_slot, p_epoch, v_is_next
         FROM onedrop_lock_step(p_name, p_ttl_secs, p_slots, decode(v_owner, 'hex'), v_waits) s;
