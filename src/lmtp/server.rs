@@ -15,6 +15,7 @@ use nix::unistd::Uid;
 
 use onedrop_admin::http;
 use onedrop_admin::status::StatusGauges;
+use onedrop_core::envelope::Envelope;
 use onedrop_net::listener::Listener;
 use onedrop_net::lmtp::{ServerReply, reply};
 use onedrop_net::socket::Socket;
@@ -50,7 +51,7 @@ struct ServerState {
     metrics: Arc<Metrics>,
     service: RwLock<Arc<Service>>,
     draining: AtomicBool,
-    /// The deliveries that run.
+    /// The deliveries that run, and look-ups of recipients.
     under_way: OverdueWatch,
     /// Names deliveries in Received fields and logs.
     deliveries: AtomicU64,
@@ -71,7 +72,7 @@ impl Drop for ClientSlot {
     }
 }
 
-/// Lives as long as a delivery runs.
+/// Lives as long as a delivery runs, or the look-up of a recipient.
 struct UnderWay {
     server: Arc<ServerState>,
     number: u64,
@@ -94,6 +95,13 @@ impl ServerState {
 
     fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// The look-up of a recipient begins, which must have ended when it is `due`; the guard is to
+    /// be kept until it is over. One that hangs is counted and logged; its client waits.
+    fn begin_look_up(self: &Arc<Self>, due: Instant, envelope: &Envelope) -> UnderWay {
+        let number = self.under_way.begin(due, envelope, || {});
+        UnderWay { server: Arc::clone(self), number }
     }
 
     /// A delivery for `client` begins; the guard is to be kept until it is over.

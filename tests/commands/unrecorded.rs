@@ -145,6 +145,33 @@ fn what_no_ledger_has_is_shown_from_the_journal() {
     assert_eq!(ended.status, Some(75), "{ended:?}");
 }
 
+/// One that is full can be asked, and has none of them on record.
+#[test]
+fn a_ledger_that_takes_nothing_for_a_while_wants_somebody() {
+    let admin = Admin::new();
+    let gone =
+        put_off(&admin, "ONEDROP__LEDGER__URL", "postgres://x@127.0.0.1:9/x?sslmode=disable");
+    let ago = |secs: u64, reason: &str| {
+        let at = gone["__REALTIME_TIMESTAMP"].as_str().and_then(|at| at.parse::<u64>().ok());
+        let at = at.expect("a time") - secs * 1_000_000;
+        let mut one = gone.clone();
+        one["__REALTIME_TIMESTAMP"] = json!(at.to_string());
+        one["ONEDROP_REASON"] = json!(reason);
+        one
+    };
+    for (records, level) in [
+        (vec![ago(10, "ledger_refused"), ago(320, "ledger_down")], "ATTENTION"),
+        (vec![ago(10, "ledger_refused"), ago(300, "ledger_refused")], "ok"),
+        (vec![ago(1000, "ledger_refused"), ago(2000, "ledger_refused")], "ok"),
+        (vec![ago(10, "cut"), ago(320, "ledger_down"), ago(2000, "ledger_down")], "ok"),
+    ] {
+        journalctl(&admin, &records);
+        let ended = run(&admin, &["status"]);
+        let line = format!("\n{level:<9}  log       last hour: {} put off ", records.len());
+        assert!(ended.out.contains(&line), "{line} {ended:?}");
+    }
+}
+
 /// Text that a sender wrote shows no control character, and a broken record is passed over.
 #[test]
 fn the_journal_is_read_with_care() {

@@ -3,6 +3,7 @@
 
 use onedrop::ledger::{BatchTerms, LockHolder, LockRequest, LockTry, PurgeWhat, RandomValue};
 use onedrop::lock_name::LockName;
+use onedrop_core::deadline::UNACKNOWLEDGED;
 
 use super::failing::Failing;
 use super::handles::{Prepared, calls};
@@ -360,6 +361,25 @@ fn a_new_message_whose_record_has_no_answer_is_recorded_once() {
     let prepared = "SELECT variable_value FROM information_schema.global_status
                     WHERE variable_name = 'PREPARED_STMT_COUNT'";
     assert_eq!(server.sql(prepared), "0");
+}
+
+/// A host that is gone without a word costs what a lost packet costs, not all the time.
+#[test]
+fn a_kept_session_that_falls_silent_is_left_for_a_new_one() {
+    let failing = Failing::on(MariadbRig::shared());
+    let before = failing.proxy.answers();
+    failing.through().record(&mail("counts"), &[inbox()]);
+    let requests = failing.proxy.answers() - before;
+    failing.proxy.plan(Stage::Request(requests), Fault::Freeze);
+    let host = failing.through();
+    host.record(&mail("before"), &[inbox()]);
+    failing.proxy.plan(Stage::Request(usize::MAX), Fault::Freeze);
+    // One that was idle for less is not asked whether it is there.
+    thread::sleep(Duration::from_millis(1100));
+    let began = Instant::now();
+    record_now(&host, "after").expect("in a new session");
+    assert_eq!(failing.proxy.reached(), 1);
+    assert!(began.elapsed() < 2 * UNACKNOWLEDGED, "{:?}", began.elapsed());
 }
 
 /// The same session's next record is of the configuration that counts by then.

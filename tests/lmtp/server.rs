@@ -84,8 +84,8 @@ fn a_log_that_nobody_reads_holds_no_delivery_up_nor_the_servers_end() {
     assert!(ended.status.success(), "{ended:?}");
 }
 
-/// A server whose deliveries hang in fsync(2) for longer than the test takes, and what it reports
-/// to systemd.
+/// A server that hangs in some calls for longer than the test takes, and what it reports to
+/// systemd.
 struct Hanging {
     site: Site<Files>,
     /// What it reported to systemd.
@@ -97,8 +97,14 @@ struct Hanging {
 }
 
 impl Hanging {
-    fn start(connections: usize) -> Hanging {
-        let site = Site::embedded();
+    /// Its deliveries hang in fsync(2).
+    fn in_deliveries(connections: usize) -> Hanging {
+        let settings = format!("[lmtp]\nconnections = {connections}\n");
+        Hanging::start(Site::embedded(), &settings, &["-e", "trace=fsync"], "fsync")
+    }
+
+    /// It hangs in these `calls` of those that strace is to see.
+    fn start(site: Site<Files>, settings: &str, seen: &[&str], calls: &str) -> Hanging {
         let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let told = Arc::new(Mutex::new(String::new()));
         let (systemd, hearing) =
@@ -110,24 +116,15 @@ impl Hanging {
             }
         });
         let settings = format!(
-            "[lmtp]\nconnections = {connections}\nmetrics = \"{metrics}\"\n[limits]\ndeadline_secs \
-             = 2\nanswer_secs = 1\n[lock]\n\
-             wait_secs = 0\n"
+            "{settings}metrics = \"{metrics}\"\n[limits]\ndeadline_secs = 2\nanswer_secs = 1\n\
+             [lock]\nwait_secs = 0\n"
         );
         let notify = site.root.join("notify").display().to_string();
         let server = site.launch(&settings).bare().env("NOTIFY_SOCKET", &notify).start();
         let log = site.root.join("strace.log");
         let mut command = guarded("strace", None, Signal::SIGKILL);
-        command.args([
-            "-f",
-            "-qq",
-            "-e",
-            "trace=fsync",
-            "-e",
-            "inject=fsync:delay_enter=600000000",
-            "-o",
-            "/dev/null",
-        ]);
+        let inject = format!("inject={calls}:delay_enter=600000000");
+        command.args(["-f", "-qq", "-e", &inject, "-o", "/dev/null"]).args(seen);
         command
             .args(["-p", &server.pid().to_string()])
             .stdin(Stdio::null())
@@ -164,7 +161,7 @@ impl Hanging {
 
 #[test]
 fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
-    let sites = [Hanging::start(2), Hanging::start(3)];
+    let sites = [Hanging::in_deliveries(2), Hanging::in_deliveries(3)];
     for site in &sites {
         let mut client = LmtpClient::welcome(&site.site.socket());
         let replies =
@@ -187,6 +184,27 @@ fn deliveries_that_hang_end_the_server_only_when_they_are_many() {
             "{log}"
         );
     }
+}
+
+/// The account's folder may be on a file server that is gone.
+#[test]
+fn a_look_up_that_hangs_is_overdue_as_a_delivery_is() {
+    let site = Site::embedded();
+    let mail = site.root.join("mail");
+    fs::create_dir(&mail).expect("a folder");
+    let store = format!("[store]\nurl = \"maildir://{}/{{account}}\"\n", mail.display());
+    let settings = format!("{store}[deliver]\ntrial = false\n[lmtp]\n");
+    run(onedrop().args(["migrate", "--config"]).arg(site.config("migrate", &settings)));
+    let seen = ["-P", &mail.join("scuba").display().to_string(), "-e", "trace=%file"];
+    let hanging = Hanging::start(site, &settings, &seen, "%file");
+    let mut client = LmtpClient::welcome(&hanging.site.socket());
+    client.send(b"MAIL FROM:<>\r\n").expect("a server");
+    assert!(client.reply().expect("a reply").is_ok());
+    client.send(b"RCPT TO:<scuba@mail.axial.net>\r\n").expect("a server");
+    let log = || hanging.server.log();
+    assert!(wait_until(Duration::from_secs(90), || hanging.overdue()), "{}", log());
+    hanging.server.wait_for_log("RECIPIENTS=scuba@mail.axial.net");
+    assert_eq!(log().matches("a look-up before it").count(), 1, "{}", log());
 }
 
 /// The limit of processes (RLIMIT_NPROC) counts a user's threads: the server gets a user

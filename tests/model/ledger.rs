@@ -1,9 +1,7 @@
 //! The effect of each call of the ledger on rows, in one transaction. Deliveries, verify and late
 //! calls share them.
 
-use crate::state::{
-    Call, Claim, Copy, GONE, LEASE, LONG_LEASE, State, Step, UNNAMED, Unsynced, Verifier, Verify,
-};
+use crate::state::{Call, Claim, Copy, GONE, State, Step, UNNAMED, Unsynced, Verifier, Verify};
 use crate::verify::gone;
 use crate::{BrokenRule, Protocol};
 
@@ -31,7 +29,7 @@ impl Protocol {
         let by = (lives || self.wrong == Some(BrokenRule::LeaseByProcess)).then_some(process);
         let of_bits =
             self.jobs[usize::from(process)].iter().filter(|copy| copies & (1 << **copy) != 0);
-        let length = if self.long && process == 0 { LONG_LEASE } else { LEASE };
+        let length = self.lease_of(process);
         of_bits.map(|copy| self.claim(state, *copy, by, length)).collect()
     }
 
@@ -74,6 +72,21 @@ impl Protocol {
             _ => sync(state),
         }
         Step::Claimed(claim)
+    }
+
+    /// A process has written a copy whose row is gone, and records it once more: leased and in
+    /// doubt; a live lease is joined.
+    pub fn record_in_doubt(&self, state: &mut State, number: u8, length: u8) {
+        if !self.layers.again {
+            return;
+        }
+        let row = &mut state.copies[usize::from(number)];
+        if row.row != GONE && row.receipt.is_none() && row.leased > 0 {
+            (row.prior_doubt, row.leased) = (true, row.leased.max(length));
+            return sync(state);
+        }
+        row.in_doubt |= row.row == GONE;
+        self.claim(state, number, None, length);
     }
 
     /// A random value that no claim has; or the lowest number that no row has.

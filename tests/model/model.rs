@@ -100,6 +100,8 @@ pub struct Layers {
     pub doubt: bool,
     /// A forgotten row is claimed in doubt.
     pub memory: bool,
+    /// Whoever has written a copy whose row is gone records it again, in doubt.
+    pub again: bool,
     /// Verify looks at the keeper after it has marked the double,
     pub keeper: bool,
     /// and removes the mark if the keeper is missing.
@@ -181,6 +183,7 @@ const ALL: Layers = Layers {
     undo: true,
     doubt: true,
     memory: true,
+    again: true,
     keeper: true,
     put_back: true,
 };
@@ -527,6 +530,14 @@ fn a_forgotten_row_is_created_again_in_doubt() {
     // Like a ledger that was restored from a backup and does not know it.
     let fresh = Protocol { layers: Layers { memory: false, ..ALL }, ..forgotten };
     check("forgotten, and claimed without doubt", &fresh, &[ONE_EVER, ONE_AT_END, SETTLED], &[]);
+    // Whoever has written a copy puts it on record in doubt, where a fail-over has lost the record.
+    let (jobs, layers) = (vec![vec![0]], Layers { memory: false, ..ALL });
+    let faults = Faults { forgets: 1, forgets_leases: true, ..NO_FAULTS };
+    let lost = Protocol { jobs, layers, faults, ..once() };
+    check("a fail-over under a delivery", &lost, &[], &[FOUND]);
+    let layers = Layers { again: false, ..layers };
+    let broken = [ONE_EVER, ONE_AT_END, SETTLED];
+    check("the same, not recorded again", &Protocol { layers, ..lost }, &broken, &[]);
     // Outside the promise: the holder of the lease may write after the next process has looked.
     let leased = Protocol { faults: Faults { forgets_leases: true, ..forgets }, ..once() };
     check("forgotten while leased", &leased, &[ONE_EVER, ONE_AT_END], &[FOUND]);

@@ -4,8 +4,8 @@
 
 use crate::ledger::Confirmed;
 use crate::state::{
-    ANSWER, Append, At, Call, Copy, DEADLINE, LONG_DEADLINE, LookedBack, Mark, Process, State,
-    Step, Stored, UNNAMED, Verify,
+    ANSWER, Append, At, Call, Copy, DEADLINE, LEASE, LONG_DEADLINE, LONG_LEASE, LookedBack, Mark,
+    Process, State, Step, Stored, UNNAMED, Verify,
 };
 use crate::{BrokenRule, Protocol};
 
@@ -316,6 +316,10 @@ impl Protocol {
                     {
                         state.processes[me].at = At::Undo;
                     }
+                    Confirmed::NoRow => {
+                        self.record_in_doubt(state, number, self.lease_of(index));
+                        self.end_step(state, index, Step::Failed);
+                    }
                     _ => self.end_step(state, index, Step::Failed),
                 }
             }
@@ -374,6 +378,11 @@ impl Protocol {
         let steps = self.claim_all(state, index, copies, true);
         state.processes[usize::from(index)].steps[..steps.len()].copy_from_slice(&steps);
         self.next_place(state, index, 0);
+    }
+
+    /// How long the lease of a process lasts.
+    pub fn lease_of(&self, process: u8) -> u8 {
+        if self.long && process == 0 { LONG_LEASE } else { LEASE }
     }
 
     /// How long a process may send last bytes.

@@ -22,7 +22,8 @@
 //! `tests/model` is a model of this protocol that is checked exhaustively, `tests/simulation` runs
 //! this code under faults. The model's steps have the names used here: `begin`, `record`,
 //! `take_turn`, `look`, `check`, `not stored`, `last bytes`, `OK`, `in doubt`, `confirm`, `reopen`,
-//! `keep`, `undo`, `expunge`, `give_back`, `claim_busy`. A change here is made there as well.
+//! `record in doubt`, `keep`, `undo`, `expunge`, `give_back`, `claim_busy`. A change here is made
+//! there as well.
 
 mod copy;
 mod copy_end;

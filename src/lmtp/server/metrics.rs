@@ -94,7 +94,7 @@ impl Metrics {
         let help = "Clients turned away for want of room";
         of.register("onedrop_connections_refused", help, metrics.refused.clone());
         of.register("onedrop_connections", "Clients", metrics.connections.clone());
-        let help = "Deliveries that hang and should have ended";
+        let help = "Deliveries and look-ups that hang and should have ended";
         of.register("onedrop_deliveries_overdue", help, metrics.overdue.clone());
         let help = "Sessions with ledger and store, in use and kept";
         of.register("onedrop_pool_sessions", help, metrics.sessions.clone());

@@ -1,6 +1,6 @@
-//! The deliveries that run, and those of them that should have ended. Each is a thread;
-//! one that hangs past all its time-outs (a disk, a network file system) keeps its thread and its
-//! sessions until what it hangs in lets it go.
+//! The deliveries that run, and look-ups of recipients, and those that should have ended. Each is a
+//! thread; one that hangs past all its time-outs (a disk, a network file system) keeps its thread
+//! and its sessions until what it hangs in lets it go.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use onedrop_core::envelope::Envelope;
 
 /// A connection's own thread gets this long past the due time to answer.
 pub const GRACE: Duration = Duration::from_secs(2);
-/// A delivery that has not ended this long past its due time is overdue.
+/// What has not ended this long past its due time is overdue.
 pub const OVERDUE: Duration = Duration::from_secs(10);
 
-/// Watches the deliveries that are running, and those that hang.
+/// Watches what is running, and what hangs.
 #[derive(Default)]
 pub struct OverdueWatch {
     next: AtomicU64,
@@ -31,8 +31,8 @@ struct Watched {
 }
 
 impl OverdueWatch {
-    /// A delivery begins that must have ended when it is `due`; `answer` is called if its thread
-    /// says nothing then. Returns its number.
+    /// What begins here must have ended when it is `due`; `answer` is called if its thread says
+    /// nothing then. Returns its number.
     pub fn begin(
         &self,
         due: Instant,
@@ -88,8 +88,8 @@ impl OverdueWatch {
                 tracing::error!(
                     queue_id,
                     recipients,
-                    "{queue_id}: to=<{recipients}> a delivery hangs: it is overdue, and goes on \
-                     holding its sessions"
+                    "{queue_id}: to=<{recipients}> a delivery hangs, or a look-up before it: it is \
+                     overdue, and goes on holding its sessions"
                 );
             }
         }

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use jiff::Zoned;
 
-use super::ServerState;
 use super::caller::{self, ClientIdentity};
 use super::connection::{ClientConnection, ConnectionSettings, Peer};
 use super::delivery::MessageDelivery;
 use super::protocol::Transaction;
 use super::queue_id;
+use super::{ServerState, UnderWay};
 use onedrop_core::deliver::{Ending, Failure};
 use onedrop_core::directory::{Home, Known};
 use onedrop_core::envelope::Envelope;
@@ -110,7 +110,10 @@ impl Peer for SocketClient<'_> {
         let asks = || !matches!(self.service.routing.known(recipient), Known::Home(_));
         let home = match &self.cannot_ask {
             Some(ending) if asks() => Err(ending.clone()),
-            _ => self.home_of(recipient),
+            _ => {
+                let _guard = self.watch_look_up(recipient, transaction);
+                self.home_of(recipient)
+            }
         };
         let home = home.map_err(|ending| {
             self.refuse(transaction, recipient, &ending);
@@ -139,6 +142,18 @@ impl Peer for SocketClient<'_> {
 }
 
 impl SocketClient<'_> {
+    /// Has the look-up of a recipient watched, until the guard is dropped.
+    fn watch_look_up(&self, recipient: &str, transaction: &Transaction) -> UnderWay {
+        // The address of a user who calls is looked up as well.
+        let time = match self.caller {
+            ClientIdentity::Believed => LOOK_UP,
+            ClientIdentity::User(_) | ClientIdentity::Unseen => 2 * LOOK_UP,
+        };
+        let (queue_id, recipients) = (transaction.queue_id.clone(), vec![recipient.to_owned()]);
+        let envelope = Envelope { queue_id, recipients, ..Envelope::default() };
+        self.server.begin_look_up(Instant::now() + time, &envelope)
+    }
+
     /// The recipient's account, if the caller may deliver to it.
     fn home_of(&mut self, recipient: &str) -> Result<Home, Box<Ending>> {
         // Temporary, also where the address does not exist: to Postfix it is this user's, so that

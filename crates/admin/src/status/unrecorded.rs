@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{HOUR, StatusFinding};
+use super::{HOUR, SILENT, StatusFinding};
 use crate::check::program;
 use onedrop_core::ledger::{Trace, TraceAttempt, TraceFilter};
 use onedrop_core::outcome::Status;
@@ -20,6 +20,9 @@ use onedrop_core::text::shell::operand;
 
 /// Records that are read, the newest first.
 const MOST: usize = 1000;
+
+/// Postfix has tried again within this time.
+const LATELY: Duration = Duration::from_secs(900);
 
 /// What is read of each: whoever writes records with long fields of other names hides none of ours.
 const FIELDS: &str = "MESSAGE,_HOSTNAME,_PID,ONEDROP_RECIPIENT,ONEDROP_SENDER,ONEDROP_QUEUE_ID,\
@@ -136,7 +139,8 @@ pub fn finding(file: &str, until: Instant) -> Option<StatusFinding> {
     let sentence =
         format!("last hour: {count} put off before they were on record, the last: {status} {why}");
     let of_setup = Status::OUR_SETUP.to_string();
-    Some(match found.iter().any(|one| one.status.as_deref() == Some(&of_setup)) {
+    let is_of_setup = found.iter().any(|one| one.status.as_deref() == Some(&of_setup));
+    Some(match is_of_setup || is_without_ledger(&found) {
         true => {
             let look = format!("journalctl --since -1h {}", operand(&matched(file)));
             StatusFinding::attention("log", sentence, look)
@@ -144,6 +148,22 @@ pub fn finding(file: &str, until: Instant) -> Option<StatusFinding> {
         // As the reasons of those on record: the next try settles it.
         false => StatusFinding::ok("log", sentence),
     })
+}
+
+/// Whether the newest have said for a while, and up to now, that the ledger takes nothing. Such a
+/// ledger has none of them on record: one that is full can still be asked.
+fn is_without_ledger(found: &[TraceAttempt]) -> bool {
+    let is_its = |one: &&TraceAttempt| {
+        one.reason.as_deref().is_some_and(|reason| reason.starts_with("ledger_"))
+    };
+    let now = Timestamp::now().as_second();
+    let age = |one: &TraceAttempt| {
+        let at: Timestamp = one.started_at.parse().ok()?;
+        u64::try_from(now - at.as_second()).ok().map(Duration::from_secs)
+    };
+    let ages: Vec<Duration> = found.iter().take_while(is_its).filter_map(age).collect();
+    let (Some(newest), Some(first)) = (ages.first(), ages.last()) else { return false };
+    *newest < LATELY && first.saturating_sub(*newest) >= SILENT
 }
 
 /// How many were put off in the last hour.

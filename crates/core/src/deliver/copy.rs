@@ -12,7 +12,8 @@ use super::request::{Delivery, Means, Phases, note};
 use super::{CopyEnd, Failure, How, LookBackEnd, LookBackRequest, Placed, guard, left, stand_in};
 use crate::directory::Destination;
 use crate::ledger::{
-    Claim, Confirmed, CopyFacts, CopyState, LedgerError, OpenTurn, ToConfirm, Turn,
+    Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, OpenTurn, ToConfirm,
+    Turn,
 };
 use crate::lock_key::Hash;
 use crate::store::{Copy, HandOff, LookBack, LookedBack, Need, Receipt, Slot, StoreError};
@@ -416,8 +417,31 @@ impl<'a> CopyInHand<'a> {
                 CopyEnd::Placed(placed)
             }
             Ok(Confirmed::Superseded { .. }) => CopyEnd::Failed(self.undo(claim, &placed, until)),
-            Err(error) => error.into(),
+            Err(error) => {
+                if matches!(error, LedgerError::Forgotten) {
+                    note(self.record_in_doubt());
+                }
+                error.into()
+            }
         }
+    }
+
+    /// The copy is in its mailbox, and its row is gone: purged, forgotten, or lost in a fail-over.
+    /// Like a message that is older than the ledger's memory it is recorded once more, so that the
+    /// next attempt looks before it writes. The lease stays until it has run out: in a row that
+    /// another delivery has made meanwhile it is all that leaves a doubt. One that lives there is
+    /// joined: its holder may write as well, and then a second look is due. Step `record in doubt`
+    /// of the model.
+    fn record_in_doubt(&self) -> Result<(), LedgerError> {
+        let Delivery { job, means, attempt, recorded, .. } = self.delivery;
+        let (facts, nul_runs) = (job.message.facts(), job.message.nul_runs());
+        let known = (&facts, nul_runs.as_deref());
+        let entry = job.entry(means.policy, known, Some(recorded.recorded_at));
+        let entry = Entry { oldest: None, ..entry };
+        let terms = LeaseTerms { join: true, ..means.terms() };
+        let copy = std::slice::from_ref(self.destination());
+        let record = |until| means.ledger.record(&entry, attempt, copy, terms, until);
+        means.insisting(record).map(drop)
     }
 
     /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of

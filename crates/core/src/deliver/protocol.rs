@@ -155,16 +155,9 @@ fn record(
     let Means { policy, ledger, deadline, .. } = means;
     let (terms, claimed) = (means.terms(), job.claimed(policy));
     let nul_runs = job.message.nul_runs();
-    let entry = Entry {
-        identity: job.message.identity(),
-        facts: &job.message.facts(),
-        size_bytes: job.message.own_copy().len() as u64,
-        raw: policy.keep_raw.then(|| job.message.received()),
-        nul_runs: nul_runs.as_deref(),
-        at: early.as_ref().map(|(at, _)| *at),
-        oldest: job.oldest,
-        fields,
-    };
+    let at = early.as_ref().map(|(at, _)| *at);
+    let facts = &job.message.facts();
+    let entry = Entry { fields, ..job.entry(policy, (facts, nul_runs.as_deref()), at) };
     let mut patience = Patience::new(policy.wait, deadline);
     loop {
         let began = deadline.now();

@@ -9,10 +9,10 @@ use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::envelope::Envelope;
 use crate::ledger::{
-    Attempt, Claim, CopyState, LeaseTerms, Ledger, LedgerError, RandomValue, Recorded,
+    Attempt, Claim, CopyState, Entry, LeaseTerms, Ledger, LedgerError, RandomValue, Recorded,
 };
 use crate::lock_key::Hash;
-use crate::message::{self, Message};
+use crate::message::{self, Facts, Message};
 use crate::outcome::{Outcome, OverQuota, Reason, UnknownAccount};
 use crate::store::{Copy, HandOff, Store};
 
@@ -77,6 +77,25 @@ impl<'a> DeliveryRequest<'a> {
             false => self.destinations.iter().take_while(|one| !one.shared).count(),
         };
         &self.destinations[..now]
+    }
+
+    /// What goes on record of the message; no copy's name hangs on fields.
+    pub(super) fn entry<'e>(
+        &'e self,
+        policy: &Policy,
+        (facts, nul_runs): (&'e Facts, Option<&'e [u8]>),
+        at: Option<SystemTime>,
+    ) -> Entry<'e> {
+        Entry {
+            identity: self.message.identity(),
+            facts,
+            size_bytes: self.message.own_copy().len() as u64,
+            raw: policy.keep_raw.then(|| self.message.received()),
+            nul_runs,
+            at,
+            oldest: self.oldest,
+            fields: None,
+        }
     }
 
     /// What is to stand in a destination, or, with the claim of a copy that the store hands over,

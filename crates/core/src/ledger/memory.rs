@@ -107,6 +107,11 @@ impl MemoryLedger {
         rows.lose_unsynced()
     }
 
+    /// A standby takes over that has none of the messages.
+    pub fn fail_over(&self) {
+        self.rows().lose_messages();
+    }
+
     /// All that is on record comes to be on the disk.
     pub fn sync(&self) {
         self.rows().unsynced.clear();

@@ -1,21 +1,24 @@
 //! What the ledger does not remember, the mailbox does: mail that is older than the ledger's memory
 //! or was forgotten, at every step at which a delivery of it may fail.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop_core::deliver::{How, LookBackEnd, LookBackRequest, LookBacks};
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
-use onedrop_core::ledger::{BatchTerms, ForgetWhat, LedgerError, PurgeWhat, Retention};
+use onedrop_core::ledger::{
+    BatchTerms, Confirmed, CopyFacts, CopyState, ForgetWhat, Ledger, LedgerError, PurgeWhat,
+    Retention, ToConfirm,
+};
 use onedrop_core::message::Message;
 use onedrop_core::outcome::Reason;
 use onedrop_core::retention::{self, Ages};
-use onedrop_core::store::Store;
 use onedrop_core::store::memory::Filters;
+use onedrop_core::store::{Receipt, Store};
 
-use crate::ports::{inbox, message, sent, soon};
+use crate::ports::{LEASE, inbox, message, sent, soon};
 use crate::script::{LedgerFault, StoreFault};
 use crate::world::{Impatient, World};
 
@@ -186,6 +189,7 @@ fn a_delivery_whose_record_was_purged_says_so_and_loses_nothing() {
         let text = late.outcome.text();
         assert!(text.contains("purged or forgotten before it ended"), "{text}");
         assert_eq!(world.count(&inbox()), 1);
+        world.expire_leases();
         let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
         assert_eq!(again.hows(), [How::Found]);
         assert_eq!(world.count(&inbox()), 1);
@@ -206,10 +210,48 @@ fn a_delivery_that_was_forgotten_confirms_nothing_and_loses_nothing() {
         let late = world.delivery().after("append", forget).run(&old_mail(), &[inbox()]);
         late.expect_temp_fail();
         assert!(world.copies(&old_mail()).iter().all(|copy| copy.state != "placed"));
+        world.expire_leases();
         let again = world.deliver(&old_mail(), &[inbox()]).expect_delivered();
         assert_eq!(again.hows(), [How::Found]);
         assert_eq!(world.count(&inbox()), 1);
     }
+}
+
+#[test]
+fn a_copy_whose_record_a_fail_over_has_lost_is_looked_for_by_the_next_attempt() {
+    for world in [World::like_imap(), World::like_maildir(), World::without_uidplus()] {
+        world.ledger.remembers_since(before_it());
+        let ledger = world.ledger.clone();
+        let late = world.delivery().after("append", move || ledger.fail_over());
+        late.run(&old_mail(), &[inbox(), sent()]).expect_temp_fail();
+        world.expire_leases();
+        let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
+        assert_eq!(again.hows()[0], How::Found);
+        assert_as_it_was(&world, "after the fail-over");
+    }
+}
+
+#[test]
+fn where_another_delivery_has_recorded_it_since_a_fail_over_a_second_look_is_due() {
+    let world = World::like_imap();
+    let (other, holder) = (world.clone(), Arc::new(OnceLock::new()));
+    let holds = Arc::clone(&holder);
+    let late = world.delivery().after("append", move || {
+        other.ledger.fail_over();
+        let claimed = other.record(&old_mail(), &[inbox()], LEASE).copies.remove(0);
+        let CopyState::Claimed(claim) = claimed else { panic!("{claimed:?}") };
+        holds.set(claim).expect("once");
+    });
+    late.run(&old_mail(), &[inbox()]).expect_temp_fail();
+    // The lease is the other's still, and what it writes is on record.
+    let claim = *holder.get().expect("recorded");
+    let (receipt, facts) = (&Receipt::uid(1, 77), CopyFacts::default());
+    let one = ToConfirm { claim, receipt, facts, end: None, may_be_lost: true };
+    assert_eq!(world.ledger.confirm(&one, soon()).expect("confirm"), Confirmed::Recorded);
+    let copies = world.ledger.copies();
+    assert_eq!(copies.len(), 1);
+    assert_eq!((copies[0].row.epoch, copies[0].row.prior_doubt), (claim.epoch, true));
+    assert!(copies[0].look_in.is_some());
 }
 
 /// Its batches meet deliveries, that many times.

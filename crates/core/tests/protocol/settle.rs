@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{Audit, Claim, Confirmed, CopyFacts, Ledger, ToConfirm, Window};
 use onedrop_core::message::Message;
+use onedrop_core::outcome::Reason;
 use onedrop_core::store::{Receipt, Store, StoreError};
 use onedrop_core::verify::{Level, Topic};
 
@@ -97,6 +98,22 @@ fn a_due_copy_is_no_condition_of_a_delivery_and_nothing_is_written_before_its_ti
         assert_eq!(world.in_sent(), [mail("m").shared_copy()]);
         let late = world.deliver_due(&mail("m"), &[Destination::inbox("eve"), sent()]);
         assert!(late.outcome.text().contains("already there account=lisa mailbox=Sent"));
+        assert_eq!(world.count(&sent()), 1);
+    }
+}
+
+/// The sender has sent it to its own address with the detail `Sent`, too.
+#[test]
+fn a_recipients_copy_in_the_mailbox_that_is_due_waits_for_settle_and_is_one() {
+    for world in World::both() {
+        world.deliver_due(&mail("m"), &[inbox(), sent()]).expect_delivered();
+        let own = [Destination { shared: false, ..sent() }];
+        let waits = world.deliver_due(&mail("m"), &own).expect_temp_fail();
+        assert_eq!(waits.endings[0].reason, Some(Reason::Contended));
+        assert_eq!(world.count(&sent()), 0);
+        world.ledger.advance(AFTER);
+        assert_eq!(world.settle().told(), [WRITTEN]);
+        world.deliver_due(&mail("m"), &own).expect_delivered();
         assert_eq!(world.count(&sent()), 1);
     }
 }

@@ -18,8 +18,12 @@ use super::target::{MariadbTarget, PACKET_BYTES};
 use crate::given_up::{for_cancelling, no_answer};
 use crate::rows::SqlRow;
 use crate::sql::Answer;
+use onedrop_core::deadline::UNACKNOWLEDGED;
 use onedrop_core::ledger::QUESTION;
 use onedrop_core::ledger::{LedgerError, Program};
+
+/// A session that has answered within this time is not asked for a sign of life.
+const JUST: Duration = Duration::from_secs(1);
 
 /// The answer to each statement.
 pub type Answers = Vec<Answer<Row>>;
@@ -29,6 +33,7 @@ pub struct MariadbSession {
     target: Arc<MariadbTarget>,
     until: Instant,
     link: Option<MariadbLink>,
+    answered_at: Instant,
     in_transaction: bool,
     seen: Option<Seen>,
 }
@@ -48,7 +53,8 @@ impl MariadbSession {
     ) -> Result<MariadbSession, LedgerError> {
         target.given_up.may_begin(until).map_err(no_answer)?;
         let link = Some(MariadbLink::to(&target, until)?);
-        Ok(MariadbSession { target, until, link, in_transaction: false, seen: None })
+        let answered_at = Instant::now();
+        Ok(MariadbSession { target, until, link, answered_at, in_transaction: false, seen: None })
     }
 
     /// [`Session::reopen`](crate::session::Session::reopen).
@@ -57,27 +63,29 @@ impl MariadbSession {
         self.target.given_up.may_begin(until).map_err(no_answer)?;
         self.until = until;
         self.link = Some(MariadbLink::to(&self.target, until)?);
+        self.answered_at = Instant::now();
         Ok(())
     }
 
-    /// [`Session::renew`](crate::session::Session::renew). Only a call shows that a kept
-    /// session has died; the pool makes it once more then.
+    /// [`Session::renew`](crate::session::Session::renew). If a session that has answered just now
+    /// is dead, the next call shows it, and the pool makes that once more.
     pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.target.given_up.may_begin(until).map_err(no_answer)?;
         self.until = until;
-        match self.link {
-            Some(_) => Ok(()),
-            None => self.reopen(until),
+        match self.link.is_some() && self.answered_at.elapsed() < JUST {
+            true => Ok(()),
+            false => self.revive(),
         }
     }
 
-    /// Opens the session again if it has died: before a call that is never made a second time.
+    /// Opens the session again if it has died. The driver does not let its socket have a
+    /// TCP_USER_TIMEOUT: a server that is gone without a word is asked for a word, and given as
+    /// much time.
     pub fn revive(&mut self) -> Result<(), LedgerError> {
-        match self.run(async |conn| conn.ping().await) {
-            Err(LedgerError::Unavailable(_)) if Instant::now() < self.until => {
-                self.reopen(self.until)
-            }
-            result => result,
+        let soon = self.until.min(Instant::now() + UNACKNOWLEDGED);
+        match self.link.as_mut().map(|link| link.run(soon, async |conn| conn.ping().await)) {
+            Some(Ok(Some(Ok(())))) => Ok(()),
+            _ => self.reopen(self.until),
         }
     }
 
@@ -316,7 +324,10 @@ impl MariadbSession {
         let left = self.until.saturating_duration_since(began);
         let answered_by = self.until.checked_sub(for_cancelling(left)).unwrap_or(self.until);
         let error = match link.run(answered_by, work) {
-            Ok(Some(Ok(value))) => return Ok(value),
+            Ok(Some(Ok(value))) => {
+                self.answered_at = Instant::now();
+                return Ok(value);
+            }
             Ok(Some(Err(error))) => meaning_of(&error),
             Ok(None) => {
                 let waited = began.elapsed();

@@ -2,12 +2,12 @@
 //! TCP to another one with TLS, whose certificate and name are verified.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use mysql_async::{Opts, OptsBuilder, SslOpts};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::given_up::GivenUp;
+use onedrop_core::deadline::KEEPALIVE;
 use onedrop_core::ledger::{LedgerError, Program};
 use onedrop_net::mysql_url::MysqlUrl;
 use onedrop_net::{is_loopback, tls};
@@ -23,8 +23,6 @@ pub struct MariadbSettings {
 
 /// Bytes of a packet, either way. What this program sends and asks for is shorter.
 pub(super) const PACKET_BYTES: usize = 8 * 1024 * 1024;
-/// When the kernel asks whether an idle peer is still there.
-const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The driver closes nothing for its age; the pool does.
 const WAIT_TIMEOUT_SECS: usize = 0;
 

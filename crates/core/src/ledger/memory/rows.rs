@@ -292,6 +292,11 @@ impl Rows {
         })
     }
 
+    pub fn lose_messages(&mut self) {
+        (self.messages, self.copies, self.attempts) = Default::default();
+        (self.locks, self.unsettled, self.unsynced) = Default::default();
+    }
+
     pub fn put_message(&mut self, number: i64, identity: &Identity, looks_back: bool) {
         let row = MessageRow {
             identity: identity.clone(),
