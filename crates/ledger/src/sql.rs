@@ -13,6 +13,7 @@ mod locks;
 mod overview;
 mod pages;
 mod proof;
+pub(crate) mod record;
 pub(crate) mod retention;
 pub(crate) mod settling;
 pub(crate) mod shared;
@@ -31,6 +32,7 @@ use std::os::fd::BorrowedFd;
 use crate::Session;
 use crate::rows::{self, Cell, SqlRow};
 use onedrop_core::ledger::{LedgerError, SchemaVersion};
+use onedrop_core::message::Identity;
 
 /// What a session of an SQL engine does with statements. Each call is one round trip, if the engine
 /// has round trips; an error of one ends the transaction, and nothing of it stands. If the session
@@ -86,6 +88,30 @@ pub trait SqlSession: Session {
                     VALUES (?1, ?2, ?3, {now})";
         SqlSession::go_on(self, &[sql!(text, message, bytes, why)]).map(drop)
     }
+
+    /// Puts the bytes of a message, as they came, into the open transaction after `statements`,
+    /// which insert it: adds its own to them, or runs and empties them.
+    fn put_raw<'a>(
+        &mut self,
+        statements: &mut Vec<Sql<'a>>,
+        message: &'a Identity,
+        bytes: &'a [u8],
+    ) -> Result<(), LedgerError> {
+        let text = "INSERT INTO onedrop_raw (message_id, bytes, kept_at)
+                    SELECT id, ?3, {now} FROM onedrop_message
+                    WHERE {hashed(id_hash, ?1)} AND digest = ?2";
+        statements.push(sql!(text, &message.id_hash, &message.digest, bytes));
+        Ok(())
+    }
+
+    /// Says to all who listen at the server that this message, which is on record, is new.
+    fn announce<'a>(&self, _message: &'a Identity) -> Option<Sql<'a>> {
+        None
+    }
+
+    /// A record has found this version of the schema, with its oldest program, and this
+    /// configuration, and they fit.
+    fn saw(&mut self, _version: (i64, i64), _config: Option<String>) {}
 
     /// The rows of one query.
     fn rows(&mut self, query: &Sql<'_>) -> Result<Vec<Self::Row>, LedgerError> {
@@ -143,7 +169,21 @@ pub(crate) fn checked<'a, S: SqlSession>(
 ) -> Result<Vec<Answer<S::Row>>, LedgerError> {
     let version = sql!("SELECT {int(version)}, {int(oldest_program)} FROM onedrop_ledger");
     let all: Vec<Sql<'a>> = [version].into_iter().chain(statements).collect();
-    let mut answers = match run(session, &all) {
+    let answers = run(session, &all);
+    Ok(fitting(session, answers, 0)?.split_off(1))
+}
+
+/// The answers, if the schema goes with the session's program: the row of the one `at` begins with
+/// its version and its oldest program.
+///
+/// # Errors
+/// [`LedgerError::Version`] where it does not.
+pub(crate) fn fitting<S: SqlSession>(
+    session: &mut S,
+    answers: Result<Vec<Answer<S::Row>>, LedgerError>,
+    at: usize,
+) -> Result<Vec<Answer<S::Row>>, LedgerError> {
+    let answers = match answers {
         // Another schema may have no such table.
         Err(LedgerError::Refused(why)) => {
             return Err(match session.schema_version().and_then(SchemaVersion::check) {
@@ -153,12 +193,16 @@ pub(crate) fn checked<'a, S: SqlSession>(
         }
         answers => answers?,
     };
-    let ledger = rows_at(&answers, 0).first().ok_or_else(rows::no_ledger)?;
-    if let Err(error) = session.program().sees(ledger.cell(0)?, ledger.cell(1)?).check() {
+    let fits = match rows_at(&answers, at).first() {
+        Some(ledger) => session.program().sees(ledger.cell(0)?, ledger.cell(1)?).check(),
+        // Its migration was cut short, or it was changed by hand.
+        None => session.schema_version()?.check().and(Err(rows::no_ledger())),
+    };
+    if let Err(error) = fits {
         session.rollback()?;
         return Err(error);
     }
-    Ok(answers.split_off(1))
+    Ok(answers)
 }
 
 /// The rows of a statement.

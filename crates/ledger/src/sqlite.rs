@@ -7,6 +7,7 @@
 //! the giving back of a named lock), and the names of the files are durable before the first one.
 //! Closing keeps the WAL: otherwise each process with one delivery would run a checkpoint.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,13 +16,14 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Params, Row, Transaction, TransactionBehavior};
 
 use crate::pooled::Traits;
 use crate::rows::{Cell, SqlRow};
+use crate::sql::{Sql, SqlSession, claims, record, rows_at};
 use crate::{Committed, PooledLedger, Session, ToRecord, TurnState, rows};
 use onedrop_core::ledger::{
-    Claim, Confirmed, LedgerError, PlannedStep, Program, SchemaVersion, ToConfirm,
+    Claim, Confirmed, LedgerError, PlannedStep, Program, SchemaVersion, ToConfirm, claim,
 };
 use onedrop_core::lock_key::{self, Hash};
 use onedrop_core::os::byte_lock;
@@ -29,9 +31,7 @@ use onedrop_core::os::owner;
 use onedrop_net::pool::Limits;
 
 mod account;
-mod attempts;
 mod clock;
-mod copies;
 mod dialect;
 mod durability;
 mod file;
@@ -39,13 +39,12 @@ mod migrate;
 #[cfg(test)]
 mod plans;
 mod reading;
-mod record;
 mod schema;
 
 pub use account::SqliteAccounts;
 use clock::HostClocks;
 pub use clock::{BootTime, Clocks};
-use dialect::SqliteTransaction;
+use dialect::SpeltSql;
 use file::{beside, turn_to_wal};
 
 /// Frames of the WAL after which a commit copies them into the database. Small, because the first
@@ -99,6 +98,8 @@ pub struct SqliteSession {
     clocks: Arc<dyn Clocks>,
     program: Arc<Program>,
     connection: Connection,
+    /// The statements that were run, by how they are written for all engines.
+    spelt: HashMap<String, Arc<SpeltSql>>,
     locks: File,
     holds: Option<i64>,
     until: Instant,
@@ -214,6 +215,7 @@ impl SqliteSession {
             clocks,
             program,
             connection,
+            spelt: HashMap::new(),
             locks,
             holds: None,
             until,
@@ -255,14 +257,14 @@ impl SqliteSession {
     /// clock, at which the transaction got it.
     fn write<T>(
         &mut self,
-        work: impl FnOnce(&SqliteTransaction<'_>, f64) -> Result<T, LedgerError>,
+        work: impl FnOnce(&Transaction<'_>, f64) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
         let SqliteSession { connection, clocks, until, .. } = self;
         connection.busy_timeout(until.saturating_duration_since(Instant::now())).classified()?;
         let tx =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).classified()?;
         let now = rows::secs(clocks.wall());
-        let value = work(&SqliteTransaction { connection: &tx, clocks: &**clocks, now }, now)?;
+        let value = work(&tx, now)?;
         tx.commit().classified()?;
         Ok(value)
     }
@@ -271,14 +273,21 @@ impl SqliteSession {
     fn confirm(&mut self, one: &ToConfirm<'_>) -> Result<Confirmed, LedgerError> {
         if one.may_be_lost {
             let confirm = |session: &mut SqliteSession| {
-                session.write(|tx, _| copies::confirm(tx, one, false))
+                let read = claims::begin_with(session, &one.claim)?;
+                let may_be_lost = |read: &claims::ReadCopy| {
+                    read.row.value == one.claim.value && claim::may_be_lost(&read.row)
+                };
+                if read.as_ref().is_some_and(may_be_lost) {
+                    return claims::confirm_read(session, one, read).map(Some);
+                }
+                session.rollback()?;
+                Ok(None)
             };
-            if let Some(confirmed) = self.unsynced(confirm)? {
-                return confirmed;
+            if let Some(confirmed) = self.unsynced(|session| session.or_roll_back(confirm))? {
+                return Ok(confirmed);
             }
         }
-        let confirmed = self.write(|tx, _| copies::confirm(tx, one, true))?;
-        confirmed.unwrap_or(Err(LedgerError::Contended))
+        self.or_roll_back(|session| claims::confirm_alone(session, one))
     }
 
     /// Does `work`, whose commits wait for no disk; the next one that waits brings them there.
@@ -329,11 +338,6 @@ fn read<T>(
     Ok(all)
 }
 
-/// Runs a statement that every delivery needs; returns how many rows it changed.
-fn execute(tx: &Connection, sql: &str, params: impl Params) -> Result<usize, LedgerError> {
-    tx.prepare_cached(sql).classified()?.execute(params).classified()
-}
-
 impl Session for SqliteSession {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.until = until;
@@ -359,10 +363,17 @@ impl Session for SqliteSession {
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError> {
-        let program = Arc::clone(&self.program);
         let record = |one: &ToRecord<'_>| {
             self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
-            let recorded = self.write(|tx, _| record::record(tx, &program, one));
+            let begin = |session: &mut SqliteSession, statements: &[Sql<'_>]| {
+                let (of_message, of_copies) = statements.split_at(record::OF_MESSAGE);
+                let mut answers = SqlSession::begin(session, of_message)?;
+                if !rows_at(&answers, 0).is_empty() {
+                    answers.extend(session.go_on(of_copies)?);
+                }
+                Ok(answers)
+            };
+            let recorded = self.or_roll_back(|session| record::record(session, one, begin));
             // After the commit: the next holder of the lock must see these rows.
             self.unlock()?;
             recorded
@@ -380,7 +391,8 @@ impl Session for SqliteSession {
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
         self.lock(lock_key::advisory_key(copy_key))?;
-        let turn = copies::turn(self, claim);
+        let read = self.rows(&claims::read_claimed(claim, false));
+        let turn = read.and_then(|rows| claims::turn(claim, &rows));
         if !matches!(turn, Ok(TurnState::Ours { .. })) {
             self.unlock()?;
         }

@@ -1,39 +1,11 @@
-//! Attempts: statements for a transaction.
+//! How attempts ended: statements for a transaction.
 
 use super::statement::{SqlBatch, Value};
-use crate::rows;
-use onedrop_core::ledger::PLAIN_STATUS;
-use onedrop_core::ledger::{Attempt, AttemptEnd};
+use crate::rows::{self, LONGEST};
+use onedrop_core::ledger::{AttemptEnd, PLAIN_STATUS};
 use onedrop_core::outcome::Reason;
 use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
-
-pub(super) use crate::rows::{INDEXED, LONGEST};
-
-/// Puts an attempt on record that has begun now; `message` is SQL. The sender only where it is not
-/// the message's.
-pub(super) fn insert(batch: &mut SqlBatch, message: &str, by: &Attempt) {
-    let sql = format!(
-        "INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid,
-             started_at)
-         VALUES ({message}, ?1,
-                 NULLIF(?2, (SELECT m.sender FROM onedrop_message m WHERE m.id = {message})),
-                 ?3, ?4, ?5, UTC_TIMESTAMP(6))"
-    );
-    batch.add(&sql, &of(by));
-}
-
-/// The same, of the attempt that a message came with: its number is what the statement answers.
-pub(super) fn insert_first(batch: &mut SqlBatch, message: &str, by: &Attempt) {
-    let [recipient, _, queue_id, host, pid] = of(by);
-    batch.add(
-        &format!(
-            "INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
-             VALUES ({message}, ?1, ?2, ?3, ?4, UTC_TIMESTAMP(6)) RETURNING id"
-        ),
-        &[recipient, queue_id, host, pid],
-    );
-}
 
 /// Puts an attempt's end on record, where @onedrop_placed says that its receipt is. Where all that
 /// is to be said is that it stored the copy with this number at this receipt, the copy's row says
@@ -75,17 +47,6 @@ fn place_of<'a>(text: &'a str, receipt: &Receipt) -> Option<&'a str> {
     text.strip_prefix("stored ")?.strip_suffix(&receipt.to_string())?.strip_suffix(' ')
 }
 
-/// Arguments and environment variables may hold any text.
-fn of(by: &Attempt) -> [Value<'_>; 5] {
-    [
-        Value::from(as_recorded(&by.recipient)),
-        Value::from(text::within(&by.sender, INDEXED)),
-        Value::from(text::within(&by.queue_id, INDEXED)),
-        Value::from(text::within(&by.host, INDEXED)),
-        Value::from(by.pid),
-    ]
-}
-
 fn of_end(ended: &AttemptEnd) -> [Value<'_>; 5] {
     [
         Value::from(rows::millis(ended.duration)),
@@ -94,10 +55,6 @@ fn of_end(ended: &AttemptEnd) -> [Value<'_>; 5] {
         Value::from(text::within(&ended.text, LONGEST)),
         Value::from(ended.reason.map(Reason::word)),
     ]
-}
-
-fn as_recorded(recipient: &str) -> String {
-    text::within(&recipient.to_lowercase(), INDEXED).into_owned()
 }
 
 #[cfg(test)]

@@ -247,8 +247,8 @@ impl MariadbSession {
         self.seen.as_ref()
     }
 
-    pub fn saw(&mut self, seen: Option<Seen>) {
-        self.seen = seen;
+    pub fn saw(&mut self, seen: Seen) {
+        self.seen = Some(seen);
     }
 
     /// For which program it is.

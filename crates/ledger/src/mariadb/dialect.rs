@@ -2,11 +2,12 @@
 
 use mysql_async::Row;
 
-use super::connection::{MariadbSession, first};
+use super::connection::{MariadbSession, Seen, first};
 use super::statement::{SqlBatch, values};
 use super::{errors, kept};
 use crate::sql::{Answer, Dialect, Kept, Sql, SqlSession};
 use onedrop_core::ledger::LedgerError;
+use onedrop_core::message::Identity;
 
 pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", "UTC_TIMESTAMP(6)"),
@@ -145,6 +146,19 @@ impl SqlSession for MariadbSession {
 
     fn put_kept(&mut self, message: i64, bytes: &[u8], why: &str) -> Result<(), LedgerError> {
         kept::put_kept(self, message, bytes, why)
+    }
+
+    fn put_raw<'a>(
+        &mut self,
+        statements: &mut Vec<Sql<'a>>,
+        _message: &'a Identity,
+        bytes: &'a [u8],
+    ) -> Result<(), LedgerError> {
+        kept::put_raw(self, &std::mem::take(statements), bytes)
+    }
+
+    fn saw(&mut self, version: (i64, i64), config: Option<String>) {
+        MariadbSession::saw(self, Seen { version, config });
     }
 
     fn bytes_of(&mut self, message: i64, kept: Kept) -> Result<Option<Vec<u8>>, LedgerError> {

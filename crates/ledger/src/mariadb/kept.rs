@@ -1,8 +1,10 @@
-//! The bytes of shared copies (Sent) that could not be placed, or are due later. They stand in
-//! pieces.
+//! The bytes of messages: as they came, and of shared copies (Sent) that could not be placed, or
+//! are due later. They stand in pieces.
 
-use super::connection::MariadbSession;
+use super::connection::{MariadbSession, first, rows_at};
+use super::dialect::spelt;
 use super::statement::{SqlBatch, values};
+use crate::sql::Sql;
 use onedrop_core::ledger::LedgerError;
 
 /// Bytes of a piece of a message: with two digits for each, a packet holds several, also where an
@@ -23,6 +25,19 @@ pub(super) fn put_kept(
                VALUES (?1, ?2, UTC_TIMESTAMP(6))";
     connection.go_on(SqlBatch::of(sql, values![message, why]))?;
     put_pieces(connection, KEEP_PIECE, Some(message), bytes)
+}
+
+/// Puts the bytes as they came into the open transaction: the message goes first, by `statements`,
+/// and its bytes by themselves.
+pub(super) fn put_raw(
+    connection: &mut MariadbSession,
+    statements: &[Sql<'_>],
+    bytes: &[u8],
+) -> Result<(), LedgerError> {
+    let sql = "INSERT INTO onedrop_raw (message_id, position, bytes, kept_at)
+               VALUES (?1, ?2, ?3, UTC_TIMESTAMP())";
+    let inserted = connection.go_on(spelt(statements))?;
+    put_pieces(connection, sql, first(rows_at(&inserted, 0))?, bytes)
 }
 
 /// Puts `bytes` into the open transaction, a row for each piece: a packet, and so a value, may be

@@ -8,15 +8,15 @@
 //! (NULL), and its column takes none: the server stops there with nothing written, and the locks
 //! stay for the two steps. Whatever else it refuses is undone before them.
 
-use super::attempts;
 use super::connection::{MariadbSession, Seen, rows_at};
 use super::dialect::spelt;
 use super::errors::{NO_NULL, is_refused_with};
-use super::record::{MESSAGE, insert_message, lock_slot};
+use super::record::lock_slot;
 use super::statement::{SqlBatch, values};
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
 use crate::sql::claims::{self, OfMessage};
+use crate::sql::{attempts, record};
 use onedrop_core::ledger::{CLOCKS_DIFFER_BY, LedgerError, MessageKey, Recorded};
 
 /// After the message was looked for: a purge that took it out has moved `remembers_since` on with
@@ -76,11 +76,12 @@ pub(super) fn record(
             identity.message_id.is_some(),
         ],
     );
-    let returning = "RETURNING (@onedrop_message := id), collision, @onedrop_at";
-    let sql = ("@onedrop_collision", "@onedrop_at", returning);
-    insert_message(&mut batch, one, sql, false);
-    attempts::insert_first(&mut batch, MESSAGE, attempt);
-    let of_message = OfMessage::Sql(MESSAGE);
+    let answer = "(@onedrop_message := id), collision, @onedrop_at";
+    let of_message = OfMessage::Sql("@onedrop_message");
+    batch.append(spelt(&[
+        record::insert(one, false, ["@onedrop_collision", "@onedrop_at", answer]),
+        attempts::insert(of_message, attempt, None),
+    ]));
     let claims = claims::claim(Vec::new(), of_message, destinations, attempt, (terms, false));
     batch.append(spelt(&claims.statements));
     let answers = match connection.write_as_far_as_it_goes(batch) {
@@ -100,7 +101,7 @@ pub(super) fn record(
         recorded_at: rows::time(message.cell(2)?),
         is_new: true,
         collision: message.cell(1)?,
-        attempt: attempt.cell(0)?,
+        attempt: attempt.cell(1)?,
         copies: claims.states(answers.get(5..).unwrap_or_default())?,
     }))
 }

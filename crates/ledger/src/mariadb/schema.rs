@@ -120,36 +120,6 @@ fn seen(connection: &MariadbSession, answers: &Answers) -> Result<SchemaVersion,
     }
 }
 
-/// Runs statements by `run` (`MariadbSession::read` or `begin`) on tables of a schema that goes
-/// with this program.
-///
-/// # Errors
-/// [`LedgerError::Version`] where it does not. A statement that writes must not do so there by
-/// itself.
-pub(super) fn checked(
-    connection: &mut MariadbSession,
-    run: impl FnOnce(&mut MariadbSession, SqlBatch) -> Result<Answers, LedgerError>,
-    statements: SqlBatch,
-) -> Result<Answers, LedgerError> {
-    let mut all = SqlBatch::of(VERSION, &[]);
-    all.append(statements);
-    let answers = match run(connection, all) {
-        // Another schema has no such table.
-        Err(error) if is_refused_with(&error, NO_TABLE) => {
-            version(connection)?.check()?;
-            return Err(error);
-        }
-        answers => answers?,
-    };
-    match seen(connection, &answers)?.check() {
-        Ok(()) => Ok(answers.into_iter().skip(1).collect()),
-        Err(error) => {
-            connection.rollback()?;
-            Err(error)
-        }
-    }
-}
-
 /// [`Session::migrate`](crate::session::Session::migrate).
 pub(super) fn migrate(connection: &mut MariadbSession) -> Result<Vec<String>, LedgerError> {
     version(connection)?.check_migration()?;

@@ -15,6 +15,9 @@ use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::ledger::{Claim, LedgerError, PlannedStep, Program, SchemaVersion, ToConfirm};
 use onedrop_core::lock_key::{Hash, name_hash};
 
+/// Seconds since 1970 by the server's clock.
+const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 0.000001";
+
 impl Session for MariadbSession {
     fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         MariadbSession::renew(self, until)
@@ -86,7 +89,7 @@ impl Session for MariadbSession {
     }
 
     fn clock(&mut self) -> Result<Option<SystemTime>, LedgerError> {
-        let secs = first::<f64>(&self.query(record::NOW, &[])?)?;
+        let secs = first::<f64>(&self.query(NOW, &[])?)?;
         Ok(secs.and_then(|secs| UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(secs).ok()?)))
     }
 

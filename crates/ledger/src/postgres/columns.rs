@@ -1,22 +1,19 @@
 //! The parameters of the schema's functions. Text from a command line or a header is cleaned before
 //! it is stored, so that Postgres refuses no message because of it.
 
-use std::borrow::Cow;
-
 use postgres::types::Type;
 
 use super::connection::{Connection, Statement};
 use crate::ToRecord;
 use crate::facts as json;
-use crate::rows;
+use crate::rows::{self, INDEXED, LONGEST};
 use crate::sql::claims;
+use crate::sql::record::{date, within};
 use onedrop_core::ledger::claim::Row;
 use onedrop_core::ledger::{Attempt, AttemptEnd, ToConfirm};
 use onedrop_core::lock_key::advisory_key;
 use onedrop_core::outcome::Reason;
 use onedrop_core::text;
-
-pub(super) use crate::rows::{INDEXED, LONGEST};
 
 /// How many parameters `onedrop_record` and `onedrop_confirm` have, with
 /// [`Connection::patience_ms`], the first one.
@@ -41,10 +38,10 @@ pub(super) fn record<'a>(
         .with(identity.digest.as_slice(), Type::BYTEA)
         .with(identity.message_id.as_deref(), Type::BYTEA)
         .with(within(&facts.subject, LONGEST), Type::TEXT)
-        .with(date_secs(facts.date), Type::FLOAT8)
+        .with(date(facts).map(|secs| secs as f64), Type::FLOAT8)
         .with(json::in_reply_to(facts).map(|text| text::within(text, INDEXED)), Type::TEXT)
         .with(within(&facts.references, LONGEST), Type::TEXT)
-        .with(clamped(entry.size_bytes), Type::INT8)
+        .with(i64::try_from(entry.size_bytes).unwrap_or(i64::MAX), Type::INT8)
         .with(entry.at.map(rows::whole_secs), Type::INT8)
         .with(entry.oldest.map(rows::whole_secs), Type::INT8)
         .with(entry.nul_runs, Type::BYTEA)
@@ -64,19 +61,6 @@ pub(super) fn record<'a>(
 
 fn list<'a, T, U>(all: &'a [T], column: impl Fn(&'a T) -> U) -> Vec<U> {
     all.iter().map(column).collect()
-}
-
-pub(super) fn within(value: &Option<String>, longest: usize) -> Option<Cow<'_, str>> {
-    value.as_deref().map(|value| text::within(value, longest))
-}
-
-/// The Date field, if its year is 1 to 9999.
-pub(super) fn date_secs(date: Option<i64>) -> Option<f64> {
-    date.filter(|date| (-62_135_596_800..=253_402_300_799).contains(date)).map(|date| date as f64)
-}
-
-pub(super) fn clamped(size: u64) -> i64 {
-    i64::try_from(size).unwrap_or(i64::MAX)
 }
 
 /// An attempt: five parameters. Arguments and environment variables may hold any text.
@@ -113,15 +97,4 @@ pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> S
         .with(facts.wrapped, Type::BOOL)
         .with(ended.map(|(attempt, _)| attempt), Type::INT8);
     end(statement, ended.map(|(_, end)| end))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_date_that_no_calendar_shows_is_left_out() {
-        assert_eq!(date_secs(Some(0)), Some(0.0));
-        assert_eq!((date_secs(Some(i64::MAX)), date_secs(Some(i64::MIN))), (None, None));
-    }
 }

@@ -7,8 +7,9 @@ use postgres::types::Type;
 
 use super::connection::{Connection, Statement, TransactionMode};
 use crate::rows::SqlRow;
-use crate::sql::{ACCOUNTS, Answer, Dialect, Kept, Sql, SqlSession, Value};
+use crate::sql::{ACCOUNTS, Answer, Dialect, Kept, Sql, SqlSession, Value, sql};
 use onedrop_core::ledger::LedgerError;
+use onedrop_core::message::Identity;
 
 pub(super) const DIALECT: Dialect = Dialect(&[
     ("now", "clock_timestamp()"),
@@ -155,6 +156,12 @@ impl SqlSession for Connection {
         others: &[BorrowedFd<'_>],
     ) -> Result<bool, LedgerError> {
         self.listen(channel, others)
+    }
+
+    fn announce<'a>(&self, message: &'a Identity) -> Option<Sql<'a>> {
+        let text = "SELECT pg_notify('onedrop_message', id::text) FROM onedrop_message
+                    WHERE id_hash = ?1 AND digest = ?2";
+        self.notifies().then(|| sql!(text, &message.id_hash, &message.digest))
     }
 
     fn is_duplicate(error: &LedgerError) -> bool {

@@ -7,15 +7,13 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use postgres::types::Type;
-
 use super::connection::{Connection, Statement};
-use super::{fast, migrate, schema};
+use super::{fast, migrate, record, schema};
 use crate::rows::SqlRow;
-use crate::sql::{SqlSession, claims, first, rows_at, sql};
+use crate::sql::{claims, rows_at};
 use crate::{Committed, Session, ToRecord, TurnState};
 use onedrop_core::ledger::{Claim, LedgerError, PlannedStep, Program, SchemaVersion, ToConfirm};
-use onedrop_core::lock_key::{Hash, advisory_key, name_hash};
+use onedrop_core::lock_key::{Hash, name_hash};
 
 const CLOCK: &str = "SELECT extract(epoch FROM clock_timestamp())::float8";
 
@@ -37,14 +35,11 @@ impl Session for Connection {
     }
 
     fn take_turn(&mut self, claim: &Claim, copy_key: &Hash) -> Result<TurnState, LedgerError> {
-        let lock = sql!("SELECT pg_try_advisory_xact_lock(?1)", advisory_key(copy_key));
         // Sees what was committed before the lock was taken; no row is locked while the store
         // works.
-        let answers = SqlSession::begin(self, &[lock, claims::read_claimed(claim, false)])?;
-        let turn = match first(&answers, 0)? {
-            Some(true) => claims::turn(claim, rows_at(&answers, 1)),
-            _ => Err(LedgerError::Contended),
-        };
+        let read = [claims::read_claimed(claim, false)];
+        let answers = record::begin_locked(self, copy_key, &read)?;
+        let turn = claims::turn(claim, rows_at(&answers, 0));
         if !matches!(turn, Ok(TurnState::Ours { .. })) {
             self.rollback_or_lose();
         }
@@ -82,12 +77,6 @@ impl Session for Connection {
     }
 
     fn try_lock(&mut self, name: &str) -> Result<(), LedgerError> {
-        let statement = Statement::new("SELECT pg_try_advisory_xact_lock($1)")
-            .with(advisory_key(&name_hash(name)), Type::INT8);
-        if self.begin(&statement)?.first().map(|row| row.cell(0)).transpose()? == Some(true) {
-            return Ok(());
-        }
-        self.rollback_or_lose();
-        Err(LedgerError::Contended)
+        record::begin_locked(self, &name_hash(name), &[]).map(drop)
     }
 }

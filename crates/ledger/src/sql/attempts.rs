@@ -1,10 +1,10 @@
-//! How attempts ended.
+//! Attempts: that they began, and how they ended.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::claims::ReadCopy;
-use super::{Sql, SqlSession, sql};
+use super::claims::{OfMessage, ReadCopy};
+use super::{Sql, SqlSession, Value, sql, values};
 use crate::rows::{self, INDEXED, LONGEST};
 use onedrop_core::ledger::{Attempt, AttemptEnd, LedgerError, PLAIN_STATUS, stored_text};
 use onedrop_core::message::Identity;
@@ -21,6 +21,11 @@ UPDATE onedrop_attempt SET duration_ms = ?4, outcome = ?5, status = ?6, detail =
        reason = ?8{own_end}
 WHERE id = ?3 AND message_id = (
     SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?1)} AND digest = ?2)";
+
+const INSERT: &str = "
+INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid, started_at)
+VALUES ({message}, {given(?1, ?2)}, ?3, ?4, ?5, ?6, {now})
+RETURNING {int(message_id)}, {int(id)}";
 
 /// The hash only where there is no message, the sender only where it is not the message's.
 const INSERT_ENDED: &str = "
@@ -60,6 +65,22 @@ pub(crate) fn finish<S: SqlSession>(
     session.write(&statements).map(drop)
 }
 
+/// Puts an attempt on record that has begun now; the numbers of the message and the attempt. The
+/// sender only where it is not the one that the message was first recorded with (`None`: by this
+/// attempt).
+pub(crate) fn insert<'a>(
+    message: OfMessage<'_>,
+    by: &'a Attempt,
+    first_sender: Option<&str>,
+) -> Sql<'a> {
+    let [recipient, lower, sender, queue_id, host, pid] = of(by);
+    let is_another = first_sender.is_some_and(|first| first != text::within(&by.sender, INDEXED));
+    let sender = if is_another { sender } else { Value::Text(None) };
+    let mut values = vec![recipient, lower, sender, queue_id, host, pid];
+    let message = message.with(&mut values);
+    Sql { text: INSERT.replace("{message}", &message).into(), values }
+}
+
 /// How an attempt ended that recorded this copy's `receipt`. Where it has no more to say than that
 /// it stored the copy, the copy's row has it, if that has no other.
 pub(crate) fn ending(
@@ -78,26 +99,33 @@ pub(crate) fn ending(
 }
 
 fn insert_ended<'a>(identity: &'a Identity, by: &'a Attempt, end: &'a AttemptEnd) -> Sql<'a> {
-    let indexed = |text: &'a str| text::within(text, INDEXED);
     let [outcome, status, detail] = texts(end);
-    let lower = text::within(&by.recipient.to_lowercase(), INDEXED).into_owned();
-    sql!(
-        INSERT_ENDED,
-        &identity.id_hash,
-        &identity.digest,
-        indexed(&by.recipient),
-        lower,
-        indexed(&by.sender),
-        indexed(&by.queue_id),
-        indexed(&by.host),
-        i64::from(i32::try_from(by.pid).unwrap_or(i32::MAX)),
+    let mut values = values![&identity.id_hash, &identity.digest];
+    values.extend(of(by));
+    values.extend(values![
         took(end).as_secs_f64(),
         rows::millis(took(end)),
         outcome,
         status,
         detail,
         end.reason.map(Reason::word),
-    )
+    ]);
+    Sql { text: INSERT_ENDED.into(), values }
+}
+
+/// The recipient, also in lower case, the sender, the queue's id, the host, the process.
+fn of<'a>(by: &'a Attempt) -> [Value<'a>; 6] {
+    let indexed = |text: &'a str| Value::from(text::within(text, INDEXED));
+    let lower = text::within(&by.recipient.to_lowercase(), INDEXED).into_owned();
+    let pid = i64::from(i32::try_from(by.pid).unwrap_or(i32::MAX));
+    [
+        indexed(&by.recipient),
+        lower.into(),
+        indexed(&by.sender),
+        indexed(&by.queue_id),
+        indexed(&by.host),
+        pid.into(),
+    ]
 }
 
 fn took(end: &AttemptEnd) -> Duration {

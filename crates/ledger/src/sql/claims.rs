@@ -1,13 +1,14 @@
 //! Copies, on the general path of every engine: a copy's row is read and locked, `claim.rs`
 //! decides, and what it says is written where value and epoch are still those that were read. The
-//! transaction, and the message's or the copy's lock, are the caller's; so are its attempts.
+//! transaction, and the message's or the copy's lock, are the caller's.
 //!
 //! A crash before the commit leaves nothing. One after it leaves a lease, which runs out.
 
 use std::time::Duration;
 
 use super::{
-    Answer, Sql, SqlSession, Value, contended_if_duplicate, has_changed, rows_at, sql, values,
+    Answer, Sql, SqlSession, Value, attempts, contended_if_duplicate, has_changed, rows_at, sql,
+    values,
 };
 use crate::rows::{self, INDEXED, SqlRow};
 use onedrop_core::directory::Destination;
@@ -295,38 +296,47 @@ pub(crate) fn confirm<'a>(
     (confirmed, statements)
 }
 
-/// The general path of a receipt, in a transaction of its own. `end`: the statements that put the
-/// end of its attempt on record, once the copy's row is written.
+/// The general path of a receipt, in a transaction of its own.
 pub(crate) fn confirm_alone<S: SqlSession>(
     session: &mut S,
     one: &ToConfirm<'_>,
-    end: impl FnOnce(&ReadCopy) -> Vec<Sql<'static>>,
 ) -> Result<Confirmed, LedgerError> {
-    let read = SqlSession::begin(session, &[read_claimed(&one.claim, true)])?;
-    let read = claimed(rows_at(&read, 0))?;
+    let read = begin_with(session, &one.claim)?;
+    confirm_read(session, one, read)
+}
+
+/// Begins a transaction with the row that a claim names, locked.
+pub(crate) fn begin_with<S: SqlSession>(
+    session: &mut S,
+    claim: &Claim,
+) -> Result<Option<ReadCopy>, LedgerError> {
+    claimed(rows_at(&SqlSession::begin(session, &[read_claimed(claim, true)])?, 0))
+}
+
+/// Ends it with the receipt, and with the end of its attempt.
+pub(crate) fn confirm_read<S: SqlSession>(
+    session: &mut S,
+    one: &ToConfirm<'_>,
+    read: Option<ReadCopy>,
+) -> Result<Confirmed, LedgerError> {
     let (confirmed, mut statements) = confirm(read.as_ref(), one);
     let has_change = !statements.is_empty();
-    if let (Ok(Confirmed::Recorded), Some(read)) = (&confirmed, &read) {
-        statements.extend(end(read));
+    if let (Ok(Confirmed::Recorded), Some(read), Some(end)) = (&confirmed, &read, one.end) {
+        statements.extend(attempts::ending(read, one.receipt, end));
     }
     let answers = SqlSession::commit(session, &statements)?;
-    if has_change && !has_changed(&answers, 0) {
-        return Err(LedgerError::Contended);
-    }
+    is_written(has_change, &answers)?;
     confirmed
 }
 
-/// Whether the first of the statements that [`confirm`] gave has changed its row.
+/// Whether the first of the statements that [`confirm`] gave, if there is one, has changed its row.
 ///
 /// # Errors
 /// [`LedgerError::Contended`]: another session has changed it all the same.
-pub(crate) fn is_written<R>(
-    statements: &[Sql<'_>],
-    answers: &[Answer<R>],
-) -> Result<(), LedgerError> {
-    match statements.is_empty() || answers.first().is_some_and(|answer| answer.count > 0) {
-        true => Ok(()),
-        false => Err(LedgerError::Contended),
+pub(crate) fn is_written<R>(has_change: bool, answers: &[Answer<R>]) -> Result<(), LedgerError> {
+    match has_change && !has_changed(answers, 0) {
+        true => Err(LedgerError::Contended),
+        false => Ok(()),
     }
 }
 
@@ -562,7 +572,7 @@ const LOOK_AGAIN: &str = "INSERT INTO onedrop_unsettled (copy_id, look_at)
 
 impl OfMessage<'_> {
     /// What stands for it in a statement with these values.
-    fn with(self, values: &mut Vec<Value<'_>>) -> String {
+    pub fn with(self, values: &mut Vec<Value<'_>>) -> String {
         match self {
             OfMessage::Number(number) => {
                 values.push(number.into());
@@ -573,7 +583,7 @@ impl OfMessage<'_> {
                 let (id_hash, digest) = (values.len() - 1, values.len());
                 format!(
                     "(SELECT id FROM onedrop_message
-                      WHERE id_hash = ?{id_hash} AND digest = ?{digest})"
+                      WHERE {{hashed(id_hash, ?{id_hash})}} AND digest = ?{digest})"
                 )
             }
             OfMessage::Sql(sql) => sql.to_owned(),

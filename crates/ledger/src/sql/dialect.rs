@@ -92,10 +92,6 @@ pub(crate) const ACCOUNTS: &str = "
         WHERE c.account = every.account AND c.message_id >= @3
           AND (@2 OR c.placed_at IS NULL OR c.epoch > 1 OR c.prior_doubt) LIMIT 1) IS NOT NULL";
 
-/// What is given to a name at most: `@2` stands for the second, and `@1` or `@` for the first,
-/// of what commas part.
-const MOST_GIVEN: usize = 4;
-
 /// What all engines spell alike.
 const ALIKE: &[(&str, &str)] =
     &[("in_doubt", IN_DOUBT), ("wants_a_look", WANTS_A_LOOK), ("may_be_double", MAY_BE_DOUBLE)];
@@ -139,15 +135,18 @@ impl Dialect {
         }
         let (given, behind) = rest.strip_prefix('(')?.split_once(")}")?;
         let given = self.spell(given);
-        let Some(last) = (1..=MOST_GIVEN).rev().find(|n| spelling.contains(&format!("@{n}")))
-        else {
-            return Some((spelling.replace('@', &given), behind));
-        };
-        let parts: Vec<&str> = given.splitn(last.max(2), ", ").collect();
-        let numbered = (1..).zip(&parts);
-        let spelt = numbered
-            .fold((*spelling).to_owned(), |spelt, (n, part)| spelt.replace(&format!("@{n}"), part));
-        Some((spelt.replace('@', parts[0]), behind))
+        let digit = |part: &str| part.bytes().next().filter(u8::is_ascii_digit);
+        let number = |part: &str| digit(part).map(|digit| usize::from(digit - b'0'));
+        let most = spelling.split('@').skip(1).filter_map(number).max();
+        let given: Vec<&str> = given.splitn(most.map_or(1, |most| most.max(2)), ", ").collect();
+        let mut parts = spelling.split('@');
+        let mut spelt = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (at, part) = number(part).map_or((1, part), |number| (number, &part[1..]));
+            spelt.push_str(given.get(at.saturating_sub(1)).copied().unwrap_or("@"));
+            spelt.push_str(part);
+        }
+        Some((spelt, behind))
     }
 }
 

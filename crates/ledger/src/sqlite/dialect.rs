@@ -6,14 +6,14 @@
 #[cfg(test)]
 use std::cell::RefCell;
 
-use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Instant;
 
+use rusqlite::Row;
 use rusqlite::types::{ToSql, ToSqlOutput, Value as OwnedCell, ValueRef};
-use rusqlite::{Connection, Row};
 
 use super::clock::lease_end;
-use super::{Classified, Clocks, SqliteSession, first};
+use super::{Classified, KEPT_STATEMENTS, SqliteSession, first};
 use crate::rows::{self, Cell, SqlRow};
 use crate::sql::{ACCOUNTS, Answer, Dialect, Kept, Sql, SqlSession, Value};
 use onedrop_core::ledger::{LedgerError, time_millis};
@@ -121,29 +121,31 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("nobody", "NULL"),
 ]);
 
-/// The transaction that [`SqliteSession::write`] has begun, for statements of all engines too.
-pub(super) struct SqliteTransaction<'s> {
-    pub connection: &'s Connection,
-    pub clocks: &'s dyn Clocks,
-    /// By the wall clock, when it got the write lock.
-    pub now: f64,
+/// A statement in SQLite's words.
+pub(super) struct SpeltSql {
+    text: String,
+    /// How many values it was given.
+    values: usize,
+    /// The times that follow them.
+    times: Vec<&'static str>,
 }
 
-impl SqliteTransaction<'_> {
-    pub fn run(&self, sql: &Sql<'_>) -> Result<Answer<SqliteRow>, LedgerError> {
-        run(self.connection, sql, self.now, self.clocks)
-    }
-
-    pub fn run_all(&self, statements: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
-        statements.iter().map(|sql| self.run(sql)).collect()
-    }
-}
-
-impl Deref for SqliteTransaction<'_> {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        self.connection
+impl SpeltSql {
+    fn of(sql: &Sql<'_>) -> Result<SpeltSql, LedgerError> {
+        let (mut text, values) = (DIALECT.spell(&sql.text).into_owned(), sql.values.len());
+        if last_place(&text) > values {
+            // SQLite would take NULL for it.
+            let text = format!("a statement with {values} values lacks one: {text}");
+            return Err(LedgerError::Refused(text));
+        }
+        let mut times = Vec::new();
+        for name in [":now", ":boot_id", ":boot"] {
+            if text.contains(name) {
+                times.push(name);
+                text = text.replace(name, &format!("?{}", values + times.len()));
+            }
+        }
+        Ok(SpeltSql { text, values, times })
     }
 }
 
@@ -162,7 +164,7 @@ impl SqlRow for SqliteRow {
 
 impl SqliteSession {
     /// Runs `work`, and rolls back if it fails.
-    fn or_roll_back<T>(
+    pub fn or_roll_back<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
@@ -181,9 +183,53 @@ impl SqliteSession {
         }
     }
 
-    fn all(&self, statements: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
+    fn all(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
         let now = rows::secs(self.clocks.wall());
-        statements.iter().map(|sql| run(&self.connection, sql, now, &*self.clocks)).collect()
+        statements.iter().map(|sql| self.run(sql, now)).collect()
+    }
+
+    /// In SQLite's words, which are kept as long as statements are.
+    fn spelt(&mut self, sql: &Sql<'_>) -> Result<Arc<SpeltSql>, LedgerError> {
+        let known = self.spelt.get(&*sql.text);
+        if let Some(spelt) = known.filter(|spelt| spelt.values == sql.values.len()) {
+            return Ok(Arc::clone(spelt));
+        }
+        if self.spelt.len() >= KEPT_STATEMENTS {
+            self.spelt.clear();
+        }
+        let spelt = Arc::new(SpeltSql::of(sql)?);
+        self.spelt.insert(sql.text.clone().into_owned(), Arc::clone(&spelt));
+        Ok(spelt)
+    }
+
+    fn run(&mut self, sql: &Sql<'_>, now: f64) -> Result<Answer<SqliteRow>, LedgerError> {
+        let spelt = self.spelt(sql)?;
+        let SpeltSql { text, times, .. } = &*spelt;
+        #[cfg(test)]
+        SENT.with_borrow_mut(|sent| sent.push(text.clone()));
+        let mut statement = self.connection.prepare_cached(text).classified()?;
+        // A value that no fragment uses is none of the statement's.
+        let count = statement.parameter_count();
+        for (at, value) in (1..=count).zip(&sql.values) {
+            statement.raw_bind_parameter(at, value).classified()?;
+        }
+        for (at, name) in (sql.values.len() + 1..).zip(times) {
+            let time: Value<'_> = match *name {
+                ":now" => now.into(),
+                ":boot_id" => self.clocks.boot()?.id.into(),
+                _ => self.clocks.boot()?.secs.into(),
+            };
+            statement.raw_bind_parameter(at, time).classified()?;
+        }
+        let is_query = statement.readonly();
+        let columns = statement.column_count();
+        let (mut rows, mut all) = (statement.raw_query(), Vec::new());
+        while let Some(row) = rows.next().classified()? {
+            all.push(owned(row, columns)?);
+        }
+        // Without what goes along by a foreign key.
+        let count = if is_query { 0 } else { self.connection.changes() };
+        Ok(Answer { rows: all, count })
     }
 
     /// Waits for the file's write lock.
@@ -265,50 +311,6 @@ impl SqlSession for SqliteSession {
 thread_local! {
     /// Every statement that this thread sent.
     pub static SENT: RefCell<Vec<String>> = RefCell::default();
-}
-
-fn run(
-    connection: &Connection,
-    sql: &Sql<'_>,
-    now: f64,
-    clocks: &dyn Clocks,
-) -> Result<Answer<SqliteRow>, LedgerError> {
-    let mut text = DIALECT.spell(&sql.text).into_owned();
-    let mut values = sql.values.clone();
-    if last_place(&text) > values.len() {
-        // SQLite would take NULL for it.
-        let text = format!("a statement with {} values lacks one: {text}", values.len());
-        return Err(LedgerError::Refused(text));
-    }
-    let (has_now, has_boot) = (text.contains(":now"), text.contains(":boot"));
-    let mut stands_for = |name: &str, value: Value<'static>| {
-        values.push(value);
-        text = text.replace(name, &format!("?{}", values.len()));
-    };
-    if has_now {
-        stands_for(":now", now.into());
-    }
-    if has_boot {
-        let boot = clocks.boot()?;
-        stands_for(":boot_id", boot.id.into());
-        stands_for(":boot", boot.secs.into());
-    }
-    #[cfg(test)]
-    SENT.with_borrow_mut(|sent| sent.push(text.clone()));
-    let mut statement = connection.prepare_cached(&text).classified()?;
-    // A value that no fragment uses is none of the statement's.
-    for (at, value) in (1..=statement.parameter_count()).zip(&values) {
-        statement.raw_bind_parameter(at, value).classified()?;
-    }
-    let is_query = statement.readonly();
-    let columns = statement.column_count();
-    let (mut rows, mut all) = (statement.raw_query(), Vec::new());
-    while let Some(row) = rows.next().classified()? {
-        all.push(owned(row, columns)?);
-    }
-    // Without what goes along by a foreign key.
-    let count = if is_query { 0 } else { connection.changes() };
-    Ok(Answer { rows: all, count })
 }
 
 /// The highest number after a question mark.

@@ -9,10 +9,12 @@ use rusqlite::Connection;
 use super::dialect::DIALECT;
 use super::{SqliteLedger, dialect};
 use crate::sql::{asked, retention, settling, verify};
+use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    FailureFilter, ForgetWhat, MessagePart, Numbered, Overview, Pages, PurgeWhat, Records, Schema,
-    TraceFilter,
+    Attempt, Entry, FailureFilter, ForgetWhat, LeaseTerms, Ledger, MessagePart, Numbered, Overview,
+    Pages, PurgeWhat, Records, Schema, TraceFilter,
 };
+use onedrop_core::message::{Facts, Identity};
 use onedrop_net::pool::Limits;
 
 fn ledger(folder: &std::path::Path) -> Connection {
@@ -39,6 +41,7 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
         "u",
         "k",
         "onedrop_kept",
+        "onedrop_ledger",
         "shown",
         "counted",
         "unrecorded",
@@ -149,6 +152,38 @@ fn a_receipt_before_is_found_by_the_accounts_index() {
     assert!(steps.iter().any(|step| step.contains(index)), "{steps:#?}");
     let sorted = steps.iter().filter(|step| step.contains("TEMP B-TREE")).count();
     assert_eq!(sorted, 1, "only what was found: {steps:#?}");
+}
+
+#[test]
+fn a_record_finds_its_message_and_its_copies_by_indexes() {
+    let facts = Facts::default();
+    let identity = Identity { message_id: None, id_hash: [1; 32], digest: [2; 32] };
+    let entry = Entry {
+        identity: &identity,
+        facts: &facts,
+        size_bytes: 1,
+        raw: Some(b"x"),
+        nul_runs: None,
+        at: None,
+        oldest: None,
+        fields: None,
+    };
+    let terms = LeaseTerms { lease: Duration::from_secs(90), join: false, due: false };
+    let mailbox = |account: &str| Destination {
+        account: account.to_owned(),
+        mailbox: "INBOX".to_owned(),
+        shared: false,
+    };
+    let plans = plans_of(|ledger, until| {
+        for accounts in [["doug", "lisa"], ["doug", "anna"]] {
+            let (by, to) = (Attempt::default(), accounts.map(mailbox));
+            ledger.record(&entry, &by, &to, terms, until).expect("a record");
+        }
+    });
+    for index in ["USING INDEX onedrop_message_key", "(message_id=? AND account=? AND mailbox=?)"] {
+        let has_it = |(_, steps): &(String, Vec<String>)| steps.concat().contains(index);
+        assert!(plans.iter().any(has_it), "{index}: {plans:#?}");
+    }
 }
 
 #[test]

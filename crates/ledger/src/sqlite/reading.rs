@@ -3,6 +3,7 @@
 //! SQLite's readers write to -shm, and make it where no delivery has the file open. Without the
 //! right to do that they would succeed now and fail then, so they are refused with a sentence.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,6 +65,7 @@ impl SqliteSession {
             clocks,
             program,
             connection,
+            spelt: HashMap::new(),
             locks,
             holds: None,
             until,
