@@ -168,9 +168,11 @@ fn the_session_of_one_that_gives_the_lock_back_goes_to_the_one_that_is_first_nex
     assert_eq!(sessions(&postgres), both, "the second has the holder's, and waits for its turn");
     first.signal(Signal::SIGCONT);
     assert!(wait_until(SOON, || place.path("first").exists()));
+    second.signal(Signal::SIGSTOP);
     gives_back(first);
-    assert!(wait_until(SOON, || place.path("second").exists()));
     assert_eq!(sessions(&postgres), both, "the third has the first's");
+    second.signal(Signal::SIGCONT);
+    assert!(wait_until(SOON, || place.path("second").exists()));
     gives_back(second);
     assert!(wait_until(SOON, || place.path("third").exists()));
     gives_back(third);

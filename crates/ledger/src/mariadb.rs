@@ -76,7 +76,7 @@ impl MariadbLedger {
         let target = Arc::new(target);
         let open = Arc::new(move |_, until| MariadbSession::open(Arc::clone(&target), until));
         // The server itself brings commits at the same time together.
-        let traits = Traits { commits_together: false, is_a_file: false };
+        let traits = Traits { commits_together: None, is_a_file: false };
         PooledLedger::over(open, traits, limits)
     }
 }

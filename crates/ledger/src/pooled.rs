@@ -38,8 +38,9 @@ pub type Open<S> =
 /// What an engine is like.
 #[derive(Debug, Clone, Copy)]
 pub struct Traits {
-    /// Several records and receipts in one transaction cost less than each in its own.
-    pub commits_together: bool,
+    /// How many transactions with several records and receipts each there are at a time at most;
+    /// `None`: they cost no less than each in its own.
+    pub commits_together: Option<usize>,
     /// A session is a file, no connection that may die: no call in it is
     /// made a second time, and after an error it is opened anew before it is closed. Were it closed
     /// first, the next one to open the file would take a commit that could not be synced for one
@@ -67,7 +68,7 @@ impl<S: Session + 'static> PooledLedger<S> {
             most: limits.used,
             sessions: Arc::new(Pool::new(limits)),
             is_a_file: traits.is_a_file,
-            commits: traits.commits_together.then(Commits::default),
+            commits: traits.commits_together.map(Commits::at_once),
             ahead: AtomicI64::new(0),
             fields: Mutex::default(),
         }

@@ -62,7 +62,8 @@ impl PostgresLedger {
         let target = Arc::new(Target::new(settings, program)?);
         let open =
             Arc::new(move |handed, until| Connection::open(Arc::clone(&target), handed, until));
-        let traits = Traits { commits_together: true, is_a_file: false };
+        // The server can work on one while it writes the other to disk.
+        let traits = Traits { commits_together: Some(2), is_a_file: false };
         Ok(PooledLedger::over(open, traits, limits))
     }
 }

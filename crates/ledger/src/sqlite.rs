@@ -23,7 +23,7 @@ use crate::rows::{Cell, SqlRow};
 use crate::sql::{Sql, SqlSession, claims, record, rows_at};
 use crate::{Committed, PooledLedger, Session, ToRecord, TurnState, rows};
 use onedrop_core::ledger::{
-    Claim, Confirmed, LedgerError, PlannedStep, Program, SchemaVersion, ToConfirm, claim,
+    Claim, Confirmed, LedgerError, PlannedStep, Program, Recorded, SchemaVersion, ToConfirm, claim,
 };
 use onedrop_core::lock_key::{self, Hash};
 use onedrop_core::os::byte_lock;
@@ -40,6 +40,8 @@ mod migrate;
 mod plans;
 mod reading;
 mod schema;
+#[cfg(test)]
+mod together;
 
 pub use account::SqliteAccounts;
 use clock::HostClocks;
@@ -85,7 +87,8 @@ impl SqliteLedger {
         let open = move |_, until| {
             SqliteSession::open_by(&path, until, Arc::clone(&clocks), Arc::clone(&program))
         };
-        let traits = Traits { commits_together: false, is_a_file: true };
+        // It has one writer at a time.
+        let traits = Traits { commits_together: Some(1), is_a_file: true };
         PooledLedger::over(Arc::new(open), traits, limits)
     }
 }
@@ -101,8 +104,11 @@ pub struct SqliteSession {
     /// The statements that were run, by how they are written for all engines.
     spelt: HashMap<String, Arc<SpeltSql>>,
     locks: File,
-    holds: Option<i64>,
+    /// The keys of the locks that it holds.
+    holds: Vec<i64>,
     until: Instant,
+    /// A transaction for several is open: each of them has a savepoint in it for a transaction.
+    is_shared: bool,
     /// Commits wait for the disk. Where that was not set again the session is of no use.
     waits: bool,
     /// Of a session for questions alone: when the statement that runs has to end.
@@ -217,8 +223,9 @@ impl SqliteSession {
             connection,
             spelt: HashMap::new(),
             locks,
-            holds: None,
+            holds: Vec::new(),
             until,
+            is_shared: false,
             waits: true,
             ends: None,
         };
@@ -234,12 +241,16 @@ impl SqliteSession {
         Ok(table.is_none())
     }
 
-    /// Tries to take the lock at `key`.
+    /// Tries to take the lock at `key`, in place of what it holds.
     fn lock(&mut self, key: i64) -> Result<(), LedgerError> {
         self.unlock()?;
+        self.lock_also(key)
+    }
+
+    fn lock_also(&mut self, key: i64) -> Result<(), LedgerError> {
         match byte_lock::try_lock(&self.locks, key) {
             Ok(true) => {
-                self.holds = Some(key);
+                self.holds.push(key);
                 Ok(())
             }
             Ok(false) => Err(LedgerError::Contended),
@@ -248,9 +259,11 @@ impl SqliteSession {
     }
 
     fn unlock(&mut self) -> Result<(), LedgerError> {
-        let Some(key) = self.holds.take() else { return Ok(()) };
-        byte_lock::unlock(&self.locks, key)
-            .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))
+        for key in std::mem::take(&mut self.holds) {
+            byte_lock::unlock(&self.locks, key)
+                .map_err(|error| LedgerError::Unavailable(format!("lock file: {error}")))?;
+        }
+        Ok(())
     }
 
     /// Does `work` in a transaction that holds the write lock; it is given the time, by the wall
@@ -267,6 +280,42 @@ impl SqliteSession {
         let value = work(&tx, now)?;
         tx.commit().classified()?;
         Ok(value)
+    }
+
+    /// Records a message under its lock, which is held until the commit is seen.
+    fn record(&mut self, one: &ToRecord<'_>) -> Result<Recorded, LedgerError> {
+        self.lock_also(lock_key::advisory_key(&one.entry.identity.id_hash))?;
+        let begin = |session: &mut SqliteSession, statements: &[Sql<'_>]| {
+            let (of_message, of_copies) = statements.split_at(record::OF_MESSAGE);
+            let mut answers = SqlSession::begin(session, of_message)?;
+            if !rows_at(&answers, 0).is_empty() {
+                answers.extend(session.go_on(of_copies)?);
+            }
+            Ok(answers)
+        };
+        self.or_roll_back(|session| record::record(session, one, begin))
+    }
+
+    /// All in one transaction, which waits for the disk once. What fails there has done nothing,
+    /// and goes alone.
+    fn together(
+        &mut self,
+        records: &[ToRecord<'_>],
+        receipts: &[ToConfirm<'_>],
+    ) -> Result<Committed, LedgerError> {
+        self.begin_to_write()?;
+        self.is_shared = true;
+        let recorded = records.iter().map(|one| alone_unless_done(self.record(one))).collect();
+        let confirm = |one: &ToConfirm<'_>| {
+            let confirm = |session: &mut SqliteSession| claims::confirm_alone(session, one);
+            alone_unless_done(self.or_roll_back(confirm))
+        };
+        let confirmed = receipts.iter().map(confirm).collect();
+        self.is_shared = false;
+        // After an error of the disk there is no transaction any more.
+        let committed = self.connection.execute_batch("COMMIT").classified();
+        committed.inspect_err(|_| drop(self.roll_back()))?;
+        Ok(Committed { recorded, confirmed })
     }
 
     /// Puts a receipt on record; whether its commit waits for the disk is the row's matter.
@@ -303,6 +352,11 @@ impl SqliteSession {
         self.waits = true;
         done
     }
+}
+
+/// `None`, where it has to be done alone.
+fn alone_unless_done<T>(outcome: Result<T, LedgerError>) -> Option<Result<T, LedgerError>> {
+    Some(outcome).filter(|one| matches!(one, Ok(_) | Err(LedgerError::Contended)))
 }
 
 /// Only `migrate` makes a ledger: records would be made under a mount point.
@@ -363,17 +417,18 @@ impl Session for SqliteSession {
         records: &[ToRecord<'_>],
         receipts: &[ToConfirm<'_>],
     ) -> Result<Committed, LedgerError> {
+        // Only a receipt alone may be that of the turn.
+        if !records.is_empty() {
+            self.unlock()?;
+        }
+        // A receipt waits for no disk, if none of a record goes with it.
+        if !records.is_empty() && records.len() + receipts.len() > 1 {
+            let committed = self.together(records, receipts);
+            self.unlock()?;
+            return committed;
+        }
         let record = |one: &ToRecord<'_>| {
-            self.lock(lock_key::advisory_key(&one.entry.identity.id_hash))?;
-            let begin = |session: &mut SqliteSession, statements: &[Sql<'_>]| {
-                let (of_message, of_copies) = statements.split_at(record::OF_MESSAGE);
-                let mut answers = SqlSession::begin(session, of_message)?;
-                if !rows_at(&answers, 0).is_empty() {
-                    answers.extend(session.go_on(of_copies)?);
-                }
-                Ok(answers)
-            };
-            let recorded = self.or_roll_back(|session| record::record(session, one, begin));
+            let recorded = self.record(one);
             // After the commit: the next holder of the lock must see these rows.
             self.unlock()?;
             recorded

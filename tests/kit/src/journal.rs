@@ -68,10 +68,18 @@ impl Journal {
 pub fn journalctl(folder: &Path, records: &[Value]) -> String {
     let bin = folder.join("bin");
     fs::create_dir_all(&bin).expect("a folder");
-    let lines: String = records.iter().map(|one| format!("{one}\n")).collect();
-    let asked = folder.join("asked");
+    let (delivered, others): (Vec<_>, Vec<_>) =
+        records.iter().partition(|one| one["ONEDROP_OUTCOME"] == "delivered");
+    let lines = |of: Vec<&Value>| of.iter().map(|one| format!("{one}\n")).collect::<String>();
+    let (delivered, others, asked) = (lines(delivered), lines(others), folder.join("asked"));
     let script = format!(
-        "#!/bin/sh\nfor one; do echo \"$one\"; done > {}\ncat <<'END'\n{lines}END\n",
+        "#!/bin/sh
+case \"$*\" in *ONEDROP_OUTCOME=delivered)
+    cat <<'END'\n{delivered}END
+    exit
+esac
+for one; do echo \"$one\"; done > {}
+cat <<'END'\n{others}END\n",
         asked.display()
     );
     fs::write(bin.join("journalctl"), script).expect("a program");

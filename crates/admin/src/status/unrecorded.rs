@@ -140,7 +140,7 @@ pub fn finding(file: &str, until: Instant) -> Option<StatusFinding> {
         format!("last hour: {count} put off before they were on record, the last: {status} {why}");
     let of_setup = Status::OUR_SETUP.to_string();
     let is_of_setup = found.iter().any(|one| one.status.as_deref() == Some(&of_setup));
-    Some(match is_of_setup || is_without_ledger(&found) {
+    Some(match is_of_setup || is_without_ledger(&found, until) {
         true => {
             let look = format!("journalctl --since -1h {}", operand(&matched(file)));
             StatusFinding::attention("log", sentence, look)
@@ -150,9 +150,10 @@ pub fn finding(file: &str, until: Instant) -> Option<StatusFinding> {
     })
 }
 
-/// Whether the newest have said for a while, and up to now, that the ledger takes nothing. Such a
-/// ledger has none of them on record: one that is full can still be asked.
-fn is_without_ledger(found: &[TraceAttempt]) -> bool {
+/// Whether the newest have said for a while, and up to now, that the ledger takes nothing, and none
+/// was delivered meanwhile. Such a ledger has none of them on record: one that is full can still be
+/// asked.
+fn is_without_ledger(found: &[TraceAttempt], until: Instant) -> bool {
     let is_its = |one: &&TraceAttempt| {
         one.reason.as_deref().is_some_and(|reason| reason.starts_with("ledger_"))
     };
@@ -163,7 +164,19 @@ fn is_without_ledger(found: &[TraceAttempt]) -> bool {
     };
     let ages: Vec<Duration> = found.iter().take_while(is_its).filter_map(age).collect();
     let (Some(newest), Some(first)) = (ages.first(), ages.last()) else { return false };
-    *newest < LATELY && first.saturating_sub(*newest) >= SILENT
+    // Of more than were read the first one is not known.
+    let first = if ages.len() == MOST { (*newest + SILENT).max(*first) } else { *first };
+    *newest < LATELY && first.saturating_sub(*newest) >= SILENT && !is_any_delivered(first, until)
+}
+
+/// Whether this host's log has a delivery of that time.
+fn is_any_delivered(back: Duration, until: Instant) -> bool {
+    let Some(journalctl) = program::find("journalctl") else { return false };
+    let mut command = Command::new(journalctl);
+    command.args(["--quiet", "--no-pager", "--output=cat", "--lines=1"]);
+    command.arg(format!("--since=-{}s", back.as_secs())).arg("ONEDROP_OUTCOME=delivered");
+    let output = program::output_of(&mut command, "read the journal", until);
+    output.is_ok_and(|said| !said.trim().is_empty())
 }
 
 /// How many were put off in the last hour.

@@ -441,7 +441,8 @@ impl<'a> CopyInHand<'a> {
         let terms = LeaseTerms { join: true, ..means.terms() };
         let copy = std::slice::from_ref(self.destination());
         let record = |until| means.ledger.record(&entry, attempt, copy, terms, until);
-        means.insisting(record).map(drop)
+        self.endings.has_also(means.insisting(record)?.attempt);
+        Ok(())
     }
 
     /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of

@@ -2,8 +2,8 @@
 //! it have ended. It is given how each copy ended, from any thread, and knows nothing of how a copy
 //! is placed. And what the ledger is to keep as the end of an attempt.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::request::{DeliveryRequest, Ending, Phases, Watch};
@@ -32,6 +32,8 @@ pub(super) struct Endings<'a> {
     recipients: Vec<OnceLock<Ending>>,
     /// A receipt put the attempt's end on record as well.
     is_recorded: AtomicBool,
+    /// Of copies that were put on record once more.
+    again: Mutex<Vec<i64>>,
 }
 
 impl<'a> Endings<'a> {
@@ -56,6 +58,7 @@ impl<'a> Endings<'a> {
             stand_ins: unknown(copies),
             recipients: unknown(job.envelope.recipients.len()),
             is_recorded: AtomicBool::new(false),
+            again: Mutex::default(),
         };
         for (copy, state) in recorded.copies.iter().enumerate() {
             if let CopyState::Placed(receipt) = state
@@ -115,6 +118,15 @@ impl<'a> Endings<'a> {
 
     pub fn is_recorded(&self) -> bool {
         self.is_recorded.load(Ordering::SeqCst)
+    }
+
+    /// A copy has this attempt as well: it is to end as the first one does.
+    pub fn has_also(&self, attempt: i64) {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner).push(attempt);
+    }
+
+    pub fn attempts_again(&self) -> Vec<i64> {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the ledger has just kept a copy from its end.

@@ -224,6 +224,8 @@ fn a_copy_whose_record_a_fail_over_has_lost_is_looked_for_by_the_next_attempt() 
         let ledger = world.ledger.clone();
         let late = world.delivery().after("append", move || ledger.fail_over());
         late.run(&old_mail(), &[inbox(), sent()]).expect_temp_fail();
+        let attempts = world.trace(&old_mail()).attempts;
+        assert!(attempts.iter().all(|one| one.outcome.is_some()), "{attempts:?}");
         world.expire_leases();
         let again = world.deliver(&old_mail(), &[inbox(), sent()]).expect_delivered();
         assert_eq!(again.hows()[0], How::Found);

@@ -68,7 +68,8 @@ impl MariadbSession {
     }
 
     /// [`Session::renew`](crate::session::Session::renew). If a session that has answered just now
-    /// is dead, the next call shows it, and the pool makes that once more.
+    /// is dead, the next call shows it, and the pool makes that once more; if its server is silent,
+    /// that call takes all its time.
     pub fn renew(&mut self, until: Instant) -> Result<(), LedgerError> {
         self.target.given_up.may_begin(until).map_err(no_answer)?;
         self.until = until;

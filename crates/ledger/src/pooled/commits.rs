@@ -16,9 +16,6 @@ use onedrop_core::message::{Facts, Identity};
 use onedrop_core::receipt::Receipt;
 use onedrop_net::group_commit::{GroupCommit, Waited};
 
-/// How many calls there are at the same time at most: the server can work on one while it writes
-/// the other to disk.
-const AT_ONCE: usize = 2;
 /// A call that takes longer than that is waited for no more: its session may hang.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// A call for several takes no longer than that; then each goes alone.
@@ -39,13 +36,12 @@ enum CallResult {
     Confirmed(Result<Confirmed, LedgerError>),
 }
 
-impl Default for Commits {
-    fn default() -> Commits {
-        Commits::with(AT_ONCE, PATIENCE)
-    }
-}
-
 impl Commits {
+    /// With at most this many calls at the same time.
+    pub fn at_once(calls: usize) -> Commits {
+        Commits::with(calls, PATIENCE)
+    }
+
     fn with(at_once: usize, patience: Duration) -> Commits {
         Commits(GroupCommit::new(at_once, MOST_TOGETHER, Some(patience), || None))
     }

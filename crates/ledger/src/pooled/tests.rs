@@ -162,7 +162,7 @@ fn over(
     PooledLedger::over(Arc::new(open), traits, limits)
 }
 
-const ALONE: Traits = Traits { commits_together: false, is_a_file: false };
+const ALONE: Traits = Traits { commits_together: None, is_a_file: false };
 
 fn on(server: Server) -> PooledLedger<FakeSession> {
     let server = Arc::new(server);

@@ -176,10 +176,13 @@ impl SqliteSession {
         result
     }
 
-    fn roll_back(&mut self) -> Result<(), LedgerError> {
-        match self.connection.is_autocommit() {
-            true => Ok(()),
-            false => self.connection.execute_batch("ROLLBACK").classified(),
+    pub fn roll_back(&mut self) -> Result<(), LedgerError> {
+        match (self.connection.is_autocommit(), self.is_shared) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                self.connection.execute_batch("ROLLBACK TO one; RELEASE one").classified()
+            }
+            (false, false) => self.connection.execute_batch("ROLLBACK").classified(),
         }
     }
 
@@ -233,7 +236,14 @@ impl SqliteSession {
     }
 
     /// Waits for the file's write lock.
-    fn begin_to_write(&mut self) -> Result<(), LedgerError> {
+    pub fn begin_to_write(&mut self) -> Result<(), LedgerError> {
+        if self.is_shared {
+            return match self.connection.is_autocommit() {
+                false => self.connection.execute_batch("SAVEPOINT one").classified(),
+                // An error of the disk ends it for all. A savepoint alone would be another.
+                true => Err(LedgerError::Unavailable("the transaction has ended".to_owned())),
+            };
+        }
         self.roll_back()?;
         let left = self.until.saturating_duration_since(Instant::now());
         self.connection.busy_timeout(left).classified()?;
@@ -276,7 +286,8 @@ impl SqlSession for SqliteSession {
     fn commit(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<SqliteRow>>, LedgerError> {
         self.or_roll_back(|session| {
             let answers = session.all(statements)?;
-            session.connection.execute_batch("COMMIT").classified()?;
+            let end = if session.is_shared { "RELEASE one" } else { "COMMIT" };
+            session.connection.execute_batch(end).classified()?;
             Ok(answers)
         })
     }

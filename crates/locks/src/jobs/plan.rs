@@ -34,11 +34,10 @@ pub const ON_TIME: Duration = Duration::from_secs(120);
 const SEEN_EVERY: Duration = Duration::from_secs(3600);
 const CHANGED: &str = "the schedule was changed before it had run";
 const DISABLED: &str = "the job was disabled";
-/// The longest time between two sights of an open run without its lock in which its host, too, had
-/// the ledger to put the end on record: all hosts look every minute.
-const IN_TOUCH: Duration = Duration::from_secs(90);
-/// What a longer time counts for. Something, for those who tick less often.
-const OUT_OF_TOUCH: Duration = Duration::from_secs(10);
+/// What counts, at most, of the time between two sights of an open run without its lock: its host
+/// may have been without the ledger for all of it, and looks again within a minute. Of the 90 s for
+/// which others wait by default, that minute is left after any outage.
+const IN_TOUCH: Duration = Duration::from_secs(30);
 /// What the ledger keeps of a time.
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -239,12 +238,11 @@ pub fn crashed_at(
 }
 
 /// Since when the lock of an open run is known to be free (by a clock that was ahead, not at all);
-/// and later by the time for which no host has seen it, as while the ledger is away.
+/// and later by what does not count of the time for which no host has seen it.
 fn unheld_since(row: &JobRow, now: SystemTime) -> Option<(SystemTime, SystemTime)> {
     let at = row.unheld_at.filter(|at| *at <= now)?;
     let unseen = now.duration_since(row.seen_at).unwrap_or_default();
-    let out_of_touch = if unseen > IN_TOUCH { unseen - OUT_OF_TOUCH } else { Duration::ZERO };
-    Some((at, (at + out_of_touch).min(now)))
+    Some((at, (at + unseen.saturating_sub(IN_TOUCH)).min(now)))
 }
 
 /// The row of a job whose open run was found without its lock.

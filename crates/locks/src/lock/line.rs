@@ -164,19 +164,27 @@ impl Line {
         self.path.with_extension("bell")
     }
 
+    /// # Errors
+    /// There is no such file, or its folder is another's.
     fn open(&self, makes: bool) -> io::Result<File> {
+        self.is_ours()?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(makes).mode(0o600);
         options.custom_flags(libc::O_NOFOLLOW).open(&self.path)
     }
 
-    /// Anyone may write to the folder above.
     fn make_folder(&self) -> io::Result<()> {
         let Some(folder) = self.path.parent() else { return Ok(()) };
         match DirBuilder::new().mode(0o700).create(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
         }
+    }
+
+    /// Anyone may write to the folder above, and make this one before we do: sessions would go to
+    /// whoever has made it.
+    fn is_ours(&self) -> io::Result<()> {
+        let Some(folder) = self.path.parent() else { return Ok(()) };
         let found = fs::symlink_metadata(folder)?;
         match found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 {
             true => Ok(()),
@@ -369,6 +377,18 @@ mod tests {
         drop(d);
         assert!(!line.path.exists(), "the last one removes the file");
         assert!(line.join().unwrap().is_first().unwrap());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = Line { path: folder.path().join("line") };
+        let [a, _b] = [(), ()].map(|()| own.join().unwrap());
+        a.beat();
+        assert!(own.next_letterbox().is_some());
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(folder.path(), open).unwrap();
+        assert!(own.next_letterbox().is_none() && own.join().is_err());
     }
 
     #[test]

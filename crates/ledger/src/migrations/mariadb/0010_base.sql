@@ -393,9 +393,13 @@ BEGIN
                 DO SLEEP(0.005 + RAND() / 100);
                 ITERATE asking;
             END IF;
+            -- Where others wait it lasts a little, for another call.
+            SET v_seen = (SELECT COUNT(*) FROM onedrop_lock_waiter
+                          WHERE name_hash = v_hash AND id > v_place AND lease_until > UTC_TIMESTAMP(6));
             UPDATE onedrop_lock_waiter
             SET lease_until = LEAST(lease_until, TIMESTAMPADD(MICROSECOND, 500000, UTC_TIMESTAMP(6)))
-            WHERE id = v_place;
+            WHERE id = v_place AND v_seen > 0;
+            DELETE FROM onedrop_lock_waiter WHERE id = v_place AND v_seen = 0;
             COMMIT;
             LEAVE asking;
         END IF;

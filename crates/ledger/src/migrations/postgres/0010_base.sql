@@ -697,8 +697,13 @@ BEGIN
         RETURN;
     END LOOP;
     IF NOT p_waits THEN
+        -- Where others wait it lasts a little, for another call.
         UPDATE onedrop_lock_waiter w SET lease_until = least(w.lease_until, clock_timestamp() + interval '0.5 seconds')
-        WHERE w.id = v_place;
+        WHERE w.id = v_place AND EXISTS (SELECT FROM onedrop_lock_waiter o WHERE o.name_hash = v_hash
+                                         AND o.id > v_place AND o.lease_until > clock_timestamp());
+        IF NOT FOUND THEN
+            DELETE FROM onedrop_lock_waiter w WHERE w.id = v_place;
+        END IF;
         RETURN;
     END IF;
     UPDATE onedrop_lock_waiter w SET lease_until = clock_timestamp() + interval '3 seconds'

@@ -101,7 +101,7 @@ fn what_fails_in_company_is_tried_by_each_alone() {
 
 #[test]
 fn a_call_for_one_alone_is_its_own() {
-    let commits = Commits::with(AT_ONCE, LATER);
+    let commits = Commits::with(2, LATER);
     let failed = confirm(&commits, 1, LATER, &|_, _, _| Err(LedgerError::Contended));
     assert!(matches!(failed, Some(Err(LedgerError::Contended))), "{failed:?}");
 }
@@ -147,7 +147,7 @@ fn records_and_receipts_go_together_and_each_gets_its_own_outcome() {
 
 #[test]
 fn a_call_with_little_time_goes_alone() {
-    let commits = Commits::with(AT_ONCE, LATER);
+    let commits = Commits::with(2, LATER);
     let outcome = confirm(&commits, 1, LEAST / 2, &|_, _, _| panic!("in company"));
     assert!(outcome.is_none());
 }

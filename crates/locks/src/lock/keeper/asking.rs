@@ -55,6 +55,10 @@ impl Work {
         // thread has its socket.
         let _ = Order::Asks.send(&guardian);
         drop(guardian);
+        if let Some(place) = &place {
+            // Before it looks: from here on what is sent goes to the next one.
+            place.beat();
+        }
         if let Some(letterbox) = place.as_ref().and_then(PlaceInLine::letterbox) {
             self.ledger.take_session_over(letterbox, Instant::now() + LEAVE);
         }
