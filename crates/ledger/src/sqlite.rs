@@ -434,13 +434,23 @@ impl Session for SqliteSession {
             recorded
         };
         let recorded = records.iter().map(record).map(Some).collect();
-        let confirm = |one: &ToConfirm<'_>| {
-            let confirmed = self.confirm(one);
+        let mut confirmed = Vec::with_capacity(receipts.len());
+        for one in receipts {
+            let outcome = self.confirm(one);
             // After the commit, and also after a failure, or others would wait for nothing.
             self.unlock()?;
-            confirmed
-        };
-        let confirmed = receipts.iter().map(confirm).map(Some).collect();
+            let outcome = match receipts.len() {
+                1 => Some(outcome),
+                _ => alone_unless_done(outcome),
+            };
+            if outcome.is_none() {
+                // The file is opened anew for those that go alone.
+                self.waits = false;
+                break;
+            }
+            confirmed.push(outcome);
+        }
+        confirmed.resize_with(receipts.len(), || None);
         Ok(Committed { recorded, confirmed })
     }
 

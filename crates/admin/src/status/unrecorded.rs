@@ -166,10 +166,12 @@ fn is_without_ledger(found: &[TraceAttempt], until: Instant) -> bool {
     let (Some(newest), Some(first)) = (ages.first(), ages.last()) else { return false };
     // Of more than were read the first one is not known.
     let first = if ages.len() == MOST { (*newest + SILENT).max(*first) } else { *first };
-    *newest < LATELY && first.saturating_sub(*newest) >= SILENT && !is_any_delivered(first, until)
+    *newest < LATELY
+        && first.saturating_sub(*newest) >= SILENT
+        && !is_any_delivered(*newest + SILENT, until)
 }
 
-/// Whether this host's log has a delivery of that time.
+/// Whether this host's log has a delivery of that time, by whatever configuration.
 fn is_any_delivered(back: Duration, until: Instant) -> bool {
     let Some(journalctl) = program::find("journalctl") else { return false };
     let mut command = Command::new(journalctl);

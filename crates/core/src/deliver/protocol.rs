@@ -258,8 +258,7 @@ fn finish(delivery: &Delivery<'_>, known: &Endings<'_>) -> Vec<Ending> {
         (0..endings.len()).filter(|at| *at != first).map(|at| (job.attempt(at), end(at))).collect();
     for again in known.attempts_again() {
         let end = end(first);
-        let finish = |until| ledger.finish(job.message.identity(), Some((again, &end)), &[], until);
-        note(means.insisting(finish));
+        note(ledger.finish(job.message.identity(), Some((again, &end)), &[], deadline.end()));
     }
     let own = (!known.is_recorded()).then(|| end(first));
     if own.is_some() || !others.is_empty() {

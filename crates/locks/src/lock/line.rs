@@ -115,14 +115,14 @@ impl Line {
         }
     }
 
-    /// Where the one that waits for the first's turn is sent a session, once: the first has its own
-    /// already, and those after it need none.
+    /// Where the one that waits for the first's turn is sent a session: the first has its own
+    /// already, and those after it need none. `None`: one has such a session, and has not used it.
     pub(super) fn next_letterbox(&self) -> Option<UnixDatagram> {
         let file = self.open(false).ok()?;
         let waits =
             |number: &i64| byte_lock::is_locked_alone(&file, *number..=*number).unwrap_or(false);
         let next = (number_at(&file, FIRST) + 1..=number_at(&file, LAST)).take(100).find(waits)?;
-        if number_at(&file, SENT_TO) == next {
+        if number_at(&file, SENT_TO) > number_at(&file, FIRST) {
             return None;
         }
         let sender = UnixDatagram::unbound().ok()?;
@@ -135,7 +135,9 @@ impl Line {
     fn letterbox(&self, number: i64) -> Option<UnixDatagram> {
         let path = self.letterbox_path(number);
         let _ = fs::remove_file(&path);
-        UnixDatagram::bind(path).ok()
+        let letterbox = UnixDatagram::bind(path).ok()?;
+        letterbox.set_nonblocking(true).ok()?;
+        Some(letterbox)
     }
 
     fn letterbox_path(&self, number: i64) -> PathBuf {
@@ -241,6 +243,12 @@ impl PlaceInLine {
 
     pub fn letterbox(&self) -> Option<&UnixDatagram> {
         self.letterbox.as_ref()
+    }
+
+    /// Closes a session that was sent: the first may need it where the server takes no more.
+    pub fn empty_letterbox(&self) {
+        // Without room for it the kernel closes a descriptor (recvmsg(2), MSG_CTRUNC).
+        while self.letterbox.as_ref().is_some_and(|letterbox| letterbox.recv(&mut [0]).is_ok()) {}
     }
 
     /// The one before it, to wait for: also after this place was left.
@@ -396,11 +404,7 @@ mod tests {
         let line = line();
         let [a, b, c] = [(), (), ()].map(|()| line.join().unwrap());
         a.beat();
-        let has_mail = |place: &PlaceInLine| {
-            let letterbox = place.letterbox().unwrap();
-            letterbox.set_nonblocking(true).unwrap();
-            letterbox.recv(&mut [0]).is_ok()
-        };
+        let has_mail = |place: &PlaceInLine| place.letterbox().unwrap().recv(&mut [0]).is_ok();
         line.next_letterbox().unwrap().send(b"s").unwrap();
         assert!(line.next_letterbox().is_none(), "it has one");
         assert_eq!([&a, &b, &c].map(has_mail), [false, true, false]);

@@ -101,6 +101,7 @@ impl Work {
             if is_first(&place) {
                 return Some(place);
             }
+            place.empty_letterbox();
             if rest.is_zero() {
                 self.tell(LockNews::InLine(place.others().0));
                 return None;
