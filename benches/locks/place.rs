@@ -52,6 +52,10 @@ impl Place {
         let (bouncer, server) = (PgBouncer::start(&postgres), Mariadb::start());
         let pooled = config("pooled", &at(&bouncer.url()));
         let mariadb = config("mariadb", &server.toml());
+        // PgBouncer keeps what `migrate` has used.
+        let close =
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'onedrop'";
+        postgres.psql(close);
         Place {
             root,
             postgres,

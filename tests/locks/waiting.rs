@@ -140,18 +140,16 @@ fn one_that_does_not_wait_leaves_a_free_lock_to_those_that_do() {
 /// The numbers of the server's processes that sessions of ours have.
 fn sessions(postgres: &Postgres) -> Vec<String> {
     let sql = "SELECT pid FROM pg_stat_activity
-               WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid";
+               WHERE datname = current_database() AND application_name = 'onedrop' ORDER BY pid";
     postgres.psql(sql).lines().map(str::to_owned).collect()
 }
 
-/// To open a session costs a server more than a turn.
+/// To open a session costs a server more than a turn. Whoever is not to look yet is stopped.
 #[test]
 fn the_session_of_one_that_gives_the_lock_back_goes_to_the_one_that_is_first_next() {
     let postgres = Postgres::shared();
     let place = Place::with(&postgres.toml());
     let held = holder(&place);
-    let holders = sessions(&postgres);
-    assert_eq!(holders.len(), 1);
     let wait = |name: &str, others: u32| {
         let script = format!("touch {name}; read line");
         let mut command = place.shell(&["n", "--wait", "60s"], &script);
@@ -160,21 +158,46 @@ fn the_session_of_one_that_gives_the_lock_back_goes_to_the_one_that_is_first_nex
         held
     };
     let (first, second, third) = (wait("first", 0), wait("second", 1), wait("third", 2));
+    let has_begun = |name: &str| assert!(wait_until(SOON, || place.path(name).exists()), "{name}");
     assert!(wait_until(SOON, || sessions(&postgres).len() == 2));
     let both = sessions(&postgres);
-    // It takes the lock after the other is gone for good.
-    first.signal(Signal::SIGSTOP);
+    for one in [&first, &second, &third] {
+        one.signal(Signal::SIGSTOP);
+    }
     gives_back(held);
     assert_eq!(sessions(&postgres), both, "the second has the holder's, and waits for its turn");
     first.signal(Signal::SIGCONT);
-    assert!(wait_until(SOON, || place.path("first").exists()));
+    has_begun("first");
+    second.signal(Signal::SIGCONT);
+    // It is the first now, and has asked for itself.
+    assert!(wait_until(SOON, || waiting(&place, 1)));
+    assert_eq!(sessions(&postgres), both);
     second.signal(Signal::SIGSTOP);
     gives_back(first);
     assert_eq!(sessions(&postgres), both, "the third has the first's");
     second.signal(Signal::SIGCONT);
-    assert!(wait_until(SOON, || place.path("second").exists()));
+    has_begun("second");
+    third.signal(Signal::SIGCONT);
+    assert!(wait_until(SOON, || waiting(&place, 0)));
+    assert_eq!(sessions(&postgres), both);
     gives_back(second);
-    assert!(wait_until(SOON, || place.path("third").exists()));
+    has_begun("third");
     gives_back(third);
     assert!(wait_until(SOON, || sessions(&postgres).is_empty()), "there is none to have it");
+}
+
+/// Of a host's waiters each that is the first asks at once, not when another one's slot is free.
+#[test]
+fn of_several_slots_none_lies_free_while_another_is_held() {
+    let place = Place::new();
+    let start = |name: &str| {
+        let script = format!("touch {name}; read line");
+        let mut command = place.shell(&["n", "--slots", "3", "--wait", "60s"], &script);
+        Held { child: command.stdin(Stdio::piped()).spawn().expect("binary") }
+    };
+    let all = ["a", "b", "c"].map(start);
+    for name in ["a", "b", "c"] {
+        assert!(wait_until(SOON, || place.path(name).exists()), "{name}");
+    }
+    all.into_iter().for_each(gives_back);
 }

@@ -153,11 +153,13 @@ impl<S: Session + 'static> PooledLedger<S> {
 
     /// [`Locks::take_session_over`](onedrop_core::ledger::Locks::take_session_over).
     pub fn take_session_over(&self, from: &UnixDatagram, until: Instant) {
-        let Some(handed) = handed::receive(from) else { return };
-        let right = self.sessions.take("", Instant::now());
-        let taken = right.map(|right| right.or_make(|| (self.open)(Some(handed), until)));
-        if let Ok(Err(error)) = taken {
-            tracing::debug!(%error, "the session was not taken over");
+        // Those that are not needed are closed.
+        while let Some(handed) = handed::receive(from) {
+            let right = self.sessions.take("", Instant::now());
+            let taken = right.map(|right| right.or_make(|| (self.open)(Some(handed), until)));
+            if let Ok(Err(error)) = taken {
+                tracing::debug!(%error, "the session was not taken over");
+            }
         }
     }
 

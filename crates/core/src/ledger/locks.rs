@@ -173,7 +173,8 @@ pub trait Locks: Send + Sync {
     /// there is none that can go.
     fn hand_session_on(&self, _to: &UnixDatagram, _until: Instant) {}
 
-    /// Keeps a session that was handed on for the next call, if one has come.
+    /// Keeps a session that was handed on for the next call, if one has come and none is open here;
+    /// closes any other.
     fn take_session_over(&self, _from: &UnixDatagram, _until: Instant) {}
 
     /// Who waits for a lock, or for any, by name and in the order of their turns.

@@ -55,13 +55,6 @@ impl Work {
         // thread has its socket.
         let _ = Order::Asks.send(&guardian);
         drop(guardian);
-        if let Some(place) = &place {
-            // Before it looks: from here on what is sent goes to the next one.
-            place.beat();
-        }
-        if let Some(letterbox) = place.as_ref().and_then(PlaceInLine::letterbox) {
-            self.ledger.take_session_over(letterbox, Instant::now() + LEAVE);
-        }
         let mut asked = LastAnswer::default();
         let taken = self.ask(place.as_ref(), began, &mut asked);
         let LockWish { name, owner, line, .. } = &self.wish;
@@ -131,9 +124,7 @@ impl Work {
             _ => false,
         };
         loop {
-            if let Some(place) = place {
-                place.beat();
-            }
+            self.is_first(place);
             let order = shuffled(*slots);
             // What rang before the ledger is asked is answered by asking it.
             let was_given_back = bell.as_ref().is_some_and(drain) && is_known;
@@ -190,7 +181,7 @@ impl Work {
                             let hears = known.hears && busy.held.len() >= order.len();
                             // The bell is rung when one of its host gives the lock back.
                             let is_next =
-                                busy.before == 0 && !place.is_some_and(PlaceInLine::is_taken);
+                                busy.before == 0 && !place.is_some_and(|place| self.follows(place));
                             pause_after(first_asked.elapsed(), hears, is_next, &busy.held)
                         }
                     };
@@ -239,12 +230,28 @@ impl Work {
         }
     }
 
+    /// It is the first in its line, and has the session that was sent to it. One may come late: it
+    /// was sent as this one became the first.
+    fn is_first(&self, place: Option<&PlaceInLine>) {
+        let Some(place) = place else { return };
+        place.beat();
+        if let Some(letterbox) = place.letterbox() {
+            self.ledger.take_session_over(letterbox, Instant::now() + LEAVE);
+        }
+    }
+
+    /// Whether one of the same line has the lock, and rings when it gives it back. Of several slots
+    /// another may be free.
+    fn follows(&self, place: &PlaceInLine) -> bool {
+        self.wish.slots == 1 && place.is_taken()
+    }
+
     /// While one of the same line has the lock: gets ready, and waits for the bell. Returns whether
     /// it is ready; `None`: the other thread wants the end.
     fn follow(&self, place: &PlaceInLine, bell: &File, left: Duration) -> Option<bool> {
-        place.beat();
+        self.is_first(Some(place));
         // After the bell was put up: one that gives the lock back takes its name away and rings.
-        if !place.is_taken() {
+        if !self.follows(place) {
             return Some(false);
         }
         let until = Instant::now() + (self.wish.terms.ttl / 3).min(CALL);

@@ -318,6 +318,59 @@ fn one_that_follows_its_own_line_has_no_place_in_the_ledgers_and_is_woken() {
     second.stop(stop(true), Duration::ZERO).unwrap();
 }
 
+#[test]
+fn of_several_slots_another_may_be_free_and_none_follows() {
+    let (ledger, wish) = (MemoryLedger::default(), wish());
+    let line = Line::of(&format!("slots {}", std::process::id()), &wish.name, 2);
+    let start = || {
+        let (tell, places) = channel();
+        let hook = Places { ledger: ledger.clone(), tell };
+        let (line, owner) = (Some(line.clone()), RandomValue::default());
+        let (slots, wait) = (2, Duration::from_secs(60));
+        let wish = LockWish { line, owner, slots, wait, ..wish.clone() };
+        let hooked = Arc::new(ledger.with_hook(Arc::new(hook)));
+        let (guardian, _) = UnixStream::pair().unwrap();
+        (Keeper::start(hooked, wish, Box::new(NoRecord), guardian).unwrap(), places)
+    };
+    let stays = line.join().unwrap();
+    let all = [start(), start()];
+    while stays.others().1 < 2 {
+        thread::yield_now();
+    }
+    drop(stays);
+    for (mut keeper, places) in all {
+        assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+        assert_eq!(places.recv(), Ok(Some(0)), "it has asked");
+        keeper.stop(stop(true), Duration::ZERO).unwrap();
+    }
+}
+
+/// What a waiter was sent and does not use is read all the same: else nothing more could be sent.
+#[test]
+fn a_waiters_letterbox_is_emptied() {
+    let (ledger, wish) = (MemoryLedger::default(), wish());
+    let line = Line::of(&format!("letters {}", std::process::id()), &wish.name, 1);
+    let first = line.join().unwrap();
+    first.beat();
+    let (guardian, _) = UnixStream::pair().unwrap();
+    let (own, wait) = (Some(line.clone()), Duration::from_secs(60));
+    let waits = LockWish { line: own, wait, ..wish };
+    let mut keeper = Keeper::start(Arc::new(ledger), waits, Box::new(NoRecord), guardian).unwrap();
+    while first.others().1 < 1 {
+        thread::yield_now();
+    }
+    let letterbox = line.next_letterbox().unwrap();
+    letterbox.set_nonblocking(true).unwrap();
+    while letterbox.send(b"s").is_ok() {}
+    while letterbox.send(b"s").is_err() {
+        first.beat();
+        thread::sleep(AGAIN);
+    }
+    drop(first);
+    assert!(matches!(next(&mut keeper), LockNews::Taken { .. }));
+    keeper.stop(stop(true), Duration::ZERO).unwrap();
+}
+
 /// A ledger that says that a lock was given back when a test says so, and never of itself. Claims
 /// in `late` are not seen by other claims.
 struct Announcing {
