@@ -362,7 +362,9 @@ fn a_waiters_letterbox_is_emptied() {
     let letterbox = line.next_letterbox().unwrap();
     letterbox.set_nonblocking(true).unwrap();
     while letterbox.send(b"s").is_ok() {}
+    let until = Instant::now() + Duration::from_secs(60);
     while letterbox.send(b"s").is_err() {
+        assert!(Instant::now() < until, "nobody reads it");
         first.beat();
         thread::sleep(AGAIN);
     }
