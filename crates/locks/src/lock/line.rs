@@ -7,7 +7,8 @@
 //! (the kernel waits until no processor sees its watches), between the claim and the command.
 //!
 //! One that gives the lock back sends its session with the ledger to the one that will be first
-//! next, by a socket beside the file: to open a session costs a server more than a turn.
+//! next, by a socket beside the file: to open a session costs a server more than a turn. One that
+//! is not first a few seconds later closes it.
 //!
 //! Order and cheapness alone depend on it, not exclusion. Processes that see another file (another
 //! user's, another configuration's) or none at all ask the ledger on their own.

@@ -1,8 +1,9 @@
 //! Asking for the lock: until it is ours, the time to wait is over, or it cannot be had. One that
-//! waits asks when it is the first of its host's line. While one of the same line has the lock it
-//! opens its session and waits for the bell: to look who has the lock, or a place in the ledger's
-//! line, costs more than the claim, and is worth it where another host has the lock or waits for
-//! it. A claim that had no answer is made once more, and given back if it is not needed.
+//! waits asks when it is the first of its host's line. While one of the same line has the lock, and
+//! it has one slot, it opens its session and waits for the bell: to look who has the lock, or a
+//! place in the ledger's line, costs more than the claim, and is worth it where another host has
+//! the lock or waits for it. A claim that had no answer is made once more, and given back if it is
+//! not needed.
 
 use std::fs::File;
 use std::io::Read;
