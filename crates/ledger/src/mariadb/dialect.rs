@@ -154,7 +154,7 @@ impl SqlSession for MariadbSession {
         _message: &'a Identity,
         bytes: &'a [u8],
     ) -> Result<(), LedgerError> {
-        kept::put_raw(self, &std::mem::take(statements), bytes)
+        kept::put_raw(self, spelt(&std::mem::take(statements)), bytes)
     }
 
     fn saw(&mut self, version: (i64, i64), config: Option<String>) {

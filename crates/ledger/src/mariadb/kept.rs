@@ -2,9 +2,7 @@
 //! are due later. They stand in pieces.
 
 use super::connection::{MariadbSession, first, rows_at};
-use super::dialect::spelt;
 use super::statement::{SqlBatch, values};
-use crate::sql::Sql;
 use onedrop_core::ledger::LedgerError;
 
 /// Bytes of a piece of a message: with two digits for each, a packet holds several, also where an
@@ -31,12 +29,12 @@ pub(super) fn put_kept(
 /// and its bytes by themselves.
 pub(super) fn put_raw(
     connection: &mut MariadbSession,
-    statements: &[Sql<'_>],
+    statements: SqlBatch,
     bytes: &[u8],
 ) -> Result<(), LedgerError> {
     let sql = "INSERT INTO onedrop_raw (message_id, position, bytes, kept_at)
                VALUES (?1, ?2, ?3, UTC_TIMESTAMP())";
-    let inserted = connection.go_on(spelt(statements))?;
+    let inserted = connection.go_on(statements)?;
     put_pieces(connection, sql, first(rows_at(&inserted, 0))?, bytes)
 }
 

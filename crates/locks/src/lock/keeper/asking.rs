@@ -125,7 +125,7 @@ impl Work {
             _ => false,
         };
         loop {
-            self.is_first(place);
+            self.comes_first(place);
             let order = shuffled(*slots);
             // What rang before the ledger is asked is answered by asking it.
             let was_given_back = bell.as_ref().is_some_and(drain) && is_known;
@@ -233,7 +233,7 @@ impl Work {
 
     /// It is the first in its line, and has the session that was sent to it. One may come late: it
     /// was sent as this one became the first.
-    fn is_first(&self, place: Option<&PlaceInLine>) {
+    fn comes_first(&self, place: Option<&PlaceInLine>) {
         let Some(place) = place else { return };
         place.beat();
         if let Some(letterbox) = place.letterbox() {
@@ -250,7 +250,7 @@ impl Work {
     /// While one of the same line has the lock: gets ready, and waits for the bell. Returns whether
     /// it is ready; `None`: the other thread wants the end.
     fn follow(&self, place: &PlaceInLine, bell: &File, left: Duration) -> Option<bool> {
-        self.is_first(Some(place));
+        self.comes_first(Some(place));
         // After the bell was put up: one that gives the lock back takes its name away and rings.
         if !self.follows(place) {
             return Some(false);
