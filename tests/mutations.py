@@ -63,7 +63,7 @@ CLAIMS = [
     ("a second claim has no value", COPIES, "lease_value = ?5", "lease_value = lease_value"),
     ("a second claim leaves no doubt", COPIES, "in_doubt = ?6", "in_doubt = 0 * ?6"),
     ("a second claim has no owner", COPIES, 'prior_doubt = ?7, owner = ?8"', 'prior_doubt = ?7"'),
-    ("a first claim leaves no doubt", COPIES, "(?8)}, ?9, ?10", "(?8)}, 0 * ?9, ?10"),
+    ("a first claim leaves no doubt", COPIES, "(?8)}}, ?9, ?10", "(?8)}}, 0 * ?9, ?10"),
     ("a copy that was leased before is not looked at", COPIES, "extend(look);", "extend(None::<Sql<'_>>); drop(look);"),
     (
         "a later look takes the place of a sooner one",
@@ -99,7 +99,7 @@ BASE = "crates/ledger/src/migrations/postgres/0010_base.sql"
 FAST_WAYS = [
     (
         "Postgres: a new copy is no doubt",
-        BASE, "* interval '1 millisecond', true, false)", "* interval '1 millisecond', false, false)",
+        BASE, "* interval '1 millisecond', true, false,", "* interval '1 millisecond', false, false,",
     ),
     (
         "Postgres: a new copy's lease is over as it begins",

@@ -170,14 +170,12 @@ fn fill_postgres(postgres: &Postgres, from: u32, to: u32) {
                 '{STRANGER}', n::text, 100
          FROM generate_series({from}, {to} - 1) n;
          INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-                                   prior_doubt, placed_at, receipt_kind, receipt)
-         SELECT id, 'imap', 'INBOX', false, 1, 'fill:1', false, false, now(), 'uid', '1/' || id
+                                   prior_doubt, placed_at, receipt_kind, receipt, recipient,
+                                   queue_id, host, pid, began_at, attempt_ms)
+         SELECT id, 'imap', 'INBOX', false, 1, 'fill:1', false, false, now(), 'uid', '1/' || id,
+                'imap@mail.axial.net', 'fill', 'fill', 1, now(), 5
          FROM onedrop_message
          WHERE NOT EXISTS (SELECT FROM onedrop_copy c WHERE c.message_id = onedrop_message.id);
-         INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, outcome)
-         SELECT id, 'imap@mail.axial.net', 'fill', 'fill', 1, 'delivered'
-         FROM onedrop_message
-         WHERE NOT EXISTS (SELECT FROM onedrop_attempt a WHERE a.message_id = onedrop_message.id);
          ANALYZE"
     ));
 }
@@ -197,16 +195,13 @@ fn fill_sqlite(ledger: &Path, from: u32, to: u32) {
                  SELECT randomblob(32), randomblob(32), CAST('fill.' || n AS BLOB), '{STRANGER}',
                         n, 100, 0 FROM n;
              INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner, in_doubt,
-                                       prior_doubt, placed_at, receipt_kind, receipt)
-                 SELECT id, 'maildir', 'INBOX', 0, 1, 'fill:1', 0, 0, 1, 'name', 'fill'
+                                       prior_doubt, placed_at, receipt_kind, receipt, recipient,
+                                       queue_id, host, pid, began_at, attempt_ms)
+                 SELECT id, 'maildir', 'INBOX', 0, 1, 'fill:1', 0, 0, 1, 'name', 'fill',
+                        'maildir@mail.axial.net', 'fill', 'fill', 1, 0, 5
                  FROM onedrop_message
                  WHERE NOT EXISTS
                      (SELECT 1 FROM onedrop_copy c WHERE c.message_id = onedrop_message.id);
-             INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at,
-                                          outcome)
-                 SELECT id, 'maildir@mail.axial.net', 'fill', 'fill', 1, 0, 'delivered'
-                 FROM onedrop_message WHERE NOT EXISTS
-                     (SELECT 1 FROM onedrop_attempt a WHERE a.message_id = onedrop_message.id);
              DROP TABLE n;
              COMMIT;"
         ))

@@ -179,44 +179,36 @@ impl Month {
             self.deferred(&mut rows, came, number, &account);
         }
         let stands = self.stands(number);
-        self.attempt += 1;
         self.copy += 1;
-        let (attempt, copy) = (self.attempt, self.copy);
-        self.copy_row(&mut rows, came, number, (&account, "INBOX"), stands, sent.is_none());
+        let lives_in_copy =
+            sent.is_none() && number % 30 != 11 && stands != Stands::PlacedTwiceLeased;
+        let place = (&*account, "INBOX");
+        self.copy_row(&mut rows, came, number, place, stands, lives_in_copy);
         if let Some(sent) = &sent {
             self.copy += 1;
             self.copy_row(&mut rows, came, number, (sent, "Sent"), Stands::Placed, false);
         }
-        let is_told_by_copy = stands == Stands::Placed && sent.is_none();
-        let is_told_by_attempt =
-            stands == Stands::PlacedTwiceLeased || sent.is_some() && stands == Stands::Placed;
-        let of_mariadb = self.engine == Engine::Mariadb;
-        let millis = (is_told_by_attempt || is_told_by_copy && of_mariadb)
-            .then(|| 5 + i64::try_from(spread % 40).unwrap_or(0));
-        let mut row = vec![
-            ("id", attempt.into()),
+        if lives_in_copy {
+            return rows;
+        }
+        self.attempt += 1;
+        let is_delivered = matches!(stands, Stands::Placed | Stands::PlacedTwiceLeased);
+        let said = format!("stored account={account} mailbox=INBOX uid={number}; ...");
+        rows.attempts.push(vec![
+            ("id", self.attempt.into()),
             ("message_id", number.into()),
             ("started_at", Cell::Time(came)),
             ("pid", (300 + number % 30_000).into()),
-            ("duration_ms", millis.into()),
+            ("duration_ms", is_delivered.then_some(millis(number)).into()),
             ("id_hash", Cell::Null),
             ("recipient", Month::address(&account).into()),
             ("queue_id", Month::queue_id(number).into()),
             ("host", host(number).into()),
-            ("outcome", millis.map(|_| "delivered").into()),
-            ("status", is_told_by_attempt.then_some("2.0.0").into()),
-            (
-                "detail",
-                is_told_by_attempt
-                    .then(|| format!("stored account={account} mailbox=INBOX uid={number}; ..."))
-                    .into(),
-            ),
-            ("reason", is_told_by_attempt.then_some("delivered").into()),
-        ];
-        if of_mariadb {
-            row.push(("copy_id", is_told_by_copy.then_some(copy).into()));
-        }
-        rows.attempts.push(row);
+            ("outcome", is_delivered.then_some("delivered").into()),
+            ("status", is_delivered.then_some("2.0.0").into()),
+            ("detail", is_delivered.then_some(said).into()),
+            ("reason", is_delivered.then_some("delivered").into()),
+        ]);
         rows
     }
 
@@ -239,7 +231,7 @@ impl Month {
         number: i64,
         (account, mailbox): (&str, &str),
         stands: Stands,
-        tells_attempt: bool,
+        has_attempt: bool,
     ) {
         let is_placed = matches!(stands, Stands::Placed | Stands::PlacedTwiceLeased);
         let epoch: i64 = match stands {
@@ -281,11 +273,16 @@ impl Month {
         if self.engine == Engine::Sqlite {
             row.push(("lease_boot", "of-another-boot".into()));
         }
-        if !of_mariadb {
-            let tells = tells_attempt && stands == Stands::Placed;
-            let millis = 5 + i64::try_from(mixed(number) % 40).unwrap_or(0);
-            row.push(("attempt_id", tells.then_some(self.attempt).into()));
-            row.push(("attempt_ms", tells.then_some(millis).into()));
+        if has_attempt {
+            let ended = (stands == Stands::Placed).then_some(millis(number));
+            row.extend([
+                ("recipient", Month::address(account).into()),
+                ("queue_id", Month::queue_id(number).into()),
+                ("host", host(number).into()),
+                ("pid", (300 + number % 30_000).into()),
+                ("began_at", Cell::Time(came)),
+                ("attempt_ms", ended.into()),
+            ]);
         }
         rows.copies.push(row);
         if matches!(stands, Stands::PlacedTwiceLeased | Stands::InDoubt | Stands::Due) {
@@ -355,6 +352,10 @@ impl Month {
             ("reason", "unknown_user".into()),
         ]);
     }
+}
+
+fn millis(number: i64) -> i64 {
+    5 + i64::try_from(mixed(number) % 40).unwrap_or(0)
 }
 
 fn host(number: i64) -> String {

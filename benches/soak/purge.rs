@@ -103,14 +103,9 @@ WHERE m.id = (SELECT min(id) FROM onedrop_message) ORDER BY n;
 INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
 SELECT one.* FROM onedrop_copy c, given, jsonb_populate_record(c, jsonb_build_object(
     'id', 1000 + n, 'message_id', 1000 + n, 'account', 'filled' || n % 200,
-    'value', uuid_send(gen_random_uuid())::text, 'placed_at', at)) AS one
-WHERE c.id = (SELECT min(id) FROM onedrop_copy) ORDER BY n;
-INSERT INTO onedrop_attempt OVERRIDING SYSTEM VALUE
-SELECT one.* FROM onedrop_attempt a, given, jsonb_populate_record(a, jsonb_build_object(
-    'id', 1000 + n, 'message_id', 1000 + n, 'copy_id', 1000 + n, 'started_at', at,
+    'value', uuid_send(gen_random_uuid())::text, 'placed_at', at, 'began_at', at,
     'queue_id', upper(to_hex(n)))) AS one
-WHERE a.id = (SELECT min(id) FROM onedrop_attempt) ORDER BY n;
+WHERE c.id = (SELECT min(id) FROM onedrop_copy) ORDER BY n;
 ALTER TABLE onedrop_message ALTER id RESTART WITH {next};
 ALTER TABLE onedrop_copy ALTER id RESTART WITH {next};
-ALTER TABLE onedrop_attempt ALTER id RESTART WITH {next};
 UPDATE onedrop_ledger SET remembers_since = clock_timestamp() - interval '35 days';";

@@ -166,7 +166,7 @@ fn a_recipient_that_the_sender_wrote_is_none() {
     // Nor the sender.
     let message = format!("Received: from far\nReturn-Path: <boss@mail.axial.net>\n{body}");
     table.deliver(&["-d", SCUBA], message.as_bytes()).is(0, "stored account=scuba ");
-    let senders = "SELECT DISTINCT coalesce(a.sender, m.sender) FROM onedrop_attempt a JOIN \
+    let senders = "SELECT DISTINCT coalesce(a.sender, m.sender) FROM onedrop_attempt_text a JOIN \
                    onedrop_message m ON m.id = a.message_id";
     assert_eq!(table.site.ledger(senders), [""]);
 }
@@ -196,8 +196,8 @@ fn several_recipients_are_told_of_one_by_one() {
     assert_eq!(
         table.attempts("4First"),
         [
-            (SCUBA.to_owned(), "delivered 2.0.0".to_owned(), true),
-            ("nobody@elsewhere.example".to_owned(), "permfail 5.1.1".to_owned(), false)
+            ("nobody@elsewhere.example".to_owned(), "permfail 5.1.1".to_owned(), false),
+            (SCUBA.to_owned(), "delivered 2.0.0".to_owned(), true)
         ]
     );
 

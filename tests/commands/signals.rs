@@ -172,7 +172,8 @@ fn while_another_holds_the_lock() {
         command.args(patient.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("binary");
         child.stdin.take().expect("stdin").write_all(&bytes).expect("a message");
-        let attempts = || patient.site.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_attempt");
+        let attempts =
+            || patient.site.ledger("SELECT CAST(count(*) AS TEXT) FROM onedrop_attempt_text");
         assert!(wait_until(AT_ONCE, || attempts() == ["2"]), "{:?}", attempts());
         ends_by(child, signal, "waiting for the copy's lock");
         assert!(patient.site.inbox("scuba").is_empty());

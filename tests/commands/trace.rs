@@ -65,7 +65,8 @@ fn of_very_many_attempts_trace_shows_the_newest_and_counts_the_others() {
              SELECT 1, 'scuba@mail.axial.net', '', 'mx1', n, 1.7e9 + n FROM n",
         )
         .expect("attempts");
-    let before = "SELECT CAST(count(*) - 1200 AS TEXT) FROM onedrop_attempt WHERE message_id = 1";
+    let before =
+        "SELECT CAST(count(*) - 1200 AS TEXT) FROM onedrop_attempt_text WHERE message_id = 1";
     let before: usize = admin.site.ledger(before)[0].parse().expect("a number");
     let told = admin.run(&["trace", "scuba", "--utc"]).out;
     let left = format!("attempts    {} older attempts are on record\n", 200 + before);

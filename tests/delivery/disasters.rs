@@ -216,7 +216,7 @@ fn a_ledger_on_postgres_that_is_older_than_the_mailboxes_costs_no_second_copy() 
     delivered(&config, &TO, from_ann("tried").as_bytes());
     site.postgres.psql(
         "UPDATE onedrop_copy SET placed_at = NULL, receipt_kind = NULL, receipt = NULL,
-             attempt_id = NULL, in_doubt = false
+             attempt_ms = NULL, in_doubt = false
          WHERE message_id = (SELECT id FROM onedrop_message WHERE subject = 'tried')",
     );
     let backup = site.root.join("backup.sql");

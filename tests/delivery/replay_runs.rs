@@ -163,7 +163,7 @@ fn what_a_killed_delivery_had_is_replayed_when_its_lease_is_over() {
 fn what_is_held_is_tried_again_at_the_rate() {
     let sources = TempRoot::new();
     let (site, config, file) = held_by_a_killed_one(6, &sources);
-    let attempts = || site.postgres.psql("SELECT count(*) FROM onedrop_attempt");
+    let attempts = || site.postgres.psql("SELECT count(*) FROM onedrop_attempt_text");
     assert_eq!(attempts(), "1");
     let begun = Instant::now();
     let err = told(&replay(&config, &["--rate", "15/m", &file]), 0);

@@ -211,7 +211,7 @@ fn bytes_facts_and_messages_go_each_at_its_age() {
             assert_eq!(site.sqlite().execute(&sql, []).expect("SQL"), 1, "{sql}");
         };
         let message = format!("SELECT id FROM onedrop_message WHERE subject = '{name}'");
-        ago("onedrop_attempt SET started_at = started_at", &format!("message_id = ({message})"));
+        ago("onedrop_copy SET began_at = began_at", &format!("message_id = ({message})"));
         ago("onedrop_raw SET kept_at = kept_at", &format!("message_id = ({message})"));
         ago("onedrop_message SET recorded_at = recorded_at", &format!("subject = '{name}'"));
     }
@@ -236,7 +236,7 @@ fn bytes_facts_and_messages_go_each_at_its_age() {
     assert_eq!(counts(&[]), [1, 2, 3]);
     assert_eq!(on_record(subjects), ["new", "week-old", ""]);
     assert_eq!(on_record(raw), ["new"]);
-    let attempts = "SELECT m.subject FROM onedrop_attempt a JOIN onedrop_message m
+    let attempts = "SELECT m.subject FROM onedrop_attempt_text a JOIN onedrop_message m
                     ON m.id = a.message_id ORDER BY m.id";
     assert_eq!(on_record(attempts), ["new", "week-old"]);
     assert_eq!(counts(&[]), [0, 0, 0]);

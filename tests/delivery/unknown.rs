@@ -103,7 +103,8 @@ fn dovecots_users_get_mail_and_others_do_not() {
     for to in ["doug@a.example", "ghost@a.example"] {
         ends(&config, to, "5", 75, "4.3.0 directory.userdb: ");
     }
-    let waits = "SELECT recipient || ' ' || reason FROM onedrop_attempt WHERE outcome = 'tempfail'";
+    let waits =
+        "SELECT recipient || ' ' || reason FROM onedrop_attempt_text WHERE outcome = 'tempfail'";
     assert_eq!(site.ledger(waits), ["doug@a.example directory", "ghost@a.example directory"]);
     ends(&config, "info@b.example", "4", 0, "already there");
     site.inbox_has("doug", [from_ann("1")]);
@@ -133,7 +134,7 @@ fn an_account_that_had_mail_is_never_unknown_for_good_until_it_is_forgotten() {
     assert!(said.contains("unknown now") && said.contains("stored account=scuba"), "{said}");
     site.inbox_has("scuba", [from_ann("3")]);
     // Both stand on record, for those who ask what is wrong.
-    let failed = "SELECT recipient || ' ' || reason || ' ' || status FROM onedrop_attempt \
+    let failed = "SELECT recipient || ' ' || reason || ' ' || status FROM onedrop_attempt_text \
                   WHERE outcome = 'tempfail'";
     assert_eq!(site.ledger(failed), ["doug@a.example address_gone 4.3.5"; 2]);
     let told = |args: &[&str]| String::from_utf8_lossy(&run(&config, args).stdout).into_owned();

@@ -123,7 +123,7 @@ fn the_server_delivers_and_the_process_opens_neither_ledger_nor_store() {
         .says("account=lisa mailbox=Sent");
     let pids = site.ledger(
         "SELECT pid || ' ' || queue_id || ' ' || coalesce(a.sender, m.sender) || ' ' || recipient
-         FROM onedrop_attempt a JOIN onedrop_message m ON m.id = a.message_id",
+         FROM onedrop_attempt_text a JOIN onedrop_message m ON m.id = a.message_id",
     );
     assert_eq!(
         pids,
@@ -227,8 +227,8 @@ fn the_envelope_is_what_the_process_was_told() {
         .run(&["-d", "a b@mail.axial.net", "-f", "l\u{e9}a@gmail.com"])
         .is(0, "stored account=a b ");
     site.helpless("").run(&["-d", SCUBA, "-f", "MAILER-DAEMON"]).is(0, "stored account=scuba ");
-    let last = "SELECT coalesce(a.sender, m.sender) FROM onedrop_attempt a
-                JOIN onedrop_message m ON m.id = a.message_id ORDER BY a.id DESC LIMIT 1";
+    let last = "SELECT coalesce(a.sender, m.sender) FROM onedrop_attempt_text a
+                JOIN onedrop_message m ON m.id = a.message_id ORDER BY a.started_at DESC LIMIT 1";
     assert_eq!(site.ledger(last), [""]);
     // What LMTP cannot say the process delivers by itself.
     site.helpless("").run(&["-d", "scuba"]).is(75, BY_ITSELF);

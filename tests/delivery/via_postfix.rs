@@ -49,7 +49,7 @@ fn a_server_that_comes_and_goes_loses_nothing() {
                 .spawn(move || (first..first + AMID).for_each(|number| drop(send(sender, number))));
             if in_order {
                 assert!(wait_until(LONG, || postfix.sent() >= before + 3), "{}", postfix.log());
-                let by_it = "SELECT count(*) FROM onedrop_attempt WHERE pid = ";
+                let by_it = "SELECT count(*) FROM onedrop_attempt_text WHERE pid = ";
                 let by_it = site.postgres.psql(&format!("{by_it}{}", lmtp.pid()));
                 assert_ne!(by_it, "0", "nothing was handed over");
                 assert!(lmtp.stop().status.success(), "{}", lmtp.log());

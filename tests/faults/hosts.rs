@@ -260,7 +260,7 @@ fn four_hosts_with_killed_processes_leave_exactly_the_expected_copies() {
     assert_eq!(sql(clean), format!("{copies}|{copies}"));
     assert_eq!(sql("SELECT count(*) FROM onedrop_message"), mails.len().to_string());
     assert_eq!(
-        sql("SELECT string_agg(DISTINCT host, ' ' ORDER BY host) FROM onedrop_attempt"),
+        sql("SELECT string_agg(DISTINCT host, ' ' ORDER BY host) FROM onedrop_attempt_text"),
         "mx0 mx1 mx2 mx3"
     );
     let delivered = "SELECT count(*) FROM (SELECT DISTINCT message_id, recipient, host \

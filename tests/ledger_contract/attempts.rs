@@ -39,7 +39,7 @@ pub fn each_attempts_reason_is_on_record(rig: &dyn Rig) {
         let recorded = host.record(&mail(name), &[inbox()]);
         let end = AttemptEnd { reason: Some(reason), text: text.clone(), ..delivered() };
         let (claim, receipt, facts) = (claimed(&recorded.copies[0]), uid(at), CopyFacts::default());
-        let ended = |attempt: i64| {
+        let ended = |attempt: AttemptKey| {
             let end = Some((attempt, &end));
             let confirmed = ToConfirm { claim, receipt: &receipt, facts, end, may_be_lost: false };
             assert_eq!(host.0.confirm(&confirmed, soon()).expect(name), Confirmed::Recorded);
@@ -156,7 +156,7 @@ pub fn an_attempt_that_is_gone_keeps_no_other_from_its_end(rig: &dyn Rig) {
     // As when its message was taken out while it was delivered.
     let (host, mail, end) = (Host::of(rig), mail("gone"), delivered());
     let others = [(attempt("mx1"), delivered())];
-    let own = Some((i64::MAX, &end));
+    let own = Some((AttemptKey::Row(i64::MAX), &end));
     host.0.finish(mail.identity(), own, &others, soon()).expect("finish");
     let trace = host.trace_one("gone@example.org");
     assert_eq!(trace.attempts.len(), 1);

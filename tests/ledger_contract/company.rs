@@ -196,7 +196,7 @@ pub fn records_and_receipts_at_once_are_each_what_they_would_be_alone(rig: &dyn 
                 let one = record(&b, &mail(&named(name)), destinations);
                 recorded.lock().expect("records").push((n, one));
             };
-            let confirm = |claim: &Claim, receipt: &Receipt, attempt: i64| {
+            let confirm = |claim: &Claim, receipt: &Receipt, attempt: AttemptKey| {
                 let end = Some((attempt, &end));
                 let one = b.confirm_with(claim, receipt, CopyFacts::default(), end);
                 confirmed.lock().expect("receipts").push((n, one));

@@ -190,7 +190,7 @@ impl Host {
         claim: &Claim,
         receipt: &Receipt,
         facts: CopyFacts,
-        end: Option<(i64, &AttemptEnd)>,
+        end: Option<(AttemptKey, &AttemptEnd)>,
     ) -> Confirmed {
         let one = ToConfirm { claim: *claim, receipt, facts, end, may_be_lost: false };
         self.0.confirm(&one, soon()).expect("confirm")
@@ -256,7 +256,7 @@ impl Host {
     }
 
     /// Ends the attempt that [`Host::record`] put on record.
-    pub fn finish(&self, mail: &Message, attempt: i64, end: &AttemptEnd) {
+    pub fn finish(&self, mail: &Message, attempt: AttemptKey, end: &AttemptEnd) {
         self.0.finish(mail.identity(), Some((attempt, end)), &[], soon()).expect("finish");
     }
 

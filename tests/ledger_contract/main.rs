@@ -45,10 +45,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use onedrop::directory::{Asked, Destination, Home};
 use onedrop::ledger::{
-    AnyLedger, Attempt, AttemptEnd, BASE_VERSION, Claim, Confirmed, CopyFacts, CopyOnRecord,
-    CopyState, Due, Entry, FilterFields, LeaseTerms, LedgerError, MessageKey, Migration,
-    MigrationStep, OpenTurn, Program, RandomValue, Recorded, SCHEMA_VERSION, SharedConfig,
-    Standing, ToConfirm, Trace, TraceCopy, TraceFilter, Turn, Window,
+    AnyLedger, Attempt, AttemptEnd, AttemptKey, BASE_VERSION, Claim, Confirmed, CopyFacts,
+    CopyOnRecord, CopyState, Due, Entry, FilterFields, LeaseTerms, LedgerError, MessageKey,
+    Migration, MigrationStep, OpenTurn, Program, RandomValue, Recorded, SCHEMA_VERSION,
+    SharedConfig, Standing, ToConfirm, Trace, TraceCopy, TraceFilter, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::message::{AddressFact, Facts, Identity, Message, PartFact};

@@ -302,13 +302,13 @@ fn a_record_that_is_refused_half_way_is_made_anew() {
     host.record(&mail("warms"), &[inbox()]);
     rig.mariadb.sql(
         "SET sql_mode = 'STRICT_ALL_TABLES';
-         CREATE TRIGGER refuses_once BEFORE INSERT ON onedrop_attempt FOR EACH ROW SET NEW.host =
-             IF((@tries := COALESCE(@tries, 0) + 1) = 1, REPEAT('x', 5000), NEW.host)",
+         CREATE TRIGGER refuses_once BEFORE INSERT ON onedrop_copy FOR EACH ROW SET NEW.owner =
+             IF((@tries := COALESCE(@tries, 0) + 1) = 1, REPEAT('x', 5000), NEW.owner)",
     );
     let new = record_now(&host, "refused").expect("a record");
     assert!(new.is_new, "nothing was left of the first try");
     let stands = "SELECT CONCAT((SELECT COUNT(*) FROM onedrop_message), ' ',
-                      (SELECT COUNT(*) FROM onedrop_attempt), ' ',
+                      (SELECT COUNT(*) FROM onedrop_attempt_text), ' ',
                       (SELECT COUNT(*) FROM onedrop_copy))";
     assert_eq!(rig.mariadb.sql(stands), "2 2 2");
     let claim = claimed(&new.copies[0]);

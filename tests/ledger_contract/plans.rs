@@ -14,10 +14,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A server of its own whose log has the plan of each statement, and the rows that it read.
 trait PlanRig: Rig + Sized {
     /// Beside the message `model`: 20,000 messages, 40 of them of the last hour, each with a copy
-    /// of one of 50 accounts; and 15,000 attempts, or more, that recorded none.
+    /// of one of 50 accounts; 5,000 attempts at them and 15,000 that recorded none, each 90 seconds
+    /// older than the next of its kind.
     const MANY: &'static str;
-    /// Each attempt is 90 seconds older than the next.
-    const AGED: &'static str;
     /// A recipient who got a quarter of all messages.
     const BUSY: &'static str;
     /// Bytes of each message, locks, and runs of one job.
@@ -94,24 +93,24 @@ WHERE m.subject = 'model';
 INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
 SELECT one.* FROM onedrop_copy c, generate_series(1, 20000) n,
 LATERAL jsonb_populate_record(c, jsonb_build_object('id', c.id + n, 'message_id', c.message_id + n,
-    'account', 'user' || n % 50, 'receipt_kind', 'uid', 'receipt', '1/' || n)) one
+    'account', 'user' || n % 50, 'receipt_kind', 'uid', 'receipt', '1/' || n,
+    'recipient', 'user' || n % 50 || '@x.example', 'queue_id', 'Q' || n, 'attempt_ms', 5,
+    'began_at', clock_timestamp() - (20000 - n) * interval '90 seconds')) one
 WHERE c.mailbox = 'INBOX';
-INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, outcome)
+INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, outcome,
+                             started_at)
 SELECT CASE WHEN n < 5000 THEN m.id + n END, m.id_hash,
        CASE WHEN n < 5000 THEN 'user' || n % 50 ELSE 'ghost' END || '@x.example', '', 'mx1', n,
-       CASE WHEN n < 5000 THEN 'tempfail' ELSE 'permfail' END
+       CASE WHEN n < 5000 THEN 'tempfail' ELSE 'permfail' END,
+       clock_timestamp()
+           - (CASE WHEN n < 5000 THEN 5000 ELSE 20000 END - n) * interval '90 seconds'
 FROM onedrop_message m, generate_series(1, 20000) n
 WHERE m.id = (SELECT min(id) FROM onedrop_message WHERE subject = 'model');
 VACUUM (ANALYZE) onedrop_message, onedrop_copy, onedrop_attempt, onedrop_unsettled, onedrop_kept;";
 
-    const AGED: &'static str = "
-UPDATE onedrop_attempt a SET started_at = clock_timestamp()
-    - ((SELECT max(id) FROM onedrop_attempt) - a.id) * interval '90 seconds';
-VACUUM (ANALYZE) onedrop_attempt;";
-
     const BUSY: &'static str = "
-INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid)
-SELECT m.id + 4 * n, 'Busy@x.example', '', 'mx1', n
+INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
+SELECT m.id + 4 * n, 'Busy@x.example', '', 'mx1', n, clock_timestamp() - interval '1 day'
 FROM (SELECT min(id) AS id FROM onedrop_message) m, generate_series(1, 5000) n;
 VACUUM (ANALYZE) onedrop_attempt;";
 
@@ -188,25 +187,25 @@ SELECT m.id + seq, UNHEX(SHA2(seq, 256)), m.digest, m.message_id, m.sender, m.si
        UTC_TIMESTAMP() - INTERVAL (20000 - seq) * 90 SECOND
 FROM onedrop_message m, seq_1_to_20000 WHERE m.message_id LIKE '%model@%';
 INSERT INTO onedrop_copy (id, value, message_id, account, mailbox, shared, epoch, owner, in_doubt,
-                          prior_doubt, placed_at, placed_epoch, receipt_kind, receipt)
+                          prior_doubt, placed_at, placed_epoch, receipt_kind, receipt, recipient,
+                          queue_id, host, pid, attempt_ms, began_at)
 SELECT c.id + seq, RANDOM_BYTES(16), c.message_id + seq, CONCAT('user', seq % 50), c.mailbox,
-       c.shared, c.epoch, c.owner, FALSE, FALSE, c.placed_at, 1, 'uid',
-       CONCAT('1/', seq)
+       c.shared, c.epoch, c.owner, FALSE, FALSE, c.placed_at, 1, 'uid', CONCAT('1/', seq),
+       CONCAT('user', seq % 50, '@x.example'), CONCAT('Q', seq), 'mx1', seq, 5,
+       UTC_TIMESTAMP(6) - INTERVAL (20000 - seq) * 90 SECOND
 FROM onedrop_copy c, seq_1_to_20000 WHERE c.mailbox = 'INBOX';
 INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, started_at,
                              outcome)
-SELECT NULL, UNHEX(SHA2(seq, 256)), 'ghost@x.example', '', 'mx1', seq, UTC_TIMESTAMP(6), 'permfail'
-FROM seq_1_to_20000;
+SELECT IF(seq < 5000, m.id + seq, NULL), UNHEX(SHA2(seq, 256)),
+       IF(seq < 5000, CONCAT('user', seq % 50, '@x.example'), 'ghost@x.example'), '', 'mx1', seq,
+       UTC_TIMESTAMP(6) - INTERVAL (IF(seq < 5000, 5000, 20000) - seq) * 90 SECOND,
+       IF(seq < 5000, 'tempfail', 'permfail')
+FROM (SELECT MIN(id) AS id FROM onedrop_message WHERE message_id LIKE '%model@%') m, seq_1_to_20000;
 ANALYZE TABLE onedrop_message, onedrop_copy, onedrop_attempt, onedrop_unsettled, onedrop_kept";
-
-    const AGED: &'static str = "
-UPDATE onedrop_attempt a, (SELECT MAX(id) AS top FROM onedrop_attempt) b
-SET a.started_at = UTC_TIMESTAMP(6) - INTERVAL 90 * (b.top - a.id) SECOND;
-ANALYZE TABLE onedrop_attempt";
 
     const BUSY: &'static str = "
 INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
-SELECT m.id + 4 * seq, 'busy@x.example', '', 'mx1', seq, UTC_TIMESTAMP(6)
+SELECT m.id + 4 * seq, 'busy@x.example', '', 'mx1', seq, UTC_TIMESTAMP(6) - INTERVAL 1 DAY
 FROM (SELECT MIN(id) AS id FROM onedrop_message) m, seq_1_to_5000;
 ANALYZE TABLE onedrop_attempt";
 
@@ -310,12 +309,15 @@ fn verify_reads_the_window<R: PlanRig>() {
     }
     R::none_is_whole(&log, &OF_MAIL);
     // An address that is refused again and again costs no more than another.
-    for addresses in [&["ghost@x.example", "ghost@x"][..], &["user7@x.example"][..]] {
+    for (addresses, account) in
+        [(&["ghost@x.example", "ghost@x"][..], None), (&["user7@x.example"][..], Some("user7"))]
+    {
         let log = rig.bounded("an address", R::PAGE, || {
-            assert_eq!(host.account_reached(addresses), None);
+            assert_eq!(host.account_reached(addresses).as_deref(), account);
         });
         let indexes = ["onedrop_attempt_by_recipient", "onedrop_attempt_recipient"];
         assert!(finds::<R>(&log, &indexes), "{log}");
+        assert!(finds::<R>(&log, &["onedrop_copy_recipient"]), "{log}");
         R::none_is_whole(&log, &OF_MAIL);
     }
     let log = rig.bounded("the receipt before", R::DAY, || {
@@ -351,14 +353,13 @@ fn status_reads_its_hour_and_its_window<R: PlanRig>() {
     let rig = R::start();
     let host = Host::of(&rig);
     rig.with_many(&host);
-    rig.run(R::AGED);
     let log = rig.bounded("status", R::DAY, || {
         let recent = host.0.recent_attempts(HOUR, soon()).expect("an answer");
         let counted: u64 = recent.counts.iter().map(|one| one.count).sum();
-        assert!((30..60).contains(&counted), "{recent:?}");
+        assert!((90..180).contains(&counted), "{recent:?}");
         host.0.open_copies(24 * HOUR, HOUR, soon()).expect("an answer");
     });
-    assert!(R::plans(&log) > 10, "{log}");
+    assert!(R::plans(&log) > 7, "{log}");
     R::none_is_whole(&log, &OF_MAIL);
 }
 
@@ -428,14 +429,12 @@ fn reports(host: &Host) -> Vec<(&'static str, u64, Ask<'_>)> {
     // Attempts that recorded no message are no account's: where they may be a recipient's, all of
     // them are looked at.
     const WITH_UNRECORDED: u64 = 25_000;
-    // Some of 500 attempts may have their ends in copies, few enough here to read all.
-    const WITH_COPIES: u64 = 25_000;
     let numbers = |of| {
         let last = host.0.last_row(of, soon()).expect("an answer").expect("a row").0;
         last - 499..last + 1
     };
     let (messages, attempts) = (numbers(Numbered::Message), numbers(Numbered::Attempt));
-    let (from, all) = (messages.clone(), attempts.clone());
+    let (from, all) = (messages.clone(), messages.clone());
     let with = move |part| {
         let lines = host.0.messages_with(part, &from, 50, soon()).expect("messages");
         assert_eq!(lines, []);
@@ -454,7 +453,7 @@ fn reports(host: &Host) -> Vec<(&'static str, u64, Ask<'_>)> {
         ..TraceFilter::default()
     };
     let activity = move || {
-        let times = UNIX_EPOCH..SystemTime::now() + Duration::from_secs(60);
+        let times = SystemTime::now() - 12 * HOUR..SystemTime::now() + Duration::from_secs(60);
         assert!(!host.0.activity(&all, &times, soon()).expect("rows").is_empty());
     };
     let unplaced = move || {
@@ -469,7 +468,8 @@ fn reports(host: &Host) -> Vec<(&'static str, u64, Ask<'_>)> {
         ("failures", FEW, Box::new(failures(any))),
         ("by name", FEW, Box::new(failures(FailureFilter { name: Some("ghost@x"), ..any }))),
         ("unrecorded", FEW, Box::new(failures(FailureFilter { unrecorded: true, ..any }))),
-        ("activity", WITH_COPIES, Box::new(activity)),
+        // MariaDB counts the rows of its temporary tables along.
+        ("activity", 4 * FEW, Box::new(activity)),
         ("unplaced", FEW, Box::new(unplaced)),
         ("unsettled", FEW, Box::new(unsettled)),
         ("trace of late", FEW, Box::new(trace(of_late))),

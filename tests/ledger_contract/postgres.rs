@@ -42,6 +42,7 @@ fn a_number_that_is_given_out_twice_is_named() {
         let says = |why: &str| why.contains("sequence") && why.contains(key);
         assert!(matches!(&error, Some(LedgerError::Refused(why)) if says(why)), "{error:?}");
     };
+    host.record(&mail("first"), &[inbox()]);
     rig.sql("ALTER SEQUENCE onedrop_attempt_id_seq RESTART");
     let again = host.try_record(&mail("first"), &[inbox()], LEASE);
     is_named("onedrop_attempt_pkey", again.err());

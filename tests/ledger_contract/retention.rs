@@ -334,7 +334,11 @@ pub fn a_number_that_is_another_messages_names_none(rig: &dyn Rig) {
     assert_eq!(host.trace_one("other@example.org").attempts[0].outcome, None);
     // Nor is it that of an attempt that recorded none.
     host.note(&mail("nothing"), &[(attempt("mx1"), delivered())]);
-    host.finish(&mail("other"), other.attempt + 1, &delivered());
+    let noted = match other.attempt {
+        AttemptKey::Row(number) => number + 1,
+        AttemptKey::Copy(_) => 1,
+    };
+    host.finish(&mail("other"), AttemptKey::Row(noted), &delivered());
     assert_eq!(host.kept(lost), None);
     assert_eq!(host.kept(other.message).as_deref(), Some("no right"));
     assert_eq!(host.kept_bytes(other.message).as_deref(), Some(&b"the other's"[..]));

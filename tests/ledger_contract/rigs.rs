@@ -310,7 +310,7 @@ impl Rig for PostgresRig {
         self.sql(&format!(
             "UPDATE onedrop_copy
              SET leased_until = leased_until - {by}, placed_at = placed_at - {by},
-                 due_at = due_at - {by};
+                 due_at = due_at - {by}, began_at = began_at - {by};
              UPDATE onedrop_message SET recorded_at = recorded_at - {by};
              UPDATE onedrop_attempt SET started_at = started_at - {by};
              UPDATE onedrop_host SET seen_at = seen_at - {by};
@@ -333,7 +333,9 @@ impl Rig for PostgresRig {
     }
 
     fn shared_transactions(&self) -> Option<bool> {
-        let rows = "SELECT count(*) > count(DISTINCT xmin::text) FROM onedrop_attempt";
+        let rows = "SELECT (SELECT count(*) > count(DISTINCT xmin::text) FROM onedrop_message)
+                        OR count(DISTINCT message_id) > count(DISTINCT xmin::text)
+                    FROM onedrop_copy";
         Some(self.postgres.psql(rows) == "t")
     }
 
@@ -425,7 +427,7 @@ impl Rig for MariadbRig {
         self.sql(&format!(
             "UPDATE onedrop_copy
              SET leased_until = leased_until - {by}, placed_at = placed_at - {by},
-                 due_at = due_at - {by};
+                 due_at = due_at - {by}, began_at = began_at - {by};
              UPDATE onedrop_message SET recorded_at = recorded_at - {by};
              UPDATE onedrop_attempt SET started_at = started_at - {by};
              UPDATE onedrop_raw SET kept_at = kept_at - {by};

@@ -175,8 +175,8 @@ fn a_sender_is_the_same_on_record_by_both_doors_and_whole_in_return_path() {
         // On one line, and no longer than an index takes.
         let sender = text::within(&sender, 1000);
         let senders = site.ledger(
-            "SELECT coalesce(a.sender, m.sender) FROM onedrop_attempt a
-             JOIN onedrop_message m ON m.id = a.message_id ORDER BY a.id",
+            "SELECT coalesce(a.sender, m.sender) FROM onedrop_attempt_text a
+             JOIN onedrop_message m ON m.id = a.message_id ORDER BY a.started_at",
         );
         assert_eq!(senders[2 * number..], [&sender[..], &sender], "{shown}");
         // Control characters might end the field.

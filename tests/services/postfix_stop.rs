@@ -212,6 +212,6 @@ fn a_message_that_a_dying_pipe_has_cut_is_delivered_whole_by_the_next_try() {
     assert!(wait_until(LONG, is_gone), "the cut delivery does not end");
     host.postfix.flush();
     host.has_exactly(&[long]);
-    let attempts = host.site.postgres.psql("SELECT count(*) FROM onedrop_attempt");
+    let attempts = host.site.postgres.psql("SELECT count(*) FROM onedrop_attempt_text");
     assert_eq!(attempts, "1", "the cut message was not recorded");
 }

@@ -8,9 +8,9 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::ledger::memory::MemoryLedger;
 use onedrop::ledger::{
-    Attempt, AttemptEnd, Audit, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms,
-    Ledger, LedgerError, MessageKey, OpenTurn, Proofs, RandomValue, Recorded, ToConfirm, Turn,
-    Window,
+    Attempt, AttemptEnd, AttemptKey, Audit, Claim, Confirmed, CopyState, Due, Entry, FilterFields,
+    LeaseTerms, Ledger, LedgerError, MessageKey, OpenTurn, Proofs, RandomValue, Recorded,
+    ToConfirm, Turn, Window,
 };
 use onedrop::lock_key::{self, Hash};
 use onedrop::login::Way;
@@ -241,7 +241,7 @@ impl Ledger for DeliverysLedger {
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(i64, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError> {

@@ -129,7 +129,7 @@ fn as_reader(site: &Site<Files>, ledger: &str, url: &str) -> String {
         )
 }
 
-/// Twenty thousand messages, each with a copy and an attempt, of the last three weeks.
+/// Twenty thousand messages, each with a copy and two attempts, of the last three weeks.
 const MANY: &str = "
 INSERT INTO onedrop_message OVERRIDING SYSTEM VALUE
 SELECT one.* FROM onedrop_message m, generate_series(1, 20000) n,
@@ -141,7 +141,9 @@ INSERT INTO onedrop_copy OVERRIDING SYSTEM VALUE
 SELECT one.* FROM onedrop_copy c, generate_series(1, 20000) n,
 LATERAL jsonb_populate_record(c, jsonb_build_object('id', c.id + 100 + n,
     'message_id', c.message_id + 100 + n, 'account', 'user' || n % 50,
-    'receipt_kind', 'uid', 'receipt', '1/' || n)) one
+    'receipt_kind', 'uid', 'receipt', '1/' || n, 'recipient', 'user' || n % 50 || '@x.example',
+    'queue_id', 'Q' || n, 'attempt_ms', 5,
+    'began_at', clock_timestamp() - (20000 - n) * interval '90 seconds')) one
 WHERE c.message_id = 1;
 INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, outcome, started_at)
 SELECT 101 + n, 'user' || n % 50 || '@x.example', 'Q' || n, 'mx1', n,
@@ -226,9 +228,13 @@ SELECT 100 + seq, UNHEX(SHA2(seq, 256)), m.digest, m.message_id, m.sender, m.siz
        UTC_TIMESTAMP() - INTERVAL (20000 - seq) * 90 SECOND
 FROM onedrop_message m, seq_1_to_20000 WHERE m.message_id LIKE '%hostile%';
 INSERT INTO onedrop_copy (id, value, message_id, account, mailbox, shared, epoch, owner, in_doubt,
-                          prior_doubt, placed_at, placed_epoch, receipt_kind, receipt)
+                          prior_doubt, placed_at, placed_epoch, receipt_kind, receipt, recipient,
+                          queue_id, host, pid, attempt_ms, began_at)
 SELECT 100 + seq, RANDOM_BYTES(16), 100 + seq, CONCAT('user', seq % 50), 'INBOX', FALSE, 1, '',
-       FALSE, FALSE, UTC_TIMESTAMP(6), 1, 'uid', CONCAT('1/', seq) FROM seq_1_to_20000;
+       FALSE, FALSE, UTC_TIMESTAMP(6), 1, 'uid', CONCAT('1/', seq),
+       CONCAT('user', seq % 50, '@x.example'), CONCAT('Q', seq), 'mx1', seq, 5,
+       UTC_TIMESTAMP(6) - INTERVAL (20000 - seq) * 90 SECOND
+FROM seq_1_to_20000;
 INSERT INTO onedrop_attempt (message_id, id_hash, recipient, queue_id, host, pid, started_at,
                              duration_ms, outcome)
 SELECT 100 + seq, NULL, CONCAT('user', seq % 50, '@x.example'), CONCAT('Q', seq), 'mx1', seq,

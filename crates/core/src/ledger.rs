@@ -319,6 +319,16 @@ impl MessageKey {
     }
 }
 
+/// Where an attempt is on record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptKey {
+    /// In a row of its own, with this number.
+    Row(i64),
+    /// In the row of the copy with this number, the only one that the attempt recorded with its
+    /// message.
+    Copy(i64),
+}
+
 /// What [`Ledger::record`] found or made.
 #[derive(Debug, Clone)]
 pub struct Recorded {
@@ -329,8 +339,7 @@ pub struct Recorded {
     pub is_new: bool,
     /// Another message with the same Message-ID and other content is on record.
     pub collision: bool,
-    /// The attempt's row.
-    pub attempt: i64,
+    pub attempt: AttemptKey,
     /// One for each destination that was to be claimed, in their order.
     pub copies: Vec<CopyState>,
 }

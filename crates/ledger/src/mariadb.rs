@@ -18,7 +18,6 @@ use onedrop_core::ledger::{LedgerError, Program};
 use onedrop_net::pool::Limits;
 
 mod account;
-mod attempts;
 mod connection;
 mod dialect;
 mod durability;

@@ -19,9 +19,9 @@ use commits::Commits;
 use onedrop_core::connections::Connections;
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms, Ledger,
-    LedgerError, MessageKey, OpenTurn, PlannedStep, Recorded, Schema, SchemaVersion, ToConfirm,
-    Turn,
+    Attempt, AttemptEnd, AttemptKey, Claim, Confirmed, CopyState, Due, Entry, FilterFields,
+    LeaseTerms, Ledger, LedgerError, MessageKey, OpenTurn, PlannedStep, Recorded, Schema,
+    SchemaVersion, ToConfirm, Turn,
 };
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::Identity;
@@ -318,7 +318,7 @@ impl<S: SqlSession + 'static> Ledger for PooledLedger<S> {
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(i64, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError> {

@@ -132,7 +132,7 @@ fn a_receipt_that_a_crash_of_postgres_undoes_is_found_again() {
         postgres.kill();
         postgres.restart();
         let state = "SELECT concat_ws(' ', c.in_doubt, c.leased_until IS NULL, c.epoch, a.outcome)
-                     FROM onedrop_copy c JOIN onedrop_attempt a USING (message_id)
+                     FROM onedrop_copy c JOIN onedrop_attempt_text a USING (message_id)
                      WHERE c.placed_at IS NULL";
         assert_eq!(postgres.psql(state), "t f 1");
         if is_tried_again {

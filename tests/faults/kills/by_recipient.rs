@@ -135,7 +135,7 @@ impl Setting for ByRecipient<'_> {
             }
             Box::new(reader)
         };
-        let attempts_before = self.count(id, "onedrop_attempt");
+        let attempts_before = self.count(id, "onedrop_attempt_text");
         let beside = Beside { _reader: reader, delivered: 0, attempts_before };
         self.beside.lock().expect("beside").insert(id.to_owned(), beside);
     }
@@ -170,11 +170,12 @@ impl Setting for ByRecipient<'_> {
                 "SELECT GROUP_CONCAT(CONCAT_WS(' ', index_name, column_name, sub_part)
                                      ORDER BY index_name, seq_in_index SEPARATOR ', ')
                  FROM information_schema.statistics
-                 WHERE table_schema = DATABASE() AND index_name LIKE '%recipient%'",
+                 WHERE table_schema = DATABASE() AND index_name LIKE 'onedrop_attempt%recipient'",
             ),
             None => (
                 2,
-                "SELECT group_concat(sql, ', ') FROM sqlite_schema WHERE name LIKE '%recipient%'",
+                "SELECT group_concat(sql, ', ') FROM sqlite_schema
+                 WHERE name LIKE 'onedrop_attempt%recipient'",
             ),
         };
         let wanted_index = self.site.mariadb.as_ref().map_or(SQLITE_INDEX, |_| MARIADB_INDEX);
@@ -202,7 +203,7 @@ impl Setting for ByRecipient<'_> {
                 id,
                 &format!("onedrop_copy WHERE account = '{id}' AND placed_at IS NOT NULL"),
             ),
-            (self.count(id, "onedrop_attempt") - beside.attempts_before) / 2,
+            (self.count(id, "onedrop_attempt_text") - beside.attempts_before) / 2,
         ];
         if recorded != [delivered; 3] {
             return Err(format!("{delivered} delivered, on record {recorded:?}"));

@@ -69,7 +69,9 @@ const HALF_ERASED: &str = "
 SELECT 'facts half erased' FROM onedrop_message m
 WHERE m.subject IS NULL
   AND (m.addresses IS NOT NULL
-       OR EXISTS (SELECT 1 FROM onedrop_attempt a WHERE a.message_id = m.id))
+       OR EXISTS (SELECT 1 FROM onedrop_attempt a WHERE a.message_id = m.id)
+       OR EXISTS (SELECT 1 FROM onedrop_copy c
+                  WHERE c.message_id = m.id AND c.recipient IS NOT NULL))
 UNION
 SELECT 'an account half erased' FROM onedrop_message m
 WHERE (SELECT count(*) FROM onedrop_copy c WHERE c.message_id = m.id)

@@ -15,8 +15,8 @@ use onedrop_core::deliver::{self, CopyEnd, DeliveryRequest, Failure, Left, Means
 use onedrop_core::directory::Destination;
 use onedrop_core::envelope::Envelope;
 use onedrop_core::ledger::{
-    Attempt, CopyState, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage, Recorded,
-    ReplayLedger,
+    Attempt, AttemptKey, CopyState, LeaseTerms, LedgerError, MessageKey, RandomValue, RawMessage,
+    Recorded, ReplayLedger,
 };
 use onedrop_core::message::Message;
 use onedrop_core::receipt::Receipt;
@@ -155,7 +155,7 @@ fn place(
         recorded_at: raw.recorded_at,
         is_new: false,
         collision: false,
-        attempt: 0, // none: only this run has asked for it
+        attempt: AttemptKey::Row(0), // none: only this run has asked for it
         copies,
     };
     let means = Means {

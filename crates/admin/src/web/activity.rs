@@ -243,10 +243,10 @@ fn counted_between(
 ) -> Result<Vec<ActivityRow>, LedgerError> {
     let until = Instant::now() + TIME;
     let pages: &dyn PagesLedger = ledger;
-    let first = first_since(pages, Numbered::Attempt, time_of(from), until)?;
+    let first = first_since(pages, Numbered::Message, time_of(from), until)?;
     // Rows with higher numbers may be a little older than those before them.
     let end = match to {
-        Some(to) => first_since(pages, Numbered::Attempt, time_of(to + 2 * OPEN), until)?,
+        Some(to) => first_since(pages, Numbered::Message, time_of(to + 2 * OPEN), until)?,
         None => i64::MAX,
     };
     let last = time_of(to.unwrap_or(i64::from(u32::MAX)));

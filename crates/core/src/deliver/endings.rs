@@ -11,7 +11,7 @@ use super::{CopyEnd, Failure, How, Placed};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::exit;
-use crate::ledger::{AttemptEnd, CopyState, LedgerError, Recorded};
+use crate::ledger::{AttemptEnd, AttemptKey, CopyState, LedgerError, Recorded};
 use crate::outcome::{Outcome, Reason};
 
 /// The endings of one delivery, while they come.
@@ -33,7 +33,7 @@ pub(super) struct Endings<'a> {
     /// A receipt put the attempt's end on record as well.
     is_recorded: AtomicBool,
     /// Of copies that were put on record once more.
-    again: Mutex<Vec<i64>>,
+    again: Mutex<Vec<AttemptKey>>,
 }
 
 impl<'a> Endings<'a> {
@@ -121,11 +121,11 @@ impl<'a> Endings<'a> {
     }
 
     /// A copy has this attempt as well: it is to end as the first one does.
-    pub fn has_also(&self, attempt: i64) {
+    pub fn has_also(&self, attempt: AttemptKey) {
         self.again.lock().unwrap_or_else(PoisonError::into_inner).push(attempt);
     }
 
-    pub fn attempts_again(&self) -> Vec<i64> {
+    pub fn attempts_again(&self) -> Vec<AttemptKey> {
         self.again.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

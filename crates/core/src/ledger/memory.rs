@@ -12,9 +12,9 @@ use super::durability::{Durability, Lasting};
 use super::port::{Accounts, Ledger, OpenTurn, Proofs, Schema, ToConfirm, Turn};
 use super::units;
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyState, Due, Entry, FilterFields, LeaseTerms,
-    LedgerError, MessageKey, PlannedStep, Program, Recorded, SCHEMA_VERSION, SchemaVersion,
-    SharedConfig,
+    Attempt, AttemptEnd, AttemptKey, Claim, Confirmed, CopyState, Due, Entry, FilterFields,
+    LeaseTerms, LedgerError, MessageKey, PlannedStep, Program, Recorded, SCHEMA_VERSION,
+    SchemaVersion, SharedConfig,
 };
 use crate::clock::Clock;
 use crate::connections::Connections;
@@ -420,14 +420,16 @@ impl Ledger for MemoryLedger {
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(i64, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         _until: Instant,
     ) -> Result<(), LedgerError> {
         self.call("finish", || {
             let mut rows = self.rows();
+            let message = rows.known(identity);
             if let Some((attempt, end)) = recorded
-                && rows.known(identity).is_some_and(|message| rows.is_of(attempt, message))
+                && message.is_some()
+                && rows.attempt(attempt).is_some_and(|row| row.message == message)
             {
                 rows.end(attempt, end);
             }

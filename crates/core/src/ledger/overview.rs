@@ -1,15 +1,14 @@
 //! The port of what `onedrop status` asks of a ledger, and of the rows of hosts.
 //!
 //! Promise: a question costs what the asked time holds, and no more than [`MOST_ATTEMPTS`] or
-//! [`MOST_COPIES`] rows, however much is on record. No index is there for it alone: row numbers
-//! rise with time, so a time's first row is found by halves. Where numbers and times disagree (a
-//! clock that was set back) an answer may leave out what lies at its beginning.
+//! [`MOST_COPIES`] rows, however much is on record. Row numbers rise with time; where numbers and
+//! times disagree (a clock that was set back) an answer may leave out what lies at its beginning.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use super::LedgerError;
 
-/// Maximum number of attempts counted, the newest.
+/// Maximum number of attempts counted, the newest: of first attempts, and of others.
 pub const MOST_ATTEMPTS: u32 = 50_000;
 /// Maximum number of copies looked through, the newest.
 pub const MOST_COPIES: u32 = 100_000;

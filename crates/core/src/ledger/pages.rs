@@ -125,10 +125,11 @@ pub trait Pages: Send + Sync {
         until: Instant,
     ) -> Result<Vec<AttemptLine>, LedgerError>;
 
-    /// How these attempts ended, of those that began within the times.
+    /// How the attempts ended that began within the times. What recorded a message then, recorded
+    /// one of these.
     fn activity(
         &self,
-        numbers: &Range<i64>,
+        messages: &Range<i64>,
         times: &Range<SystemTime>,
         until: Instant,
     ) -> Result<Vec<ActivityRow>, LedgerError>;

@@ -18,9 +18,9 @@ use super::pages::Pages;
 use super::retention::Retention;
 use super::settling::{Due, Settling};
 use super::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry, FilterFields,
-    LeaseTerms, LedgerError, MessageKey, Overview, PlannedStep, Recorded, SchemaVersion, Trace,
-    TraceFilter, Window,
+    Attempt, AttemptEnd, AttemptKey, Claim, Confirmed, CopyFacts, CopyOnRecord, CopyState, Entry,
+    FilterFields, LeaseTerms, LedgerError, MessageKey, Overview, PlannedStep, Recorded,
+    SchemaVersion, Trace, TraceFilter, Window,
 };
 use crate::connections::Connections;
 use crate::directory::{Asked, Destination, Home};
@@ -158,7 +158,7 @@ pub trait Ledger: Proofs + Send + Sync {
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(i64, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError>;
@@ -170,7 +170,7 @@ pub struct ToConfirm<'a> {
     pub claim: Claim,
     pub receipt: &'a Receipt,
     pub facts: CopyFacts,
-    pub end: Option<(i64, &'a AttemptEnd)>,
+    pub end: Option<(AttemptKey, &'a AttemptEnd)>,
     /// The copy is on the store's disk, and a look finds it. So a crash of the ledger's server may
     /// undo this receipt where [`may_be_lost`](super::claim::may_be_lost) says so of the row: its
     /// commit then need not wait for a disk or a standby, and the next one that waits brings it

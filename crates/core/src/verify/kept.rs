@@ -9,7 +9,7 @@ use super::{Unverified, Verification};
 use crate::deadline::Deadline;
 use crate::deliver::{self, CopyEnd, DeliveryRequest, Failure, Left, Means, Placed, Policy};
 use crate::envelope::Envelope;
-use crate::ledger::{CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
+use crate::ledger::{AttemptKey, CopyOnRecord, CopyState, LeaseTerms, LedgerError, Recorded};
 use crate::message::Message;
 use crate::outcome::{OverQuota, UnknownAccount};
 use crate::store::{Store, StoreError};
@@ -123,7 +123,7 @@ impl Verification<'_, '_> {
             recorded_at: copy.recorded_at,
             is_new: false,
             collision: false,
-            attempt: 0, // none: only this run has asked for it
+            attempt: AttemptKey::Row(0), // none: only this run has asked for it
             copies: vec![state],
         };
         let job = DeliveryRequest {

@@ -28,10 +28,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("since", "TIMESTAMPADD(MICROSECOND, -1000000 * @, UTC_TIMESTAMP(6))"),
     ("ahead_ms", "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), @) DIV 1000"),
     ("message_of", "STRAIGHT_JOIN onedrop_message m ON m.id = @"),
-    ("ended", "NULL"),
-    ("ended_ms", "NULL"),
-    ("outcomes", "onedrop_attempt"),
-    ("ends", "c.id = a.copy_id AND a.detail IS NULL"),
     ("tells", "LOCATE(CONCAT('account=', CONVERT(@2 USING utf8mb4), ' '), @1) > 0"),
     ("attempt_of", "STRAIGHT_JOIN onedrop_attempt a ON a.id = @"),
     ("by_hash", ""),
@@ -80,22 +76,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
            AND r.kept_at < TIMESTAMPADD(MICROSECOND, 1000000 * @, '1970-01-01')
          ORDER BY r.message_id",
     ),
-    (
-        "keep_ends",
-        "UPDATE onedrop_copy c
-             STRAIGHT_JOIN onedrop_attempt a ON a.message_id = c.message_id AND a.copy_id = c.id
-         SET a.status = '2.0.0', a.copy_id = NULL,
-             a.detail = CONCAT('stored account=', CONVERT(c.account USING utf8mb4), ' mailbox=',
-                               CONVERT(c.mailbox USING utf8mb4), ' ',
-                               CASE c.receipt_kind
-                                   WHEN 'uid'
-                                   THEN CONCAT('uid=', SUBSTRING_INDEX(c.receipt, '/', -1))
-                                   WHEN 'unnamed' THEN 'uid=?'
-                                   ELSE CONCAT(c.receipt_kind, '=', c.receipt) END)
-         WHERE a.detail IS NULL AND c.id IN (@)",
-    ),
-    ("own_end", ", copy_id = NULL"),
-    ("no_end", ""),
     ("stay", "LOCK IN SHARE MODE"),
     ("copy_key", "FORCE INDEX (onedrop_copy_key)"),
     ("set_lease", "leased_until = TIMESTAMPADD(MICROSECOND, @, UTC_TIMESTAMP(6))"),

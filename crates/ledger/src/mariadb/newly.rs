@@ -15,7 +15,7 @@ use super::record::lock_slot;
 use super::statement::{SqlBatch, values};
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
-use crate::sql::claims::{self, OfMessage};
+use crate::sql::claims::{self, Claiming, OfMessage};
 use crate::sql::{attempts, record};
 use onedrop_core::ledger::{CLOCKS_DIFFER_BY, LedgerError, MessageKey, Recorded};
 
@@ -78,11 +78,14 @@ pub(super) fn record(
     );
     let answer = "(@onedrop_message := id), collision, @onedrop_at";
     let of_message = OfMessage::Sql("@onedrop_message");
-    batch.append(spelt(&[
-        record::insert(one, false, ["@onedrop_collision", "@onedrop_at", answer]),
-        attempts::insert(of_message, attempt, None),
-    ]));
-    let claims = claims::claim(Vec::new(), of_message, destinations, attempt, (terms, false));
+    let message = record::insert(one, false, ["@onedrop_collision", "@onedrop_at", answer]);
+    batch.append(spelt(&[message]));
+    let records = destinations.len() == 1;
+    if !records {
+        batch.append(spelt(&[attempts::insert(of_message, attempt, None)]));
+    }
+    let claiming = Claiming { terms, looks_back: false, records };
+    let claims = claims::claim(Vec::new(), of_message, destinations, attempt, claiming);
     batch.append(spelt(&claims.statements));
     let answers = match connection.write_as_far_as_it_goes(batch) {
         // The two steps find out why, and go on if they may.
@@ -95,13 +98,13 @@ pub(super) fn record(
     };
     let missing = || LedgerError::Broken("a record without an answer".to_owned());
     let message = rows_at(&answers, 3).first().ok_or_else(missing)?;
-    let attempt = rows_at(&answers, 4).first().ok_or_else(missing)?;
+    let (_, attempt) = record::attempt_of(rows_at(&answers, 4), records)?;
     Ok(Some(Recorded {
         message: MessageKey::new(message.cell(0)?, one.entry.identity),
         recorded_at: rows::time(message.cell(2)?),
         is_new: true,
         collision: message.cell(1)?,
-        attempt: attempt.cell(1)?,
-        copies: claims.states(answers.get(5..).unwrap_or_default())?,
+        attempt,
+        copies: claims.states(answers.get(4 + usize::from(!records)..).unwrap_or_default())?,
     }))
 }

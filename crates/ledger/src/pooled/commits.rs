@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::{Committed, MOST_TOGETHER, ToRecord};
 use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, Entry, FilterFields, LeaseTerms, LedgerError,
-    Recorded, ToConfirm,
+    Attempt, AttemptEnd, AttemptKey, Claim, Confirmed, CopyFacts, Entry, FilterFields, LeaseTerms,
+    LedgerError, Recorded, ToConfirm,
 };
 use onedrop_core::lock_key::Hash;
 use onedrop_core::message::{Facts, Identity};
@@ -134,7 +134,7 @@ enum QueuedCall {
         claim: Claim,
         receipt: Receipt,
         facts: CopyFacts,
-        end: Option<(i64, AttemptEnd)>,
+        end: Option<(AttemptKey, AttemptEnd)>,
         may_be_lost: bool,
     },
 }

@@ -7,10 +7,10 @@ use super::connection::{Connection, Statement};
 use crate::ToRecord;
 use crate::facts as json;
 use crate::rows::{self, INDEXED, LONGEST};
-use crate::sql::claims;
 use crate::sql::record::{date, within};
+use crate::sql::{attempts, claims};
 use onedrop_core::ledger::claim::Row;
-use onedrop_core::ledger::{Attempt, AttemptEnd, ToConfirm};
+use onedrop_core::ledger::{Attempt, AttemptEnd, AttemptKey, ToConfirm};
 use onedrop_core::lock_key::advisory_key;
 use onedrop_core::outcome::Reason;
 use onedrop_core::text;
@@ -18,7 +18,7 @@ use onedrop_core::text;
 /// How many parameters `onedrop_record` and `onedrop_confirm` have, with
 /// [`Connection::patience_ms`], the first one.
 pub(super) const RECORD: usize = 30;
-pub(super) const CONFIRM: usize = 16;
+pub(super) const CONFIRM: usize = 17;
 
 /// All parameters of `onedrop_record` but the first. The copies are in the order of the
 /// destinations, leased.
@@ -76,7 +76,7 @@ fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statement<'a> {
 /// How an attempt ended, if it did: five parameters.
 fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> Statement<'a> {
     statement
-        .with(end.map(|end| rows::millis(end.duration)), Type::INT8)
+        .with(end.map(attempts::millis), Type::INT8)
         .with(end.map(|end| text::within(end.outcome, LONGEST)), Type::TEXT)
         .with(end.map(|end| text::within(&end.status, LONGEST)), Type::TEXT)
         .with(end.map(|end| text::within(&end.text, LONGEST)), Type::TEXT)
@@ -84,8 +84,16 @@ fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> Statement<'
 }
 
 /// All parameters of `onedrop_confirm` but the first two.
-pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> Statement<'a> {
+pub(super) fn confirm<'a>(
+    statement: Statement<'a>,
+    one: &'a ToConfirm<'a>,
+    ends_in_copy: bool,
+) -> Statement<'a> {
     let ToConfirm { claim, receipt, facts, end: ended, .. } = one;
+    let row = ended.and_then(|(attempt, _)| match attempt {
+        AttemptKey::Row(number) => Some(number),
+        AttemptKey::Copy(_) => None,
+    });
     let statement = statement
         .with(claim.copy, Type::INT8)
         .with(claim.value.bytes(), Type::BYTEA)
@@ -95,6 +103,7 @@ pub(super) fn confirm<'a>(statement: Statement<'a>, one: &'a ToConfirm<'a>) -> S
         .with(facts.nul_replaced, Type::BOOL)
         .with(facts.found_by_look, Type::BOOL)
         .with(facts.wrapped, Type::BOOL)
-        .with(ended.map(|(attempt, _)| attempt), Type::INT8);
+        .with(ends_in_copy, Type::BOOL)
+        .with(row, Type::INT8);
     end(statement, ended.map(|(_, end)| end))
 }

@@ -37,10 +37,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("since", "(now() - @ * interval '1 second')"),
     ("ahead_ms", "(1000 * extract(epoch FROM @ - clock_timestamp()))::bigint"),
     ("message_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_message WHERE id = @ OFFSET 0) m"),
-    ("ended", "c.attempt_id"),
-    ("ended_ms", "c.attempt_ms"),
-    ("outcomes", "onedrop_attempt_text"),
-    ("ends", "c.message_id = a.message_id AND c.attempt_id = a.id AND a.outcome IS NULL"),
     ("tells", "position('account=' || @2 || ' ' IN @1) > 0"),
     ("attempt_of", "CROSS JOIN LATERAL (SELECT * FROM onedrop_attempt WHERE id = @ OFFSET 0) a"),
     ("by_hash", ""),
@@ -85,15 +81,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
            AND m.recorded_at < to_timestamp(@) AND m.id > @2
          ORDER BY m.id",
     ),
-    (
-        "keep_ends",
-        "UPDATE onedrop_attempt a SET outcome = t.outcome, status = t.status, detail = t.detail,
-             duration_ms = t.duration_ms
-         FROM onedrop_copy c JOIN onedrop_attempt_text t ON t.id = c.attempt_id
-         WHERE c.id IN (@) AND a.id = t.id",
-    ),
-    ("own_end", ""),
-    ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
     ("stay", "FOR KEY SHARE"),
     ("copy_key", ""),
     ("set_lease", "leased_until = clock_timestamp() + @ * interval '1 microsecond'"),

@@ -14,10 +14,12 @@ use super::columns;
 use super::connection::{Connection, Statement};
 use super::{record, schema};
 use crate::rows;
-use crate::sql::claims;
+use crate::sql::{attempts, claims};
 use crate::{Committed, ToRecord};
 use onedrop_core::ledger::claim::{self, Wanted};
-use onedrop_core::ledger::{Confirmed, CopyState, LedgerError, MessageKey, Recorded, ToConfirm};
+use onedrop_core::ledger::{
+    AttemptKey, Confirmed, CopyState, LedgerError, MessageKey, Recorded, ToConfirm,
+};
 
 /// Milliseconds that a group waits for another session's lock; a single call may wait longer. It is
 /// longer than a commit on a slow disk, because commits with NOTIFY wait for each other. A deadlock
@@ -29,6 +31,13 @@ pub(super) struct NewMessage<'a> {
     pub one: ToRecord<'a>,
     /// Its copies, leased, in the order of the destinations.
     pub copies: Vec<claim::Row>,
+}
+
+/// A receipt that may go the fast way.
+pub(super) struct FirstReceipt<'a> {
+    pub one: &'a ToConfirm<'a>,
+    /// It ends the attempt in the copy's row.
+    pub ends_in_copy: bool,
 }
 
 /// [`Session::record_and_confirm`](crate::Session::record_and_confirm). A receipt alone ends the
@@ -43,7 +52,8 @@ pub(super) fn commit(
     }
     let is_alone = records.len() + receipts.len() == 1;
     let new: Vec<Option<NewMessage<'_>>> = records.iter().map(NewMessage::of).collect();
-    let answer = match call(connection, &new, receipts, is_alone) {
+    let first: Vec<Option<FirstReceipt<'_>>> = receipts.iter().map(FirstReceipt::of).collect();
+    let answer = match call(connection, &new, &first, is_alone) {
         // The memory was moved on in this moment: the general path looks again.
         Err(LedgerError::Contended) if is_alone && receipts.is_empty() => None,
         answer => answer?,
@@ -57,8 +67,11 @@ pub(super) fn commit(
         };
         committed.recorded.push(recorded);
     }
-    for _ in receipts {
-        let is_placed = answer.as_ref().map_or(Ok(false), |answer| cell(answer, &mut column))?;
+    for first in &first {
+        let is_placed = match (first, &answer) {
+            (Some(_), Some(answer)) => cell(answer, &mut column)?,
+            _ => false,
+        };
         committed.confirmed.push(is_placed.then_some(Ok(Confirmed::Recorded)));
     }
     // An error of one that is alone is the call's: it says whether the session is lost.
@@ -78,7 +91,7 @@ pub(super) fn commit(
 fn call<'a>(
     connection: &mut Connection,
     new: &[Option<NewMessage<'a>>],
-    receipts: &'a [ToConfirm<'a>],
+    receipts: &[Option<FirstReceipt<'a>>],
     is_alone: bool,
 ) -> Result<Option<Row>, LedgerError> {
     let patience = match is_alone {
@@ -86,6 +99,7 @@ fn call<'a>(
         false => connection.patience_ms().min(IN_COMPANY_MS),
     };
     let new: Vec<&NewMessage<'_>> = new.iter().flatten().collect();
+    let receipts: Vec<&FirstReceipt<'_>> = receipts.iter().flatten().collect();
     if new.is_empty() && receipts.is_empty() {
         return Ok(None);
     }
@@ -98,10 +112,10 @@ fn call<'a>(
         );
     }
     // What it is committed with waits for the disk, or none of it does.
-    let waits = !new.is_empty() || receipts.iter().any(|one| !one.may_be_lost);
-    for one in receipts {
+    let waits = !new.is_empty() || receipts.iter().any(|receipt| !receipt.one.may_be_lost);
+    for receipt in receipts {
         let limits = statement.with(patience, Type::INT8).with(waits, Type::BOOL);
-        statement = columns::confirm(limits, one);
+        statement = columns::confirm(limits, receipt.one, receipt.ends_in_copy);
     }
     match connection.call(&statement) {
         Ok(rows) => rows.into_iter().next().map(Some).ok_or_else(no_answer),
@@ -142,6 +156,15 @@ fn no_answer() -> LedgerError {
     LedgerError::Broken("a call without an answer".to_owned())
 }
 
+impl<'a> FirstReceipt<'a> {
+    /// `None`: its attempt gets a row of its own.
+    fn of(one: &'a ToConfirm<'a>) -> Option<FirstReceipt<'a>> {
+        let ends_in_copy = attempts::ends_in_copy(one);
+        let is_moved = matches!(one.end, Some((AttemptKey::Copy(_), _))) && !ends_in_copy;
+        (!is_moved).then_some(FirstReceipt { one, ends_in_copy })
+    }
+}
+
 impl<'a> NewMessage<'a> {
     /// `None`: it is no matter for the fast way. Bytes that are kept go only where they are known
     /// to be wanted.
@@ -162,6 +185,10 @@ impl<'a> NewMessage<'a> {
         let numbers = numbers?;
         let [message, recorded_at, collision, attempt, ref copies @ ..] = numbers[..] else {
             return Some(Err(LedgerError::Contended));
+        };
+        let attempt = match (attempt, copies) {
+            (0, [copy]) => AttemptKey::Copy(*copy),
+            _ => AttemptKey::Row(attempt),
         };
         let claims = self.copies.iter().zip(copies);
         Some(Ok(Recorded {

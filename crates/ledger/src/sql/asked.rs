@@ -19,18 +19,24 @@ pub(crate) const A_PLACED_ONE: &str = "
 SELECT 1 FROM onedrop_copy WHERE account = ?1 AND placed_at IS NOT NULL
 ORDER BY account, message_id LIMIT 1";
 
-/// Of a recipient. The text of an attempt that delivered names the accounts of its copies; where it
-/// has none, a copy's row has it.
+/// Of a recipient: by an attempt that ended in its copy's row, or by the text of one that
+/// delivered, which names the accounts of its copies.
 pub(crate) const REACHED: &str = "
-SELECT account FROM (
-    SELECT (SELECT c.account FROM onedrop_copy c
-            WHERE c.message_id = a.message_id AND NOT c.shared AND c.placed_at IS NOT NULL
-              AND (({ends}) OR a.outcome = 'delivered' AND {tells(a.detail, c.account)})
-            LIMIT 1) AS account
-    FROM onedrop_attempt a
-    WHERE {folded(a.recipient)} = {fold(?1, ?2)} AND a.message_id IS NOT NULL
-      AND COALESCE(a.outcome, 'delivered') = 'delivered'
-) reached WHERE account IS NOT NULL LIMIT 1";
+SELECT * FROM (
+    SELECT account FROM onedrop_copy
+    WHERE {folded(recipient)} = {fold(?1, ?2)} AND attempt_ms IS NOT NULL AND NOT shared
+      AND placed_at IS NOT NULL LIMIT 1) one
+UNION ALL
+SELECT * FROM (
+    SELECT account FROM (
+        SELECT (SELECT c.account FROM onedrop_copy c
+                WHERE c.message_id = a.message_id AND NOT c.shared AND c.placed_at IS NOT NULL
+                  AND {tells(a.detail, c.account)}
+                LIMIT 1) AS account
+        FROM onedrop_attempt a
+        WHERE {folded(a.recipient)} = {fold(?1, ?2)} AND a.message_id IS NOT NULL
+          AND a.outcome = 'delivered') reached
+    WHERE account IS NOT NULL LIMIT 1) other";
 
 /// How many of an account's copies are looked through at most for a receipt that was there before.
 const LOOKED_THROUGH: u32 = 1000;

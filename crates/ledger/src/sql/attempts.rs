@@ -1,4 +1,6 @@
-//! Attempts: that they began, and how they ended.
+//! Attempts: that they began, and how they ended. One that records a message with one copy lives in
+//! the copy's row, and ends there with the copy's receipt, if it has no more to say. Any other, and
+//! one that ended otherwise, has a row of its own.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,10 +8,11 @@ use std::time::Duration;
 use super::claims::{OfMessage, ReadCopy};
 use super::{Sql, SqlSession, Value, sql, values};
 use crate::rows::{self, INDEXED, LONGEST};
-use onedrop_core::ledger::{Attempt, AttemptEnd, LedgerError, PLAIN_STATUS, stored_text};
+use onedrop_core::ledger::{
+    Attempt, AttemptEnd, AttemptKey, LedgerError, PLAIN_STATUS, ToConfirm, stored_text,
+};
 use onedrop_core::message::Identity;
 use onedrop_core::outcome::Reason;
-use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
 
 /// Reads what no index has: MariaDB would lock the entry of the index alone.
@@ -17,15 +20,33 @@ const STAY: &str = "
 SELECT looks_back FROM onedrop_message WHERE {hashed(id_hash, ?1)} AND digest = ?2 {stay}";
 
 const END: &str = "
-UPDATE onedrop_attempt SET duration_ms = ?4, outcome = ?5, status = ?6, detail = ?7,
-       reason = ?8{own_end}
-WHERE id = ?3 AND message_id = (
-    SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?1)} AND digest = ?2)";
+UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5, reason = ?6
+WHERE id = ?1";
+
+/// Not of another message, whose number it may be by now.
+const OF_MESSAGE: &str = "message_id = (
+    SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?7)} AND digest = ?8)";
+
+const END_IN_COPY: &str = "
+UPDATE onedrop_copy SET attempt_ms = ?2 WHERE id = ?1 AND recipient IS NOT NULL";
+
+/// Gives those that live in rows of copies `c` rows of their own.
+const MOVE: &str = "
+INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at, duration_ms,
+                             outcome, status, detail, reason)
+SELECT c.message_id, c.recipient, c.queue_id, c.host, c.pid, c.began_at, {end}
+FROM onedrop_copy c WHERE c.recipient IS NOT NULL AND {which}";
+
+/// No attempt lives any more in the rows of these copies `c`.
+const EMPTY: &str = "
+UPDATE onedrop_copy AS c SET recipient = NULL, queue_id = NULL, host = NULL, pid = NULL,
+    began_at = NULL, attempt_ms = NULL
+WHERE {which}";
 
 const INSERT: &str = "
 INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid, started_at)
 VALUES ({message}, {given(?1, ?2)}, ?3, ?4, ?5, ?6, {now})
-RETURNING {int(message_id)}, {int(id)}";
+RETURNING {int(id)}, {int(message_id)}";
 
 /// The hash only where there is no message, the sender only where it is not the message's.
 const INSERT_ENDED: &str = "
@@ -35,14 +56,6 @@ SELECT m.id, CASE WHEN m.id IS NULL THEN ?1 END, {given(?3, ?4)}, NULLIF(?5, m.s
        {before(?9)}, ?10, ?11, ?12, ?13, ?14
 FROM (SELECT 1) one LEFT JOIN onedrop_message m ON {hashed(m.id_hash, ?1)} AND m.digest = ?2";
 
-const TELL_COPY: &str = "
-UPDATE onedrop_copy SET attempt_id = ?2, attempt_ms = ?3 WHERE id = ?1 AND attempt_id IS NULL";
-
-const END_UNLESS_TOLD: &str = "
-UPDATE onedrop_attempt SET duration_ms = ?3, outcome = ?4, status = ?5, detail = ?6, reason = ?7
-WHERE id = ?2 AND NOT EXISTS (
-    SELECT 1 FROM onedrop_copy c WHERE c.id = ?1 AND c.attempt_id = ?2)";
-
 /// Longer than any attempt takes, within the range of every engine's columns.
 const LONGEST_ATTEMPT: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);
 
@@ -50,24 +63,45 @@ const LONGEST_ATTEMPT: Duration = Duration::from_millis(i32::MAX.unsigned_abs() 
 pub(crate) fn finish<S: SqlSession>(
     session: &mut S,
     identity: &Identity,
-    recorded: Option<(i64, &AttemptEnd)>,
+    recorded: Option<(AttemptKey, &AttemptEnd)>,
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     let (id_hash, digest) = (&identity.id_hash, &identity.digest);
     // The message's row first, as a purge locks it: neither waits for the other crosswise.
     let mut statements = vec![sql!(STAY, id_hash, digest)];
     statements.extend(others.iter().map(|(attempt, end)| insert_ended(identity, attempt, end)));
-    statements.extend(recorded.map(|(attempt, end)| {
-        let [outcome, status, detail] = texts(end);
-        let (reason, took) = (end.reason.map(Reason::word), rows::millis(took(end)));
-        sql!(END, id_hash, digest, attempt, took, outcome, status, detail, reason)
-    }));
+    match recorded {
+        Some((AttemptKey::Row(attempt), end)) => {
+            let values = [of_end(attempt, end), values![id_hash, digest]].concat();
+            statements.push(Sql { text: format!("{END} AND {OF_MESSAGE}").into(), values });
+        }
+        Some((AttemptKey::Copy(copy), end)) => {
+            let values = [of_end(copy, end), values![id_hash, digest]].concat();
+            let which = format!("c.id = ?1 AND c.{OF_MESSAGE}");
+            let lock = format!("SELECT c.id FROM onedrop_copy c WHERE {which} {{locked(c)}}");
+            statements.push(Sql { text: lock.into(), values: values.clone() });
+            statements.extend(moved(&which, OF_END, values));
+        }
+        None => {}
+    }
     session.write(&statements).map(drop)
 }
 
-/// Puts an attempt on record that has begun now; the numbers of the message and the attempt. The
-/// sender only where it is not the one that the message was first recorded with (`None`: by this
-/// attempt).
+/// The columns of a copy's row in which an attempt lives that begins with it, and their values.
+pub(crate) fn in_copy<'a>(by: &'a Attempt, values: &mut Vec<Value<'a>>) -> [String; 2] {
+    let [recipient, lower, _, queue_id, host, pid] = of(by);
+    let first = values.len() + 1;
+    values.extend([recipient, lower, queue_id, host, pid]);
+    let at = |n: usize| format!("?{}", first + n);
+    let recipient = format!("{{given({}, {})}}", at(0), at(1));
+    [
+        "recipient, queue_id, host, pid, began_at".to_owned(),
+        format!("{recipient}, {}, {}, {}, {{now}}", at(2), at(3), at(4)),
+    ]
+}
+
+/// Puts an attempt on record that has begun now; its number and the message's. The sender only
+/// where it is not the one that the message was first recorded with (`None`: by this attempt).
 pub(crate) fn insert<'a>(
     message: OfMessage<'_>,
     by: &'a Attempt,
@@ -81,22 +115,66 @@ pub(crate) fn insert<'a>(
     Sql { text: INSERT.replace("{message}", &message).into(), values }
 }
 
-/// How an attempt ended that recorded this copy's `receipt`. Where it has no more to say than that
-/// it stored the copy, the copy's row has it, if that has no other.
-pub(crate) fn ending(
-    copy: &ReadCopy,
-    receipt: &Receipt,
-    (attempt, end): (i64, &AttemptEnd),
-) -> Vec<Sql<'static>> {
-    let is_plain = end.outcome == "delivered"
-        && end.status == PLAIN_STATUS
-        && end.text == stored_text(&copy.destination, receipt);
-    let [outcome, status, detail] = texts(end).map(Cow::into_owned);
-    let (reason, took) = (end.reason.map(Reason::word), rows::millis(took(end)));
-    let told = is_plain.then(|| sql!(TELL_COPY, copy.number, attempt, took));
-    let ended = sql!(END_UNLESS_TOLD, copy.number, attempt, took, outcome, status, detail, reason);
-    told.into_iter().chain([ended]).collect()
+/// How the attempt ended that put a receipt on record.
+pub(crate) fn ending(one: &ToConfirm<'_>) -> Vec<Sql<'static>> {
+    match one.end {
+        None => Vec::new(),
+        Some((AttemptKey::Row(attempt), end)) => {
+            vec![Sql { text: END.into(), values: of_end(attempt, end) }]
+        }
+        Some((AttemptKey::Copy(copy), end)) if ends_in_copy(one) => {
+            vec![sql!(END_IN_COPY, copy, millis(end))]
+        }
+        Some((AttemptKey::Copy(copy), end)) => {
+            moved("c.id = ?1", OF_END, of_end(copy, end)).to_vec()
+        }
+    }
 }
+
+/// Whether the receipt ends the attempt that lives in its copy's row: it is that copy's alone, and
+/// has no more to say than that it was stored ([`stored_text`]).
+pub(crate) fn ends_in_copy(one: &ToConfirm<'_>) -> bool {
+    let Some((AttemptKey::Copy(copy), end)) = one.end else { return false };
+    let stored = end.text.strip_prefix("stored ");
+    let place = stored.and_then(|stored| stored.strip_suffix(&format!(" {}", one.receipt)));
+    copy == one.claim.copy
+        && end.outcome == "delivered"
+        && end.status == PLAIN_STATUS
+        && end.reason == Some(Reason::Delivered)
+        && place.is_some_and(|place| !place.contains("; "))
+}
+
+/// Attempts that live in rows of copies `c` get rows of their own. In SQL: which, and how they
+/// ended.
+fn moved<'a>(which: &str, ends: &str, values: Vec<Value<'a>>) -> [Sql<'a>; 2] {
+    let add = MOVE.replace("{end}", ends).replace("{which}", which);
+    let empty = EMPTY.replace("{which}", which);
+    [Sql { text: add.into(), values: values.clone() }, Sql { text: empty.into(), values }]
+}
+
+/// What ended in a copy's row stays on record when its receipt is forgotten. What runs stays there.
+pub(crate) fn kept_end(copy: &ReadCopy) -> Option<[Sql<'static>; 2]> {
+    let text = stored_text(&copy.destination, copy.row.receipt.as_ref()?);
+    let word = Reason::Delivered.word();
+    let values = values![copy.number, "delivered", PLAIN_STATUS, text, word];
+    let which = "c.id = ?1 AND c.attempt_ms IS NOT NULL";
+    Some(moved(which, "c.attempt_ms, ?2, ?3, ?4, ?5", values))
+}
+
+/// SQL that takes those away which live in rows of the copies of these messages.
+pub(crate) fn erased(messages: &str) -> String {
+    EMPTY.replace("{which}", &format!("c.message_id IN ({messages})"))
+}
+
+/// An attempt's number or its copy's, how long it took in milliseconds, its outcome, status, detail
+/// and reason ([`OF_END`]).
+fn of_end(number: i64, end: &AttemptEnd) -> Vec<Value<'static>> {
+    let [outcome, status, detail] = texts(end).map(Cow::into_owned);
+    let reason = end.reason.map(Reason::word);
+    values![number, millis(end), outcome, status, detail, reason]
+}
+
+const OF_END: &str = "?2, ?3, ?4, ?5, ?6";
 
 fn insert_ended<'a>(identity: &'a Identity, by: &'a Attempt, end: &'a AttemptEnd) -> Sql<'a> {
     let [outcome, status, detail] = texts(end);
@@ -104,7 +182,7 @@ fn insert_ended<'a>(identity: &'a Identity, by: &'a Attempt, end: &'a AttemptEnd
     values.extend(of(by));
     values.extend(values![
         took(end).as_secs_f64(),
-        rows::millis(took(end)),
+        millis(end),
         outcome,
         status,
         detail,
@@ -126,6 +204,11 @@ fn of<'a>(by: &'a Attempt) -> [Value<'a>; 6] {
         indexed(&by.host),
         pid.into(),
     ]
+}
+
+/// How long it took, for a column.
+pub(crate) fn millis(end: &AttemptEnd) -> i64 {
+    rows::millis(took(end))
 }
 
 fn took(end: &AttemptEnd) -> Duration {

@@ -89,6 +89,16 @@ struct ClaimOutcome {
     is_new: bool,
 }
 
+/// How copies are claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claiming {
+    pub terms: LeaseTerms,
+    /// New copies look back.
+    pub looks_back: bool,
+    /// The only copy is recorded with its message, and the attempt lives in its row.
+    pub records: bool,
+}
+
 /// A copy in the course of a call.
 struct OpenCopy<'d> {
     destination: &'d Destination,
@@ -134,13 +144,13 @@ pub(crate) fn read_claimed(claim: &Claim, lock: bool) -> Sql<'static> {
 }
 
 /// Claims copies in their order, given those that are on record and locked. A mailbox that is named
-/// twice is leased once. New copies look back if their message does.
+/// twice is leased once.
 pub(crate) fn claim<'a>(
     on_record: Vec<ReadCopy>,
     message: OfMessage<'_>,
     destinations: &'a [Destination],
-    owner: &Attempt,
-    (terms, looks_back): (LeaseTerms, bool),
+    owner: &'a Attempt,
+    Claiming { terms, looks_back, records }: Claiming,
 ) -> Claims<'a> {
     let mut copies: Vec<OpenCopy<'a>> = Vec::new();
     let mut found = Vec::new();
@@ -177,7 +187,8 @@ pub(crate) fn claim<'a>(
                 copy.look_after.map(|after| look_again(read.number, after))
             }
             None => {
-                statements.push(insert(message, copy.destination, &copy.row, name.clone()));
+                let by = (name.clone(), records.then_some(owner));
+                statements.push(insert(message, copy.destination, &copy.row, by));
                 copy.look_after.map(|after| look_again_at_new(message, &copy.row, after))
             }
         };
@@ -250,7 +261,8 @@ pub(crate) fn claim_again<S: SqlSession>(
         return Err(LedgerError::Forgotten);
     };
     let looks_back = found.rows.first().map_or(Ok(false), |row| row.cell(0))?;
-    let claims = claim(on_record(copies)?, of_message, destinations, owner, (terms, looks_back));
+    let claiming = Claiming { terms, looks_back, records: false };
+    let claims = claim(on_record(copies)?, of_message, destinations, owner, claiming);
     let answers = SqlSession::commit(session, &claims.statements);
     claims.states(&answers.map_err(contended_if_duplicate::<S>)?)
 }
@@ -321,8 +333,8 @@ pub(crate) fn confirm_read<S: SqlSession>(
 ) -> Result<Confirmed, LedgerError> {
     let (confirmed, mut statements) = confirm(read.as_ref(), one);
     let has_change = !statements.is_empty();
-    if let (Ok(Confirmed::Recorded), Some(read), Some(end)) = (&confirmed, &read, one.end) {
-        statements.extend(attempts::ending(read, one.receipt, end));
+    if let Ok(Confirmed::Recorded) = &confirmed {
+        statements.extend(attempts::ending(one));
     }
     let answers = SqlSession::commit(session, &statements)?;
     is_written(has_change, &answers)?;
@@ -444,7 +456,7 @@ fn insert<'a>(
     message: OfMessage<'_>,
     destination: &'a Destination,
     row: &Row,
-    owner: String,
+    (owner, first): (String, Option<&'a Attempt>),
 ) -> Sql<'a> {
     let (left, length, by) = of_lease(row);
     let mut values = values![
@@ -461,12 +473,19 @@ fn insert<'a>(
         row.looks_back,
         row.value.bytes().to_vec(),
     ];
+    let [columns, theirs] = first.map_or_else(Default::default, |first| {
+        attempts::in_copy(first, &mut values).map(|part| format!(", {part}"))
+    });
     let message = message.with(&mut values);
-    let text = "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
-             lease_value, lease_ms, {lease_columns}, in_doubt, prior_doubt, looks_back, value)
-         VALUES ({message}, ?1, ?2, ?3, ?4, ?5, ?6, ?7, {lease_values(?8)}, ?9, ?10, ?11, ?12)
-         RETURNING {int(id)}";
-    Sql { text: text.replace("{message}", &message).into(), values }
+    let text = format!(
+        "INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, owner,
+             lease_value, lease_ms, {{lease_columns}}, in_doubt, prior_doubt, looks_back,
+             value{columns})
+         VALUES ({message}, ?1, ?2, ?3, ?4, ?5, ?6, ?7, {{lease_values(?8)}}, ?9, ?10, ?11,
+                 ?12{theirs})
+         RETURNING {{int(id)}}, {{int(message_id)}}"
+    );
+    Sql { text: text.into(), values }
 }
 
 fn place<'a>(read: &ReadCopy, row: &Row, one: &ToConfirm<'a>) -> Sql<'a> {
@@ -515,7 +534,7 @@ pub(crate) fn make_due<'a>(
         .chain(look_after.map(|after| look_again(read.number, after)))
         .collect(),
         None => {
-            let inserted = insert(of_message, destination, row, String::new());
+            let inserted = insert(of_message, destination, row, (String::new(), None));
             let due = sql!(
                 "UPDATE onedrop_copy SET due_at = {later(?1)} WHERE message_id = ?2 AND value = ?3",
                 due_in,
@@ -535,7 +554,7 @@ pub(crate) fn forget(read: &ReadCopy, value: RandomValue) -> Sql<'static> {
         "value = ?1, due_at = CASE WHEN ?2 THEN due_at END, placed_at = NULL, placed_epoch = ?3,
          receipt_kind = NULL, receipt = NULL, nul_replaced = FALSE,
          wrapped = FALSE, found_by_look = FALSE, by_sender = FALSE, settled_at = NULL,
-         {no_lease}, in_doubt = ?4, prior_doubt = ?5, looks_back = ?6{no_end}",
+         {no_lease}, in_doubt = ?4, prior_doubt = ?5, looks_back = ?6",
         values![
             row.value.bytes().to_vec(),
             row.due_in.is_some(),

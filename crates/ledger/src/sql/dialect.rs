@@ -50,14 +50,8 @@ use crate::doubts::{IN_DOUBT, MAY_BE_DOUBLE, WANTS_A_LOOK};
 /// - `{nobody}`: no owner of a copy.
 ///
 /// What engines' tables differ in:
-/// - `{ended}`, `{ended_ms}`: the attempt whose end stands in the row of a copy `c`, and how long
-///   it took; NULL where the attempt's row says so itself; `{ends}`: whether the row of `c` has the
-///   end of attempt `a`; `{outcomes}`: attempts with their outcomes, wherever these are;
 /// - `{old_raw(s, id)}`: messages after this number whose bytes were put there before `s` seconds
-///   after 1970, as 0 and their number, in its order;
-/// - `{keep_ends(copies)}`: what the rows of these copies say of attempts' ends, for the attempts'
-///   own rows; `{no_end}`: with a comma before them, assignments by which a copy says none;
-///   `{own_end}`: likewise, by which an attempt's row says its end itself.
+///   after 1970, as 0 and their number, in its order.
 ///
 /// What planners need to know:
 /// - `{copy_key}`: after a table whose rows are to be found by the key of a message's copy;

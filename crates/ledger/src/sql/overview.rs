@@ -1,50 +1,43 @@
-//! What `onedrop status` asks, and the rows of hosts: by row numbers, and by the index of the times
-//! when messages were recorded. Row numbers rise with time, so the first attempt of the asked time
-//! is found by probes between the lowest and the highest number. Each bound goes as a value into
-//! the next statement: an engine plans for what it is, and MariaDB would else read a whole index
-//! to it.
+//! What `onedrop status` asks, and the rows of hosts: by row numbers, and by the indexes of the
+//! times when messages were recorded and attempts began. Each bound goes as a value into the next
+//! statement: an engine plans for what it is, and MariaDB would else read a whole index to it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{SqlSession, sql};
+use super::{SqlSession, first, rows_at, sql};
 use crate::PooledLedger;
 use crate::rows::{INDEXED, SqlRow, length};
 use onedrop_core::ledger::{
     AttemptCount, HostRow, LedgerError, MOST_ATTEMPTS, MOST_COPIES, MOST_HOSTS, MOST_OPEN,
-    OpenCopies, Overview, PLAIN_STATUS, RecentAttempts, SCHEMA_VERSION,
+    OpenCopies, Overview, RecentAttempts, SCHEMA_VERSION,
 };
-use onedrop_core::outcome::Reason;
 use onedrop_core::text;
 
-/// How many numbers between two bounds are looked at in a round trip.
-const PROBES: i64 = 16;
+/// How long ago the attempt with number ?1, or the next, began, if there are some before it.
+const BEGAN: &str = "
+SELECT {ago(started_at)} FROM onedrop_attempt
+WHERE id >= ?1 AND EXISTS (SELECT 1 FROM onedrop_attempt WHERE id < ?1)
+ORDER BY id LIMIT 1";
 
-/// The attempt with number ?2, or the next: whether it began before ?1 seconds ago, and how long
-/// ago it did.
-const ATTEMPT_AT: &str = "
-SELECT id, started_at < {since(?1)}, {ago(started_at)} FROM onedrop_attempt
-WHERE id >= ?2 ORDER BY id LIMIT 1";
-
-/// How the attempts ended from number ?1 on, where a copy's row may have the end of one
-/// ([`AttemptEnd`](onedrop_core::ledger::AttemptEnd) with no more to say): such copies are counted
-/// by themselves, as those of the messages from ?2 on stand together, and a join would look for
-/// each one. `coalesce` keeps an engine from the indexes of messages, where most are older.
+/// How the attempts ended that began at most ?1 seconds ago; of those in copies' rows, from copy ?2
+/// on.
 const COUNTS: &str = "
 SELECT outcome, reason, status, {int(duration_ms)}, COUNT(*)
-FROM onedrop_attempt WHERE id >= ?1 GROUP BY 1, 2, 3, 4
+FROM onedrop_attempt WHERE started_at >= {since(?1)} GROUP BY 1, 2, 3, 4
 UNION ALL
-SELECT 'stored', 'delivered', '2.0.0', {int({ended_ms})}, COUNT(*)
-FROM onedrop_copy c WHERE message_id >= ?2 AND {ended} >= ?1 GROUP BY {ended_ms}
-UNION ALL
-SELECT 'stored', 'delivered', '2.0.0', {int(ms)}, COUNT(*) FROM (
-    SELECT (SELECT {ended_ms} FROM onedrop_copy c
-            WHERE c.message_id = a.message_id AND {ended} = a.id LIMIT 1) AS ms
-    FROM onedrop_attempt a
-    WHERE a.id >= ?1 AND coalesce(a.message_id, ?2) < ?2 AND a.outcome IS NULL) older
-WHERE ms IS NOT NULL GROUP BY ms";
+SELECT CASE WHEN attempt_ms IS NOT NULL THEN 'delivered' END,
+       CASE WHEN attempt_ms IS NOT NULL THEN 'delivered' END,
+       CASE WHEN attempt_ms IS NOT NULL THEN '2.0.0' END, {int(attempt_ms)}, COUNT(*)
+FROM onedrop_copy WHERE id >= ?2 AND recipient IS NOT NULL AND began_at >= {since(?1)}
+GROUP BY attempt_ms";
 
-const HOSTS_OF: &str =
-    "SELECT host, COUNT(*) FROM onedrop_attempt WHERE id >= ?1 GROUP BY host ORDER BY host";
+/// Likewise how many each host began.
+const HOSTS_OF: &str = "
+SELECT host, COUNT(*) FROM onedrop_attempt WHERE started_at >= {since(?1)} GROUP BY host
+UNION ALL
+SELECT host, COUNT(*) FROM onedrop_copy
+WHERE id >= ?2 AND recipient IS NOT NULL AND began_at >= {since(?1)} GROUP BY host";
 
 /// The first message that was recorded at most ?1 seconds ago: its number, or a null.
 const FIRST_MESSAGE: &str = "
@@ -107,19 +100,29 @@ impl<S: SqlSession + 'static> Overview for PooledLedger<S> {
         until: Instant,
     ) -> Result<RecentAttempts, LedgerError> {
         self.call(until, |session| {
-            let (now, first, reach) = first_attempt(session, secs(back))?;
-            let reach = reach.unwrap_or(back);
-            let (mut counts, mut hosts) = (Vec::new(), Vec::new());
-            if let Some(first) = first {
-                let message = first_message(session.value(&sql!(FIRST_MESSAGE, secs(reach)))?);
-                let asked = [sql!(COUNTS, first, message), sql!(HOSTS_OF, first)];
-                let answers = SqlSession::read(session, &asked)?;
-                if let [ends, of_hosts] = answers.as_slice() {
-                    counts = ends.rows.iter().map(attempt_count).collect::<Result<_, _>>()?;
-                    hosts = of_hosts.rows.iter().map(host_count).collect::<Result<_, _>>()?;
-                }
+            let asked = [
+                sql!("SELECT {secs({now})}, (SELECT MAX(id) FROM onedrop_attempt)"),
+                sql!(FIRST_MESSAGE, secs(back)),
+            ];
+            let answers = SqlSession::read(session, &asked)?;
+            let row = only(rows_at(&answers, 0))?;
+            let now = SystemTime::UNIX_EPOCH + length(row.cell(0)?);
+            let before_most = row.cell::<Option<i64>>(1)?.unwrap_or(0) - i64::from(MOST_ATTEMPTS);
+            let oldest = session.value::<f64>(&sql!(BEGAN, before_most + 1))?.map(length);
+            let message = first_message(first(&answers, 1)?);
+            let (copy, reach) = first_copy(session, message, MOST_ATTEMPTS)?;
+            let reach = [oldest, reach].into_iter().flatten().fold(back, Duration::min);
+            let asked = [sql!(COUNTS, secs(reach), copy), sql!(HOSTS_OF, secs(reach), copy)];
+            let answers = SqlSession::read(session, &asked)?;
+            let counts = rows_at(&answers, 0).iter().map(attempt_count);
+            let counts = counts.collect::<Result<_, LedgerError>>()?;
+            let mut hosts = BTreeMap::new();
+            for row in rows_at(&answers, 1) {
+                *hosts.entry(row.cell(0)?).or_default() +=
+                    row.cell::<i64>(1)?.max(0).unsigned_abs();
             }
-            Ok(RecentAttempts { now, reach, counts: counted(counts), hosts })
+            let hosts = hosts.into_iter().collect();
+            Ok(RecentAttempts { now, reach, counts: merged(counts), hosts })
         })
     }
 
@@ -135,7 +138,7 @@ impl<S: SqlSession + 'static> Overview for PooledLedger<S> {
             let of = |at: usize| answers.get(at).and_then(|answer| answer.rows.first());
             let message = first_message(of(0).map(|row| row.cell(0)).transpose()?);
             let kept: Option<i64> = of(1).map(|row| row.cell(0)).transpose()?;
-            let (copy, reach) = first_copy(session, message)?;
+            let (copy, reach) = first_copy(session, message, MOST_COPIES)?;
             let mut open = OpenCopies {
                 reach: reach.unwrap_or(back),
                 kept: kept.unwrap_or(0).max(0).unsigned_abs(),
@@ -161,62 +164,22 @@ impl<S: SqlSession + 'static> Overview for PooledLedger<S> {
     }
 }
 
-/// The first attempt to count: now, its number, and, if there are more than are counted, how long
-/// ago it began.
-fn first_attempt<S: SqlSession>(
-    session: &mut S,
-    back: f64,
-) -> Result<(SystemTime, Option<i64>, Option<Duration>), LedgerError> {
-    let bounds = session.rows(&sql!(
-        "SELECT {secs({now})}, (SELECT MIN(id) FROM onedrop_attempt),
-                (SELECT MAX(id) FROM onedrop_attempt)"
-    ))?;
-    let row = only(&bounds)?;
-    let now = SystemTime::UNIX_EPOCH + length(row.cell(0)?);
-    let (Some(low), Some(top)) = (row.cell::<Option<i64>>(1)?, row.cell::<Option<i64>>(2)?) else {
-        return Ok((now, None, None));
-    };
-    let (mut low, mut high) = (low, top + 1);
-    while low < high {
-        let mut probes: Vec<i64> =
-            (1..=PROBES).map(|n| low + n * (high - low) / (PROBES + 1)).collect();
-        probes.dedup();
-        let asked: Vec<_> = probes.iter().map(|at| sql!(ATTEMPT_AT, back, *at)).collect();
-        for (probe, answer) in probes.iter().zip(SqlSession::read(session, &asked)?) {
-            match answer.rows.first() {
-                Some(row) if row.cell(1)? => low = row.cell::<i64>(0)? + 1,
-                // From here to the bound above, none is older, or there is none.
-                Some(_) | None => {
-                    high = *probe;
-                    break;
-                }
-            }
-        }
-    }
-    let first_of_most = top - i64::from(MOST_ATTEMPTS) + 1;
-    if low >= first_of_most {
-        return Ok((now, Some(low), None));
-    }
-    let rows = session.rows(&sql!(ATTEMPT_AT, back, first_of_most))?;
-    let reach = rows.first().map(|row| row.cell::<f64>(2)).transpose()?;
-    Ok((now, Some(first_of_most), reach.map(length)))
-}
-
 /// What [`FIRST_MESSAGE`] says; above all numbers where there is none.
 fn first_message(found: Option<Option<i64>>) -> i64 {
     found.flatten().unwrap_or(i64::MAX)
 }
 
-/// The first copy to look through, of messages from this number on, and, if there are more, how
-/// long ago its message was recorded.
+/// The first copy to look through, of messages from this number on, and, if there are more than
+/// `most`, how long ago its message was recorded.
 fn first_copy<S: SqlSession>(
     session: &mut S,
     message: i64,
+    most: u32,
 ) -> Result<(i64, Option<Duration>), LedgerError> {
     let rows = session.rows(&sql!(FIRST_COPY, message))?;
     let row = only(&rows)?;
     let (first, top) = (row.cell::<Option<i64>>(0)?, row.cell::<Option<i64>>(1)?.unwrap_or(0));
-    let first_of_most = top - i64::from(MOST_COPIES) + 1;
+    let first_of_most = top - i64::from(most) + 1;
     match first {
         None => Ok((top + 1, None)),
         Some(first) if first >= first_of_most => Ok((first, None)),
@@ -227,25 +190,8 @@ fn first_copy<S: SqlSession>(
     }
 }
 
-/// What the rows of [`COUNTS`] stand for: an attempt whose end a copy has is one without an end
-/// of its own, or with an outcome and no more.
-fn counted(mut counts: Vec<AttemptCount>) -> Vec<AttemptCount> {
-    let mut stored = 0;
-    for one in counts.iter_mut().filter(|one| one.outcome.as_deref() == Some("stored")) {
-        one.outcome = Some("delivered".to_owned());
-        stored += one.count;
-    }
-    for one in counts.iter_mut().filter(|one| one.outcome.is_none()) {
-        let own = one.count.min(stored);
-        one.count -= own;
-        stored -= own;
-    }
-    let says_no_more = |one: &&mut AttemptCount| one.outcome.is_some() && one.status.is_none();
-    for one in counts.iter_mut().filter(says_no_more) {
-        one.reason = Some(Reason::Delivered.word().to_owned());
-        one.status = Some(PLAIN_STATUS.to_owned());
-    }
-    counts.retain(|one| one.count > 0);
+/// Those that ended alike, counted together.
+fn merged(mut counts: Vec<AttemptCount>) -> Vec<AttemptCount> {
     let mut merged: Vec<AttemptCount> = Vec::new();
     counts.sort_by(|a, b| a.key().cmp(&b.key()));
     for one in counts {
@@ -272,11 +218,6 @@ fn attempt_count(row: &impl SqlRow) -> Result<AttemptCount, LedgerError> {
         millis: row.cell::<Option<i64>>(3)?.map(unsigned),
         count: unsigned(row.cell(4)?),
     })
-}
-
-/// Host, count.
-fn host_count(row: &impl SqlRow) -> Result<(String, u64), LedgerError> {
-    Ok((row.cell(0)?, row.cell::<i64>(1)?.max(0).unsigned_abs()))
 }
 
 /// Adds a row of [`OPEN`].

@@ -36,7 +36,16 @@ FROM (
                          WHERE queue_id = ?1 AND queue_id <> '' {fence}) one
                    WHERE message_id < ?3 ORDER BY message_id DESC LIMIT ?4) queued
     UNION
+    SELECT * FROM (SELECT message_id
+                   FROM (SELECT message_id FROM onedrop_copy
+                         WHERE queue_id = ?1 AND queue_id <> '' {fence}) one
+                   WHERE message_id < ?3 ORDER BY message_id DESC LIMIT ?4) queued_once
+    UNION
     SELECT * FROM ({received(?1, ?2, ?3, ?4)}) received
+    UNION
+    SELECT * FROM (SELECT message_id FROM onedrop_copy
+                   WHERE {folded(recipient)} = {fold(?1, ?2)} AND message_id < ?3
+                   ORDER BY message_id DESC LIMIT ?4) received_once
     UNION
     SELECT * FROM (SELECT DISTINCT message_id FROM onedrop_copy
                    WHERE account = ?1 AND message_id < ?3
@@ -71,15 +80,18 @@ WHERE id >= ?1 AND id < ?2 AND outcome IN ('tempfail', 'permfail')
   AND (NOT ?8 OR message_id IS NULL)
 ORDER BY id DESC LIMIT ?9";
 
-/// From ?1 to below ?2, begun from ?3 to before ?4.
+/// Begun from ?3 to before ?4; what lives in copies' rows, of messages from ?1 to below ?2.
 const ACTIVITY: &str = "
-SELECT minute, outcome, reason, slowness, COUNT(id) FROM (
-    SELECT a.id, {minute(a.started_at)} AS minute,
-           CASE WHEN {ended} IS NULL THEN a.outcome ELSE 'delivered' END AS outcome,
-           CASE WHEN a.outcome <> 'delivered' THEN coalesce(a.reason, a.status) END AS reason,
-           {int({slowness})} AS slowness
-    FROM onedrop_attempt a LEFT JOIN onedrop_copy c ON {ends}
-    WHERE a.id >= ?1 AND a.id < ?2 AND a.started_at >= ?3 AND a.started_at < ?4
+SELECT minute, outcome, reason, slowness, COUNT(minute) FROM (
+    SELECT {minute(started_at)} AS minute, outcome,
+           CASE WHEN outcome <> 'delivered' THEN coalesce(reason, status) END AS reason,
+           {int({slowness(duration_ms)})} AS slowness
+    FROM onedrop_attempt WHERE started_at >= ?3 AND started_at < ?4
+    UNION ALL
+    SELECT {minute(began_at)}, CASE WHEN attempt_ms IS NOT NULL THEN 'delivered' END, NULL,
+           {int({slowness(attempt_ms)})}
+    FROM onedrop_copy WHERE message_id >= ?1 AND message_id < ?2 AND recipient IS NOT NULL
+      AND began_at >= ?3 AND began_at < ?4
 ) one GROUP BY 1, 2, 3, 4";
 
 /// Of messages from ?1 to below ?2, at most ?3.
@@ -189,12 +201,14 @@ impl<S: SqlSession + 'static> Pages for PooledLedger<S> {
 
     fn activity(
         &self,
-        numbers: &Range<i64>,
+        messages: &Range<i64>,
         times: &Range<SystemTime>,
         until: Instant,
     ) -> Result<Vec<ActivityRow>, LedgerError> {
-        let sql = ACTIVITY.replace("{slowness}", &slowness("coalesce(a.duration_ms, {ended_ms})"));
-        let query = sql!(sql, numbers.start, numbers.end, times.start, times.end);
+        let sql = ["duration_ms", "attempt_ms"].iter().fold(ACTIVITY.to_owned(), |sql, column| {
+            sql.replace(&format!("{{slowness({column})}}"), &slowness(column))
+        });
+        let query = sql!(sql, messages.start, messages.end, times.start, times.end);
         lines(self, until, &query, activity_row)
     }
 

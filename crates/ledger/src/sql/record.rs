@@ -9,14 +9,14 @@
 use std::borrow::Cow;
 use std::time::UNIX_EPOCH;
 
-use super::claims::{self, OfMessage};
+use super::claims::{self, Claiming, OfMessage};
 use super::{
     Answer, Sql, SqlSession, attempts, contended_if_duplicate, first, fitting, rows_at, shared,
     sql, values,
 };
 use crate::rows::{self, INDEXED, LONGEST, SqlRow};
 use crate::{ToRecord, facts as json};
-use onedrop_core::ledger::{LedgerError, MessageKey, Recorded, recorded_secs};
+use onedrop_core::ledger::{AttemptKey, LedgerError, MessageKey, Recorded, recorded_secs};
 use onedrop_core::message::Facts;
 use onedrop_core::text;
 
@@ -81,23 +81,37 @@ pub(crate) fn record<S: SqlSession>(
     };
     let first_sender = known.map(|row| row.cell::<String>(3)).transpose()?;
     let at = statements.len();
-    statements.push(attempts::insert(of_message, attempt, first_sender.as_deref()));
-    let terms = (terms, looks_back);
-    let mut claims = claims::claim(on_record, of_message, destinations, attempt, terms);
+    let records = known.is_none() && destinations.len() == 1;
+    if !records {
+        statements.push(attempts::insert(of_message, attempt, first_sender.as_deref()));
+    }
+    let claiming = Claiming { terms, looks_back, records };
+    let mut claims = claims::claim(on_record, of_message, destinations, attempt, claiming);
     statements.append(&mut claims.statements);
     let answers = SqlSession::commit(session, &statements);
     let answers = answers.map_err(contended_if_duplicate::<S>)?;
     session.saw(version, config);
-    let missing = || LedgerError::Broken("a record without an answer".to_owned());
-    let row = rows_at(&answers, at).first().ok_or_else(missing)?;
+    let (message, attempt) = attempt_of(rows_at(&answers, at), records)?;
     Ok(Recorded {
-        message: MessageKey::new(row.cell(0)?, identity),
+        message: MessageKey::new(message, identity),
         recorded_at: rows::time(recorded_at),
         is_new: known.is_none(),
         collision,
-        attempt: row.cell(1)?,
-        copies: claims.states(answers.get(at + 1..).unwrap_or_default())?,
+        attempt,
+        copies: claims.states(answers.get(at + usize::from(!records)..).unwrap_or_default())?,
     })
+}
+
+/// The message's number, and where the attempt is on record: the answer to its row's insert, or to
+/// that of the copy with which it `records` the message.
+pub(crate) fn attempt_of<R: SqlRow>(
+    rows: &[R],
+    records: bool,
+) -> Result<(i64, AttemptKey), LedgerError> {
+    let missing = || LedgerError::Broken("a record without an answer".to_owned());
+    let row = rows.first().ok_or_else(missing)?;
+    let key = if records { AttemptKey::Copy } else { AttemptKey::Row };
+    Ok((row.cell(1)?, key(row.cell(0)?)))
 }
 
 /// The first delivery puts on record what its configuration shares with all hosts. What is on

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Kept, Sql, SqlSession, Value, claims, first, rows_at, sql, values};
+use super::{Kept, Sql, SqlSession, Value, attempts, claims, first, rows_at, sql, values};
 use crate::PooledLedger;
 use crate::rows::{self, HAS_RAW, NEEDED_BY_SENT, SqlRow};
 use onedrop_core::ledger::{
@@ -225,6 +225,7 @@ fn purge<S: SqlSession>(
         PurgeWhat::Raw => vec![count(), delete()],
         PurgeWhat::Facts => vec![
             of_them(&|rows| format!("UPDATE onedrop_message SET {NO_FACTS} WHERE id IN ({rows})")),
+            of_them(&attempts::erased),
             of_them(&|rows| {
                 format!(
                     "DELETE FROM onedrop_attempt
@@ -317,10 +318,8 @@ fn forget<S: SqlSession>(
             let read = session.go_on(&[claims::read_numbers(numbers.iter().copied())])?;
             let read = claims::all_claimed(&read)?;
             let forget = |copy| claims::forget(copy, RandomValue::default());
-            [of_rows("{keep_ends({rows})}", &numbers)]
-                .into_iter()
-                .chain(read.iter().map(forget))
-                .collect()
+            let ends = read.iter().filter_map(attempts::kept_end).flatten();
+            ends.chain(read.iter().map(forget)).collect()
         }
     };
     SqlSession::commit(session, &statements)?;
@@ -339,6 +338,7 @@ fn erase(messages: &[i64], copies: &[i64]) -> Vec<Sql<'static>> {
             messages,
         ),
         of_rows("DELETE FROM onedrop_attempt WHERE message_id IN ({rows})", messages),
+        of_rows(&attempts::erased("{rows}"), messages),
         of_rows("DELETE FROM onedrop_raw WHERE message_id IN ({rows})", messages),
         of_rows(
             &format!(

@@ -34,7 +34,7 @@ ORDER BY c.account, c.id LIMIT ?3";
 /// The first term is for the index. ?4: how old a message may be.
 const DOUBTS: &str = "
 WITH wanted AS (
-    SELECT c.id FROM onedrop_copy c
+    SELECT c.id FROM onedrop_copy c {copy_key}
     WHERE c.message_id >= {first}
       AND c.placed_at IS NULL AND {lease_left(c.)} <= 0 AND NOT c.shared AND c.due_at IS NULL
       AND {page}

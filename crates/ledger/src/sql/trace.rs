@@ -34,9 +34,17 @@ WITH wanted (id) AS (
                    WHERE queue_id = ?1 AND queue_id <> '' AND message_id IS NOT NULL
                    GROUP BY message_id ORDER BY message_id DESC LIMIT ?3) queued
     UNION
+    SELECT * FROM (SELECT message_id FROM onedrop_copy
+                   WHERE queue_id = ?1 AND queue_id <> ''
+                   ORDER BY message_id DESC LIMIT ?3) queued_once
+    UNION
     SELECT * FROM (SELECT message_id FROM onedrop_attempt
                    WHERE {folded(recipient)} = {fold(?1, ?2)} AND message_id IS NOT NULL
                    GROUP BY message_id ORDER BY message_id DESC LIMIT ?3) received
+    UNION
+    SELECT * FROM (SELECT message_id FROM onedrop_copy
+                   WHERE {folded(recipient)} = {fold(?1, ?2)}
+                   ORDER BY message_id DESC LIMIT ?3) received_once
     UNION
     SELECT * FROM (SELECT message_id FROM onedrop_copy
                    WHERE account IN (?1, {fold(?1, ?2)})
@@ -51,7 +59,8 @@ SELECT m.id, m.id_hash, m.message_id, m.digest, {iso(m.recorded_at)}, m.subject,
        m.message_id IS NOT NULL AND EXISTS (
            SELECT 1 FROM onedrop_message o
            WHERE {hashed(o.id_hash, m.id_hash)} AND o.digest <> m.digest),
-       EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id), m.addresses, m.parts
+       EXISTS (SELECT 1 FROM onedrop_raw r WHERE r.message_id = m.id), m.addresses, m.parts,
+       m.sender
 FROM {wanted}
 WHERE m.recorded_at >= ?5
   AND (?6 IS NULL OR {has(m.sender, ?6)} OR {from_has(m, ?6)})
@@ -59,9 +68,15 @@ WHERE m.recorded_at >= ?5
   AND (NOT ?8
        OR EXISTS (SELECT 1 FROM onedrop_copy c WHERE c.message_id = m.id AND c.placed_at IS NULL
                     AND (c.due_at IS NULL OR c.due_at <= {before({overdue})}))
-       OR EXISTS (SELECT 1 FROM {outcomes} a
+       OR EXISTS (SELECT 1 FROM onedrop_copy a
+                  WHERE a.message_id = m.id AND a.recipient IS NOT NULL AND a.attempt_ms IS NULL
+                    AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
+                                    WHERE later.message_id = m.id
+                                      AND {folded(later.recipient)} = {folded(a.recipient)}
+                                      AND later.outcome = 'delivered'))
+       OR EXISTS (SELECT 1 FROM onedrop_attempt a
                   WHERE a.message_id = m.id AND coalesce(a.outcome, '') <> 'delivered'
-                    AND NOT EXISTS (SELECT 1 FROM {outcomes} later
+                    AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
                                     WHERE later.message_id = m.id
                                       AND {folded(later.recipient)} = {folded(a.recipient)}
                                       AND later.id > a.id AND later.outcome = 'delivered')))
@@ -74,7 +89,8 @@ SELECT message_id, account, mailbox, placed_at IS NOT NULL,
        nul_replaced, found_by_look,
        (SELECT why FROM onedrop_kept k
         WHERE k.message_id = c.message_id AND c.shared AND c.placed_at IS NULL),
-       {iso(due_at)}, by_sender, wrapped
+       {iso(due_at)}, by_sender, wrapped, recipient, {iso_ms(began_at)}, queue_id, host,
+       {int(pid)}, {int(attempt_ms)}
 FROM onedrop_copy c WHERE message_id IN ({ids}) ORDER BY shared, id";
 
 /// The newest {attempts} attempts of each message, and those that recorded none, with a limit of
@@ -95,14 +111,10 @@ WITH counted AS (
     UNION ALL SELECT id, on_record FROM unrecorded
 )
 SELECT a.message_id, a.id_hash, {iso_ms(a.started_at)}, a.recipient,
-       coalesce(a.sender, m.sender, ''), a.queue_id, a.host, {int(a.pid)},
-       {int(coalesce(a.duration_ms, {ended_ms}))},
-       CASE WHEN {ended} IS NULL THEN a.outcome ELSE 'delivered' END, a.status, a.detail, c.account,
-       c.mailbox, c.receipt_kind, c.receipt, shown.on_record, a.reason
-FROM shown {attempt_of(shown.id)}
-     LEFT JOIN onedrop_message m ON m.id = a.message_id
-     LEFT JOIN onedrop_copy c ON {ends}
-ORDER BY 3, a.id";
+       coalesce(a.sender, m.sender, ''), a.queue_id, a.host, {int(a.pid)}, {int(a.duration_ms)},
+       a.outcome, a.status, a.detail, shown.on_record, a.reason
+FROM shown {attempt_of(shown.id)} LEFT JOIN onedrop_message m ON m.id = a.message_id
+ORDER BY a.started_at, a.id";
 
 /// Those that match the filter, as far as attempts have what it asks for.
 const OTHERS: &str = "OR {named} AND a.started_at >= ?5 AND ?7 IS NULL
@@ -209,11 +221,15 @@ fn part(facts::Part(path, content_type, size_bytes, name): facts::Part) -> Trace
 #[derive(Default)]
 struct TraceBuilder {
     traces: Vec<Trace>,
+    /// Of the messages, by the index in `traces`.
+    senders: Vec<String>,
     /// Indexes in `traces`.
     of_message: HashMap<i64, usize>,
     /// By the hash of a Message-ID, the newest message, or the attempts that recorded none.
     of_hash: HashMap<Vec<u8>, usize>,
-    /// How many attempts are on record, with a message or without, by the index in `traces`.
+    /// Attempts that live in copies' rows, by the index in `traces`: each is its message's first.
+    first: HashMap<usize, TraceAttempt>,
+    /// How many others are on record, with a message or without, by the index in `traces`.
     on_record: HashMap<(usize, bool), u64>,
 }
 
@@ -233,11 +249,12 @@ impl TraceBuilder {
 
     /// Adds a message: id, hash of the Message-ID, Message-ID, digest, time of recording, subject,
     /// date, size, In-Reply-To, References, collision, whether its bytes are kept, addresses,
-    /// parts.
+    /// parts, sender.
     fn message(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         self.of_message.insert(row.cell(0)?, self.traces.len());
         self.of_hash.entry(row.cell(1)?).or_insert(self.traces.len());
         let references: Option<String> = row.cell(9)?;
+        self.senders.push(row.cell(14)?);
         self.traces.push(Trace {
             message: row.cell(0)?,
             message_id: row.cell::<Option<Vec<u8>>>(2)?.map(|id| text::of_bytes(&id, ID_BYTES)),
@@ -267,7 +284,9 @@ impl TraceBuilder {
 
     /// Message, account, mailbox, whether it is placed, leased, in doubt, its receipt (2), when it
     /// was placed, epoch, owner, end of the lease, the facts (2), why its bytes are kept, when
-    /// it is due, whether the sender's mail program saved it, whether it is wrapped.
+    /// it is due, whether the sender's mail program saved it, whether it is wrapped. Then of the
+    /// attempt in its row: recipient (or NULL), begin, queue id, host, process id, duration (or
+    /// NULL).
     fn copy(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
         let placed = row.cell(3)?;
         // A receipt that cannot be read must not hide the copy.
@@ -277,11 +296,15 @@ impl TraceBuilder {
             true => receipt_state(receipt.as_ref()),
             false => open_state(row.cell(4)?, row.cell(5)?, due_at.is_some()),
         };
+        let at = self.of(row)?;
+        let (account, mailbox) = (row.cell(1)?, row.cell(2)?);
+        let destination = Destination { account, mailbox, shared: false };
+        let text = receipt.as_ref().map(|receipt| stored_text(&destination, receipt));
         let receipt =
             receipt.map_or_else(|| "not understood".to_owned(), |receipt| receipt.to_string());
         let copy = TraceCopy {
-            account: row.cell(1)?,
-            mailbox: row.cell(2)?,
+            account: destination.account,
+            mailbox: destination.mailbox,
             state: state.to_owned(),
             receipt: placed.then_some(receipt),
             placed_at: row.cell(8)?,
@@ -295,18 +318,34 @@ impl TraceBuilder {
             by_sender: row.cell(16)?,
             wrapped: row.cell(17)?,
         };
-        let at = self.of(row)?;
         self.traces[at].copies.push(copy);
+        if let Some(recipient) = row.cell(18)? {
+            let duration_ms: Option<i64> = row.cell(23)?;
+            let ended = |text: &str| duration_ms.map(|_| text.to_owned());
+            let first = TraceAttempt {
+                started_at: row.cell(19)?,
+                recipient,
+                sender: self.senders[at].clone(),
+                queue_id: row.cell(20)?,
+                host: row.cell(21)?,
+                pid: row.cell(22)?,
+                duration_ms,
+                outcome: ended("delivered"),
+                reason: ended(Reason::Delivered.word()),
+                status: ended(PLAIN_STATUS),
+                text: text.filter(|_| duration_ms.is_some()),
+            };
+            self.first.insert(at, first);
+        }
         Ok(())
     }
 
     /// Message (or NULL), hash of its Message-ID where there is none, begin, recipient, sender,
-    /// queue id, host, process id, duration, outcome, status, text; account, mailbox and receipt
-    /// (2) of the copy that it stored, where that is all there is to be said; how many there are of
-    /// its message, or of those without one that have its hash; reason. One without a message
-    /// belongs to the newest with this Message-ID, or is shown with the others that recorded none.
+    /// queue id, host, process id, duration, outcome, status, text; how many there are of its
+    /// message, or of those without one that have its hash; reason. One without a message belongs
+    /// to the newest with this Message-ID, or is shown with the others that recorded none.
     fn attempt(&mut self, row: &impl SqlRow) -> Result<(), LedgerError> {
-        let mut attempt = TraceAttempt {
+        let attempt = TraceAttempt {
             started_at: row.cell(2)?,
             recipient: row.cell(3)?,
             sender: row.cell(4)?,
@@ -315,22 +354,16 @@ impl TraceBuilder {
             pid: row.cell(7)?,
             duration_ms: row.cell(8)?,
             outcome: row.cell(9)?,
-            reason: row.cell(17)?,
+            reason: row.cell(13)?,
             status: row.cell(10)?,
             text: row.cell(11)?,
         };
-        if let Some(account) = row.cell::<Option<String>>(12)? {
-            let destination = Destination { account, mailbox: row.cell(13)?, shared: false };
-            attempt.status = Some(PLAIN_STATUS.to_owned());
-            attempt.reason = Some(Reason::Delivered.word().to_owned());
-            attempt.text = Some(stored_text(&destination, &rows::receipt(row, 14)?));
-        }
         let is_recorded = row.cell::<Option<i64>>(0)?.is_some();
         let at = match is_recorded {
             true => self.of(row)?,
             false => *self.of_hash.entry(row.cell(1)?).or_insert(self.traces.len()),
         };
-        let on_record = u64::try_from(row.cell::<i64>(16)?).unwrap_or(0);
+        let on_record = u64::try_from(row.cell::<i64>(12)?).unwrap_or(0);
         self.on_record.insert((at, is_recorded), on_record);
         if at == self.traces.len() {
             let recorded_at = attempt.started_at.clone();
@@ -343,6 +376,12 @@ impl TraceBuilder {
     /// The traces, at most `limit`. Times sort as text.
     fn newest_first(self, limit: u32) -> Vec<Trace> {
         let mut traces = self.traces;
+        for (at, first) in self.first {
+            traces[at].attempts_left += 1;
+            if self.on_record.get(&(at, true)).is_none_or(|others| *others < ATTEMPTS as u64) {
+                traces[at].attempts.insert(0, first);
+            }
+        }
         for ((at, _), on_record) in self.on_record {
             traces[at].attempts_left += on_record;
         }

@@ -37,10 +37,6 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("since", "(:now - @)"),
     ("ahead_ms", "NULL"),
     ("message_of", "CROSS JOIN onedrop_message m ON m.id = @"),
-    ("ended", "c.attempt_id"),
-    ("ended_ms", "c.attempt_ms"),
-    ("outcomes", "onedrop_attempt_text"),
-    ("ends", "c.message_id = a.message_id AND c.attempt_id = a.id AND a.outcome IS NULL"),
     ("tells", "instr(@1, 'account=' || @2 || ' ') > 0"),
     ("attempt_of", "CROSS JOIN onedrop_attempt a ON a.id = @"),
     ("by_hash", "INDEXED BY onedrop_attempt_id_hash"),
@@ -103,17 +99,8 @@ pub(super) const DIALECT: Dialect = Dialect(&[
          WHERE m.id IN (SELECT message_id FROM onedrop_raw) AND m.recorded_at < @ AND m.id > @2
          ORDER BY m.id",
     ),
-    (
-        "keep_ends",
-        "UPDATE onedrop_attempt SET (outcome, status, detail, duration_ms) = (
-             SELECT outcome, status, detail, duration_ms FROM onedrop_attempt_text t
-             WHERE t.id = onedrop_attempt.id)
-         WHERE id IN (SELECT attempt_id FROM onedrop_copy WHERE id IN (@))",
-    ),
-    ("own_end", ""),
-    ("no_end", ", attempt_id = NULL, attempt_ms = NULL"),
     ("stay", ""),
-    ("copy_key", ""),
+    ("copy_key", "INDEXED BY sqlite_autoindex_onedrop_copy_1"),
     ("set_lease", "leased_until = :boot + @ / 1e6, lease_boot = :boot_id"),
     ("no_lease", "leased_until = NULL, lease_boot = NULL"),
     ("lease_columns", "leased_until, lease_boot"),

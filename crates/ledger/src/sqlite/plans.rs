@@ -58,7 +58,11 @@ fn steps_by_indexes(ledger: &Connection, sql: &str) -> Vec<String> {
         "one",
         "named",
         "queued",
+        "queued_once",
         "received",
+        "received_once",
+        "reached",
+        "other",
         "placed",
         "lower",
         "wanted",
@@ -86,7 +90,8 @@ fn plans_of(asks: impl Fn(&SqliteLedger, Instant)) -> Vec<(String, Vec<String>)>
             "INSERT INTO onedrop_message (id, id_hash, digest, sender, size_bytes, recorded_at)
                  VALUES (1, zeroblob(32), zeroblob(32), '', 1, unixepoch());
              INSERT INTO onedrop_copy (message_id, account, mailbox, shared, epoch, in_doubt,
-                                       prior_doubt) VALUES (1, 'doug', 'INBOX', 0, 1, 0, 0);
+                                       prior_doubt, recipient, queue_id, host, pid, began_at)
+                 VALUES (1, 'doug', 'INBOX', 0, 1, 0, 0, 'doug@x', 'Q1', 'mx1', 1, unixepoch());
              INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started_at)
                  VALUES (1, 'doug@x', 'Q1', 'mx1', 1, unixepoch());",
         )
@@ -139,8 +144,12 @@ fn a_copy_of_a_message_is_found_by_the_message() {
 fn what_has_reached_an_address_is_told_by_its_part_of_an_index() {
     let folder = tempfile::tempdir().expect("a folder");
     let steps = steps_by_indexes(&ledger(folder.path()), asked::REACHED);
-    let index = "SEARCH a USING INDEX onedrop_attempt_by_recipient (recipient=? AND message_id>?)";
-    assert!(steps.iter().any(|step| step == index), "{steps:#?}");
+    for index in [
+        "SEARCH a USING INDEX onedrop_attempt_by_recipient (recipient=? AND message_id>?)",
+        "SEARCH onedrop_copy USING INDEX onedrop_copy_recipient (recipient=?)",
+    ] {
+        assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
+    }
 }
 
 #[test]
@@ -223,7 +232,10 @@ fn a_page_of_a_recipient_reads_that_page_alone() {
          message_id>? AND message_id<?)",
         "SEARCH onedrop_copy USING COVERING INDEX onedrop_copy_account (account=? AND \
          message_id<?)",
+        "SEARCH onedrop_copy USING COVERING INDEX onedrop_copy_recipient (recipient=? AND \
+         message_id<?)",
         "SEARCH onedrop_attempt USING INDEX onedrop_attempt_queue_id (queue_id=?)",
+        "SEARCH onedrop_copy USING INDEX onedrop_copy_queue_id (queue_id=?)",
     ] {
         assert!(steps.iter().any(|step| step == index), "{index}: {steps:#?}");
     }
@@ -233,7 +245,7 @@ fn a_page_of_a_recipient_reads_that_page_alone() {
             steps[*at].contains("COVERING INDEX onedrop_") && steps[*at].contains("message_id<?")
         })
         .collect();
-    assert_eq!(of_many.len(), 3, "{steps:#?}");
+    assert_eq!(of_many.len(), 4, "{steps:#?}");
     assert!(of_many.iter().all(|at| steps[at + 1].starts_with("SCAN ")), "{steps:#?}");
 }
 

@@ -114,7 +114,7 @@ fn several_wait_for_the_disk_once_and_each_has_an_end_of_its_own() {
     assert!(matches!(done.confirmed[..], [Some(Ok(Confirmed::Recorded))]), "{done:?}");
     let count = |sql: &str| plain.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a number");
     assert_eq!(count("SELECT count(*) FROM onedrop_message"), 3);
-    assert_eq!(count("SELECT count(*) FROM onedrop_attempt"), 3);
+    assert_eq!(count("SELECT count(*) FROM onedrop_attempt_text"), 3);
     assert_eq!(count("SELECT count(*) FROM onedrop_copy WHERE receipt = '1/7'"), 1);
     assert_eq!(count("SELECT count(*) FROM onedrop_copy WHERE leased_until > 0"), 2);
     for identity in [first, failing, last] {

@@ -10,8 +10,8 @@ use crate::ledger::claim::{self, Change, DueIn, Lease, TurnState, Wanted};
 use crate::ledger::doubts::CopyDoubt;
 use crate::ledger::port::ToConfirm;
 use crate::ledger::{
-    Attempt, AttemptEnd, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow, JobRun,
-    LeaseTerms, LedgerError, LockHolder, LockWaiter, MessageKey, RandomValue, Recorded,
+    Attempt, AttemptEnd, AttemptKey, Claim, Confirmed, CopyFacts, CopyState, Due, Entry, JobRow,
+    JobRun, LeaseTerms, LedgerError, LockHolder, LockWaiter, MessageKey, RandomValue, Recorded,
     SharedConfig, is_older_than_memory, recorded_secs, units,
 };
 use crate::lock_key::Hash;
@@ -61,7 +61,7 @@ pub struct Rows {
 pub struct Unsynced {
     copy: i64,
     row: CopyRow,
-    attempt: Option<i64>,
+    attempt: Option<AttemptKey>,
 }
 
 pub struct MessageRow {
@@ -210,7 +210,7 @@ impl Rows {
             recorded_at,
             is_new: known.is_none(),
             collision: self.collides(row),
-            attempt: number,
+            attempt: AttemptKey::Row(number),
             copies,
         })
     }
@@ -444,7 +444,7 @@ impl Rows {
         let lost = self.unsynced.len();
         while let Some(Unsynced { copy, row, attempt }) = self.unsynced.pop() {
             self.copies.insert(copy, row);
-            if let Some(row) = attempt.and_then(|attempt| self.attempts.get_mut(&attempt)) {
+            if let Some(row) = attempt.and_then(|attempt| self.attempt(attempt)) {
                 row.end = None;
             }
         }
@@ -529,14 +529,16 @@ impl Rows {
     }
 
     /// Puts an attempt's end on record.
-    pub fn end(&mut self, attempt: i64, end: &AttemptEnd) {
-        if let Some(row) = self.attempts.get_mut(&attempt) {
+    pub fn end(&mut self, attempt: AttemptKey, end: &AttemptEnd) {
+        if let Some(row) = self.attempt(attempt) {
             row.end = Some(end.clone());
         }
     }
 
-    pub fn is_of(&self, attempt: i64, message: i64) -> bool {
-        self.attempts.get(&attempt).is_some_and(|row| row.message == Some(message))
+    /// Every attempt has a row of its own here.
+    pub fn attempt(&mut self, key: AttemptKey) -> Option<&mut AttemptRow> {
+        let AttemptKey::Row(number) = key else { return None };
+        self.attempts.get_mut(&number)
     }
 
     /// Puts attempts on record that [`Rows::record`] did not.

@@ -100,8 +100,18 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
     due_at        DATETIME(6) COMMENT 'from then on settle has it; stays when it is placed',
     settled_at    DATETIME(6)
         COMMENT 'when a look after the last lease found one copy at most',
+    recipient     VARCHAR(1000)
+        COMMENT 'of the attempt that recorded the message, in lower case; null: it has its own row',
+    queue_id      VARCHAR(1000),
+    host          TEXT,
+    pid           BIGINT,
+    began_at      DATETIME(6) COMMENT 'when that attempt began',
+    attempt_ms    BIGINT
+        COMMENT 'how long it took to store the copy; null: another stored it, or it has no end',
     UNIQUE KEY onedrop_copy_key (message_id, account, mailbox),
     KEY onedrop_copy_account (account, message_id),
+    KEY onedrop_copy_recipient (recipient(128), message_id),
+    KEY onedrop_copy_queue_id (queue_id(64)),
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
   COMMENT = 'copies: a message in a mailbox';
@@ -109,7 +119,6 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
 CREATE TABLE IF NOT EXISTS onedrop_attempt (
     id          BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     message_id  BIGINT,
-    copy_id     BIGINT COMMENT 'the copy that it stored, where nothing else is to be said',
     id_hash     BINARY(32) COMMENT 'as the message''s, where there is none',
     recipient   VARCHAR(1000) NOT NULL COMMENT 'in lower case',
     sender      TEXT COMMENT 'envelope sender; null: the message''s',
@@ -119,31 +128,37 @@ CREATE TABLE IF NOT EXISTS onedrop_attempt (
     started_at  DATETIME(6) NOT NULL,
     duration_ms BIGINT COMMENT 'null: still running, or killed',
     outcome     VARCHAR(16) COMMENT 'delivered, tempfail or permfail',
-    status      TEXT COMMENT 'as in RFC 3463; null: 2.0.0, with copy_id',
-    detail      TEXT COMMENT 'what Postfix was told; null: that it stored the copy of copy_id',
-    reason      TEXT COMMENT 'in a word (docs/reasons.md); null: delivered, with copy_id',
+    status      TEXT COMMENT 'as in RFC 3463',
+    detail      TEXT COMMENT 'what Postfix was told',
+    reason      TEXT COMMENT 'in a word (docs/reasons.md)',
+    KEY onedrop_attempt_started_at (started_at),
     KEY onedrop_attempt_message (message_id, started_at),
     KEY onedrop_attempt_id_hash (id_hash),
     KEY onedrop_attempt_queue_id (queue_id(64)),
     KEY onedrop_attempt_recipient (recipient(128), message_id),
     FOREIGN KEY (message_id) REFERENCES onedrop_message (id) ON DELETE CASCADE
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin
-  COMMENT = 'attempts to deliver';
+  COMMENT = 'attempts to deliver, but for those in onedrop_copy';
 
 CREATE OR REPLACE VIEW onedrop_attempt_text AS
 SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
        COALESCE(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid, a.duration_ms, a.outcome,
-       COALESCE(a.status, IF(c.id IS NULL, NULL, '2.0.0')) AS status,
-       COALESCE(a.detail,
-                CONCAT('stored account=', c.account, ' mailbox=', c.mailbox, ' ',
-                       CASE c.receipt_kind
-                           WHEN 'uid' THEN CONCAT('uid=', SUBSTRING_INDEX(c.receipt, '/', -1))
-                           WHEN 'unnamed' THEN 'uid=?'
-                           ELSE CONCAT(c.receipt_kind, '=', c.receipt) END))
-           AS detail,
-       COALESCE(a.reason, IF(c.id IS NULL, NULL, 'delivered')) AS reason
+       a.status, a.detail, a.reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
-     LEFT JOIN onedrop_copy c ON c.id = a.copy_id;
+UNION ALL
+SELECT NULL, c.message_id, NULL, c.began_at, c.recipient, m.sender, c.queue_id, c.host, c.pid,
+       c.attempt_ms, IF(c.attempt_ms IS NULL, NULL, 'delivered'),
+       IF(c.attempt_ms IS NULL, NULL, '2.0.0'),
+       IF(c.attempt_ms IS NULL, NULL,
+          CONCAT('stored account=', CONVERT(c.account USING utf8mb4), ' mailbox=',
+                 CONVERT(c.mailbox USING utf8mb4), ' ',
+                 CASE c.receipt_kind
+                     WHEN 'uid' THEN CONCAT('uid=', SUBSTRING_INDEX(c.receipt, '/', -1))
+                     WHEN 'unnamed' THEN 'uid=?'
+                     ELSE CONCAT(c.receipt_kind, '=', c.receipt) END)),
+       IF(c.attempt_ms IS NULL, NULL, 'delivered')
+FROM onedrop_copy c STRAIGHT_JOIN onedrop_message m ON m.id = c.message_id
+WHERE c.recipient IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS onedrop_unsettled (
     copy_id BIGINT NOT NULL PRIMARY KEY,

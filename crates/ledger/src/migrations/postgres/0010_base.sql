@@ -131,8 +131,8 @@ COMMENT ON TABLE onedrop_raw IS 'the bytes of messages as received (ledger.keep_
 
 -- Room in each page for the receipt: no index names a column that a delivery updates, so the update
 -- touches none (HOT). Not more room: the server clears up a page that is nine tenths full, and new
--- rows must still come to it then, or what was cleared stays empty. The receipt ends the attempt as
--- well, where there is nothing more to be said.
+-- rows must still come to it then, or what was cleared stays empty. The attempt that recorded a
+-- message with one copy lives in the copy's row, until it has more to say than the receipt.
 CREATE TABLE onedrop_copy (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     message_id    bigint NOT NULL,
@@ -140,8 +140,9 @@ CREATE TABLE onedrop_copy (
     placed_at     timestamptz,
     due_at        timestamptz,
     settled_at    timestamptz,
-    attempt_id    bigint,
+    began_at      timestamptz,
     attempt_ms    integer,
+    pid           integer,
     epoch         integer NOT NULL,
     lease_ms      integer NOT NULL DEFAULT 0,
     placed_epoch  integer,
@@ -160,9 +161,15 @@ CREATE TABLE onedrop_copy (
     lease_value   bytea,
     receipt_kind  text,
     receipt       text,
+    recipient     text,
+    queue_id      text COLLATE "C",
+    host          text,
     UNIQUE (message_id, account, mailbox)
 ) WITH (fillfactor = 95);
 CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
+CREATE INDEX onedrop_copy_recipient ON onedrop_copy (lower(recipient) COLLATE "C", message_id)
+    WHERE recipient IS NOT NULL;
+CREATE INDEX onedrop_copy_queue_id ON onedrop_copy (queue_id) WHERE queue_id IS NOT NULL;
 
 COMMENT ON TABLE onedrop_copy
 IS 'one row per mailbox a message belongs in; placed_at says that it is there';
@@ -186,9 +193,11 @@ COMMENT ON COLUMN onedrop_copy.placed_at
 IS 'when the receipt was recorded; null: not known to be in the mailbox';
 COMMENT ON COLUMN onedrop_copy.placed_epoch
 IS 'epoch of the claim that put the receipt on record';
-COMMENT ON COLUMN onedrop_copy.attempt_id
-IS 'the attempt that ended with this receipt and said nothing but that the copy is stored';
-COMMENT ON COLUMN onedrop_copy.attempt_ms IS 'how long that attempt took, in milliseconds';
+COMMENT ON COLUMN onedrop_copy.recipient
+IS 'of the attempt that recorded the message; null: it has a row in onedrop_attempt';
+COMMENT ON COLUMN onedrop_copy.began_at IS 'when that attempt began; queue_id, host and pid: its';
+COMMENT ON COLUMN onedrop_copy.attempt_ms
+IS 'milliseconds that it took to store the copy; null: another stored it, or it has no end';
 COMMENT ON COLUMN onedrop_copy.receipt_kind
 IS 'uid (IMAP), name (Maildir), lmtp (handed over), unnamed, or instead: the mailbox was not there';
 COMMENT ON COLUMN onedrop_copy.receipt
@@ -239,7 +248,8 @@ CREATE TABLE onedrop_attempt (
     status      text,
     detail      text,
     reason      text
-) WITH (fillfactor = 95);
+);
+CREATE INDEX onedrop_attempt_started_at ON onedrop_attempt (started_at);
 CREATE INDEX onedrop_attempt_message_id ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id);
 CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (lower(recipient) COLLATE "C")
@@ -248,32 +258,33 @@ CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_
 CREATE INDEX onedrop_attempt_unrecorded ON onedrop_attempt (started_at) WHERE message_id IS NULL;
 
 COMMENT ON TABLE onedrop_attempt
-IS 'one row per run of the program for a message and its recipient';
+IS 'one row per run of the program for a message and its recipient, but for those in onedrop_copy';
 COMMENT ON COLUMN onedrop_attempt.message_id
 IS 'null: the attempt ended before the message was recorded';
 COMMENT ON COLUMN onedrop_attempt.id_hash IS 'as the message''s, where there is none';
 COMMENT ON COLUMN onedrop_attempt.sender IS 'envelope sender; null: the message''s';
 COMMENT ON COLUMN onedrop_attempt.outcome
-IS 'delivered, tempfail or permfail; null: a copy has its attempt_id, or it runs, or was killed';
+IS 'delivered, tempfail or permfail; null: it runs, or was killed';
 COMMENT ON COLUMN onedrop_attempt.status IS 'status code as in RFC 3463';
 COMMENT ON COLUMN onedrop_attempt.detail IS 'what Postfix was told';
 COMMENT ON COLUMN onedrop_attempt.reason IS 'in a word (docs/reasons.md); null: as with outcome';
 
 CREATE VIEW onedrop_attempt_text AS
 SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
-       coalesce(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid,
-       coalesce(a.duration_ms, c.attempt_ms) AS duration_ms,
-       CASE WHEN c.id IS NULL THEN a.outcome ELSE 'delivered' END AS outcome,
-       CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
-       CASE WHEN c.id IS NULL THEN a.detail
-            ELSE onedrop_stored(c.account, c.mailbox, c.receipt_kind, c.receipt) END AS detail,
-       CASE WHEN c.id IS NULL THEN a.reason ELSE 'delivered' END AS reason
+       coalesce(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid, a.duration_ms, a.outcome,
+       a.status, a.detail, a.reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
-     LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
-                              AND a.outcome IS NULL;
+UNION ALL
+SELECT NULL, c.message_id, NULL, c.began_at, c.recipient, m.sender, c.queue_id, c.host, c.pid,
+       c.attempt_ms, s.outcome, s.status, s.detail, s.outcome
+FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+     LEFT JOIN LATERAL (
+         SELECT 'delivered' AS outcome, '2.0.0' AS status,
+                onedrop_stored(c.account, c.mailbox, c.receipt_kind, c.receipt) AS detail
+     ) s ON c.attempt_ms IS NOT NULL
+WHERE c.recipient IS NOT NULL;
 
-COMMENT ON VIEW onedrop_attempt_text
-IS 'attempts with their ends, also where the row of the copy tells it';
+COMMENT ON VIEW onedrop_attempt_text IS 'all attempts, also those in onedrop_copy (id: null)';
 
 -- What names a message goes with it, whoever may delete messages. A foreign key would do so, too,
 -- and lock the message's row for each insert. Raw bytes, and the first copies and attempts, are
@@ -377,7 +388,7 @@ $$;
 -- number is told to those who LISTEN to onedrop_message.
 --
 -- Returns the numbers of the message, its time (seconds since 1970), whether it collides (1), the
--- numbers of the attempt and of the copies. Nothing in the array: another session holds the
+-- numbers of the attempt (0: it lives in the only copy's row) and of the copies. Nothing in the array: another session holds the
 -- message's lock. Null: nothing is done, the general path has to look. So it is with a message that
 -- is known, or may be older than what the ledger remembers, and where schema or configuration
 -- differ.
@@ -396,6 +407,7 @@ DECLARE
     v_ledger record;
     v_row bigint;
     v_numbers bigint[];
+    v_began timestamptz;
 BEGIN
     v_set := onedrop_begin(p_lock_timeout_ms);
     SELECT l.version, l.oldest_program, l.config, l.remembers_since INTO v_ledger
@@ -445,16 +457,27 @@ BEGIN
         RAISE EXCEPTION 'the message may have been purged' USING ERRCODE = 'serialization_failure';
     END IF;
 
-    INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid)
-    VALUES (v_numbers[1], p_recipient, p_queue_id, p_host, p_pid)
-    RETURNING id INTO v_row;
-    v_numbers := v_numbers || v_row;
+    IF cardinality(p_accounts) = 1 THEN
+        v_began := clock_timestamp();
+        v_numbers := v_numbers || 0::bigint;
+    ELSE
+        INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid)
+        VALUES (v_numbers[1], p_recipient, p_queue_id, p_host, p_pid)
+        RETURNING id INTO v_row;
+        v_numbers := v_numbers || v_row;
+        p_recipient := NULL;
+        p_queue_id := NULL;
+        p_host := NULL;
+        p_pid := NULL;
+    END IF;
     FOR i IN 1 .. cardinality(p_accounts) LOOP
         INSERT INTO onedrop_copy (message_id, account, mailbox, shared, value, epoch, owner,
-                                  lease_value, lease_ms, leased_until, in_doubt, prior_doubt)
+                                  lease_value, lease_ms, leased_until, in_doubt, prior_doubt,
+                                  recipient, queue_id, host, pid, began_at)
         VALUES (v_numbers[1], p_accounts[i], p_mailboxes[i], p_shared[i], p_values[i], 1, p_owner,
                 p_lease_value, p_lease_ms,
-                clock_timestamp() + p_lease_ms * interval '1 millisecond', true, false)
+                clock_timestamp() + p_lease_ms * interval '1 millisecond', true, false,
+                p_recipient, p_queue_id, p_host, p_pid, v_began)
         RETURNING id INTO v_row;
         v_numbers := v_numbers || v_row;
     END LOOP;
@@ -466,14 +489,15 @@ END
 $$;
 
 -- Puts the first receipt of a copy on record, as `claim.rs` says of one that is not placed,
--- whatever its epoch. With it goes the end of the attempt p_attempt, and what is kept of the message
+-- whatever its epoch. With it goes the end of an attempt (p_in_copy: that which lives in the copy's
+-- row and has no more to say; p_attempt: the one with this number), and what is kept of the message
 -- if this was its last shared copy. Without p_waits the commit waits for no disk and no standby, and
 -- a crash of the server may undo the receipt, as `may_be_lost` of `claim.rs` says. False: nothing is
 -- done, the general path has to look.
 CREATE FUNCTION onedrop_confirm(
     p_lock_timeout_ms bigint, p_waits boolean, p_copy bigint, p_value bytea, p_epoch bigint,
     p_receipt_kind text, p_receipt text, p_nul_replaced boolean, p_found_by_look boolean,
-    p_wrapped boolean,
+    p_wrapped boolean, p_in_copy boolean,
     p_attempt bigint, p_duration_ms bigint, p_outcome text, p_status text, p_detail text,
     p_reason text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -487,17 +511,11 @@ BEGIN
         owner = NULL, receipt_kind = p_receipt_kind, receipt = p_receipt,
         nul_replaced = p_nul_replaced, found_by_look = p_found_by_look, wrapped = p_wrapped,
         placed_epoch = p_epoch,
-        attempt_id = CASE WHEN c.attempt_id IS NULL AND p_outcome = 'delivered'
-                           AND p_status = '2.0.0'
-                           AND p_detail = onedrop_stored(c.account, c.mailbox, p_receipt_kind,
-                                                         p_receipt)
-                          THEN p_attempt ELSE c.attempt_id END,
-        attempt_ms = CASE WHEN c.attempt_id IS NULL THEN least(p_duration_ms, 2147483647)
-                          ELSE c.attempt_ms END
+        attempt_ms = CASE WHEN p_in_copy AND c.recipient IS NOT NULL THEN p_duration_ms END
     WHERE c.id = p_copy AND c.value = p_value AND c.placed_at IS NULL
       AND (p_waits
            OR c.epoch = 1 AND NOT c.prior_doubt AND NOT c.shared AND c.due_at IS NULL)
-    RETURNING c.message_id, c.shared, c.attempt_id INTO v_placed;
+    RETURNING c.message_id, c.shared INTO v_placed;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -514,9 +532,9 @@ BEGIN
                                 AND c.shared AND c.placed_at IS NULL);
         END IF;
     END IF;
-    IF p_attempt IS DISTINCT FROM v_placed.attempt_id THEN
+    IF p_attempt IS NOT NULL THEN
         UPDATE onedrop_attempt a SET
-            duration_ms = least(p_duration_ms, 2147483647), outcome = p_outcome, status = p_status,
+            duration_ms = p_duration_ms, outcome = p_outcome, status = p_status,
             detail = p_detail, reason = p_reason
         WHERE a.id = p_attempt;
     END IF;

@@ -98,9 +98,13 @@ CREATE TABLE onedrop_copy (
                                              -- unnamed, or instead: no such mailbox
     receipt       TEXT,                      -- UIDVALIDITY/UID, the file's unique name, a name of
                                              -- the delivery, or the mailbox that has the copy
-    attempt_id    INTEGER,                   -- that ended with this receipt and said nothing
-                                             -- but that the copy is stored
-    attempt_ms    INTEGER,                   -- how long it took
+    began_at      REAL,                      -- when the attempt began that recorded the message
+    attempt_ms    INTEGER,                   -- how long it took to store the copy; null: another
+                                             -- stored it, or it has no end
+    pid           INTEGER,
+    host          TEXT,
+    queue_id      TEXT,
+    recipient     TEXT,                      -- null: that attempt has a row in onedrop_attempt
     nul_replaced  INTEGER NOT NULL DEFAULT 0,
     found_by_look INTEGER NOT NULL DEFAULT 0,
     wrapped       INTEGER NOT NULL DEFAULT 0, -- attached to a message of ours
@@ -110,6 +114,9 @@ CREATE TABLE onedrop_copy (
     UNIQUE (message_id, account, mailbox)
 );
 CREATE INDEX onedrop_copy_account ON onedrop_copy (account, message_id);
+CREATE INDEX onedrop_copy_recipient ON onedrop_copy (recipient, message_id)
+    WHERE recipient IS NOT NULL;
+CREATE INDEX onedrop_copy_queue_id ON onedrop_copy (queue_id) WHERE queue_id <> '';
 
 -- Copies to be looked at again, however old: leased twice, in doubt, due, or written twice.
 CREATE TABLE onedrop_unsettled (
@@ -129,12 +136,13 @@ CREATE TABLE onedrop_attempt (
     pid         INTEGER NOT NULL,
     started_at  REAL NOT NULL,
     duration_ms INTEGER,
-    outcome     TEXT,                        -- delivered, tempfail, permfail; null: a copy has
-                                             -- its attempt_id, or it runs, or was killed
+    outcome     TEXT,                        -- delivered, tempfail, permfail; null: it runs, or
+                                             -- was killed
     status      TEXT,
     detail      TEXT,                        -- what Postfix was told
     reason      TEXT                         -- in a word (docs/reasons.md)
 );
+CREATE INDEX onedrop_attempt_started_at ON onedrop_attempt (started_at);
 CREATE INDEX onedrop_attempt_message ON onedrop_attempt (message_id);
 CREATE INDEX onedrop_attempt_queue_id ON onedrop_attempt (queue_id) WHERE queue_id <> '';
 CREATE INDEX onedrop_attempt_recipient ON onedrop_attempt (recipient)
@@ -143,23 +151,25 @@ CREATE INDEX onedrop_attempt_id_hash ON onedrop_attempt (id_hash) WHERE message_
 CREATE INDEX onedrop_attempt_unrecorded ON onedrop_attempt (message_id, started_at)
     WHERE message_id IS NULL;
 
--- Attempts with their ends, also where the row of the copy tells it.
+-- All attempts, also those in onedrop_copy (id: null).
 CREATE VIEW onedrop_attempt_text AS
 SELECT a.id, a.message_id, a.id_hash, a.started_at, a.recipient,
-       coalesce(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid,
-       coalesce(a.duration_ms, c.attempt_ms) AS duration_ms,
-       CASE WHEN c.id IS NULL THEN a.outcome ELSE 'delivered' END AS outcome,
-       CASE WHEN c.id IS NULL THEN a.status ELSE '2.0.0' END AS status,
-       CASE WHEN c.id IS NULL THEN a.detail
-            ELSE 'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
-                 || CASE c.receipt_kind
-                        WHEN 'uid' THEN 'uid=' || substr(c.receipt, instr(c.receipt, '/') + 1)
-                        WHEN 'unnamed' THEN 'uid=?'
-                        ELSE c.receipt_kind || '=' || c.receipt END END AS detail,
-       CASE WHEN c.id IS NULL THEN a.reason ELSE 'delivered' END AS reason
+       coalesce(a.sender, m.sender) AS sender, a.queue_id, a.host, a.pid, a.duration_ms, a.outcome,
+       a.status, a.detail, a.reason
 FROM onedrop_attempt a LEFT JOIN onedrop_message m ON m.id = a.message_id
-     LEFT JOIN onedrop_copy c ON c.message_id = a.message_id AND c.attempt_id = a.id
-                              AND a.outcome IS NULL;
+UNION ALL
+SELECT NULL, c.message_id, NULL, c.began_at, c.recipient, m.sender, c.queue_id, c.host, c.pid,
+       c.attempt_ms, iif(c.attempt_ms IS NULL, NULL, 'delivered'),
+       iif(c.attempt_ms IS NULL, NULL, '2.0.0'),
+       iif(c.attempt_ms IS NULL, NULL,
+           'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
+           || CASE c.receipt_kind
+                  WHEN 'uid' THEN 'uid=' || substr(c.receipt, instr(c.receipt, '/') + 1)
+                  WHEN 'unnamed' THEN 'uid=?'
+                  ELSE c.receipt_kind || '=' || c.receipt END),
+       iif(c.attempt_ms IS NULL, NULL, 'delivered')
+FROM onedrop_copy c JOIN onedrop_message m ON m.id = c.message_id
+WHERE c.recipient IS NOT NULL;
 
 -- The bytes of shared copies (Sent) that could not be placed; gone once they are.
 CREATE TABLE onedrop_kept (

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use super::*;
-use onedrop_core::ledger::{MessageKey, RandomValue};
+use onedrop_core::ledger::{AttemptKey, MessageKey, RandomValue};
 use onedrop_core::message::{DedupBy, Message};
 
 const LATER: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ fn made(records: &[ToRecord<'_>], receipts: &[ToConfirm<'_>]) -> Made {
             recorded_at,
             is_new: true,
             collision: false,
-            attempt: 1,
+            attempt: AttemptKey::Row(1),
             copies,
         }))
     });
