@@ -90,7 +90,7 @@ CLAIMS = [
     ),
     (
         "a message is known by its Message-ID alone",
-        RECORD, "AND digest = ?2", "AND (1 OR digest = ?2)",
+        RECORD, "AND {digested(digest, ?2)}", "AND (1 OR digest = ?2)",
     ),
 ]
 

@@ -99,7 +99,7 @@ pub trait SqlSession: Session {
     ) -> Result<(), LedgerError> {
         let text = "INSERT INTO onedrop_raw (message_id, bytes, kept_at)
                     SELECT id, ?3, {now} FROM onedrop_message
-                    WHERE {hashed(id_hash, ?1)} AND digest = ?2";
+                    WHERE {hashed(id_hash, ?1)} AND {digested(digest, ?2)}";
         statements.push(sql!(text, &message.id_hash, &message.digest, bytes));
         Ok(())
     }

@@ -53,6 +53,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("new", "VALUES(@)"),
     ("same", "@ <=> @2"),
     ("hashed", "@ = @2"),
+    ("digested", "@ = @2"),
     ("locked", "FOR UPDATE"),
     ("locked_at_once", "FOR UPDATE NOWAIT"),
     ("locked_or_left", "FOR UPDATE SKIP LOCKED"),

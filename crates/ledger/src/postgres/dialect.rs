@@ -60,7 +60,8 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("upsert", "ON CONFLICT (@) DO UPDATE SET"),
     ("new", "excluded.@"),
     ("same", "@ IS NOT DISTINCT FROM @2"),
-    ("hashed", "@ = @2"),
+    ("hashed", "(substring(@ FOR 8) = substring(@2 FOR 8) AND @ = @2)"),
+    ("digested", "(substring(@ FOR 16) = substring(@2 FOR 16) AND @ = @2)"),
     ("locked", "FOR UPDATE OF @"),
     ("locked_at_once", "FOR UPDATE OF @ NOWAIT"),
     ("locked_or_left", "FOR UPDATE OF @ SKIP LOCKED"),
@@ -147,7 +148,7 @@ impl SqlSession for Connection {
 
     fn announce<'a>(&self, message: &'a Identity) -> Option<Sql<'a>> {
         let text = "SELECT pg_notify('onedrop_message', id::text) FROM onedrop_message
-                    WHERE id_hash = ?1 AND digest = ?2";
+                    WHERE {hashed(id_hash, ?1)} AND {digested(digest, ?2)}";
         self.notifies().then(|| sql!(text, &message.id_hash, &message.digest))
     }
 

@@ -12,7 +12,7 @@ use onedrop_core::text;
 
 pub(crate) const COPY_AT: &str = "
 SELECT 1 FROM onedrop_message m {then} onedrop_copy c ON c.message_id = m.id
-WHERE {hashed(m.id_hash, ?1)} AND m.digest = ?2 AND c.account = ?3 AND c.mailbox = ?4";
+WHERE {hashed(m.id_hash, ?1)} AND {digested(m.digest, ?2)} AND c.account = ?3 AND c.mailbox = ?4";
 
 /// Of an account. Those that it was refused come last: the first rows read decide.
 pub(crate) const A_PLACED_ONE: &str = "

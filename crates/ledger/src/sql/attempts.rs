@@ -17,7 +17,8 @@ use onedrop_core::text;
 
 /// Reads what no index has: MariaDB would lock the entry of the index alone.
 const STAY: &str = "
-SELECT looks_back FROM onedrop_message WHERE {hashed(id_hash, ?1)} AND digest = ?2 {stay}";
+SELECT looks_back FROM onedrop_message
+WHERE {hashed(id_hash, ?1)} AND {digested(digest, ?2)} {stay}";
 
 const END: &str = "
 UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5, reason = ?6
@@ -25,7 +26,7 @@ WHERE id = ?1";
 
 /// Not of another message, whose number it may be by now.
 const OF_MESSAGE: &str = "message_id = (
-    SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?7)} AND digest = ?8)";
+    SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?7)} AND {digested(digest, ?8)})";
 
 const END_IN_COPY: &str = "
 UPDATE onedrop_copy SET attempt_ms = ?2 WHERE id = ?1 AND recipient IS NOT NULL";
@@ -54,7 +55,8 @@ INSERT INTO onedrop_attempt (message_id, id_hash, recipient, sender, queue_id, h
                              started_at, duration_ms, outcome, status, detail, reason)
 SELECT m.id, CASE WHEN m.id IS NULL THEN ?1 END, {given(?3, ?4)}, NULLIF(?5, m.sender), ?6, ?7, ?8,
        {before(?9)}, ?10, ?11, ?12, ?13, ?14
-FROM (SELECT 1) one LEFT JOIN onedrop_message m ON {hashed(m.id_hash, ?1)} AND m.digest = ?2";
+FROM (SELECT 1) one
+     LEFT JOIN onedrop_message m ON {hashed(m.id_hash, ?1)} AND {digested(m.digest, ?2)}";
 
 /// Longer than any attempt takes, within the range of every engine's columns.
 const LONGEST_ATTEMPT: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);

@@ -602,7 +602,7 @@ impl OfMessage<'_> {
                 let (id_hash, digest) = (values.len() - 1, values.len());
                 format!(
                     "(SELECT id FROM onedrop_message
-                      WHERE {{hashed(id_hash, ?{id_hash})}} AND digest = ?{digest})"
+                      WHERE {{hashed(id_hash, ?{id_hash})}} AND {{digested(digest, ?{digest})}})"
                 )
             }
             OfMessage::Sql(sql) => sql.to_owned(),

@@ -22,7 +22,8 @@ use crate::doubts::{IN_DOUBT, MAY_BE_DOUBLE, WANTS_A_LOOK};
 /// - `{soon}`: five seconds after `recorded_at`;
 /// - `{int(x)}`: a whole number of any width, to be read as `i64`;
 /// - `{millis(t)}`: a time as whole milliseconds since 1970;
-/// - `{hashed(column, hash)}`: whether a message's hash is this one, by the index of hashes;
+/// - `{hashed(column, hash)}`: whether a message's hash is this one, by the index of messages;
+///   `{digested(column, digest)}`: with it, whether its digest is;
 /// - `{bytes(hex)}`: bytes, of their digits;
 /// - `{folded(recipient)}`, `{fold(name, lower)}`: a recipient and a name, of which `lower` is the
 ///   lower case, as they are compared in any case;

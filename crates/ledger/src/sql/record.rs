@@ -23,7 +23,7 @@ use onedrop_core::text;
 /// Waits for a purge that takes the message out; from here on none does.
 const FIND: &str = "
 SELECT {int(id)}, {whole(recorded_at)}, looks_back, sender FROM onedrop_message
-WHERE {hashed(id_hash, ?1)} AND digest = ?2 {stay}";
+WHERE {hashed(id_hash, ?1)} AND {digested(digest, ?2)} {stay}";
 
 /// After the message was looked for: a purge that took it out has moved the memory on with it.
 const LEDGER: &str = "

@@ -68,6 +68,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("new", "excluded.@"),
     ("same", "@ IS @2"),
     ("hashed", "(substr(@, 1, 8) = substr(@2, 1, 8) AND @ = @2)"),
+    ("digested", "(substr(@, 1, 16) = substr(@2, 1, 16) AND @ = @2)"),
     ("locked", ""),
     ("locked_at_once", ""),
     ("locked_or_left", ""),

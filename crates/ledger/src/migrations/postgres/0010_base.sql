@@ -63,9 +63,14 @@ CREATE TABLE onedrop_message (
     reference_ids text,
     addresses     text,
     parts         text,
-    nul_runs      bytea,
-    UNIQUE (id_hash, digest)
+    nul_runs      bytea
 );
+-- 128 bits of a digest are unique as well: that two of 10^10 messages share them is less likely than
+-- one in 10^18, and to find a message that shares those of a given one takes 2^128 tries. The table
+-- has the hashes whole, and they are compared whole: a message whose halves are another's would be
+-- refused for now, and never taken for the other.
+CREATE UNIQUE INDEX onedrop_message_key
+    ON onedrop_message (substring(id_hash FOR 8), substring(digest FOR 16));
 CREATE INDEX onedrop_message_recorded_at ON onedrop_message (recorded_at);
 
 COMMENT ON TABLE onedrop_message IS 'one row per message, however many recipients and tries';
@@ -442,11 +447,12 @@ BEGIN
             to_timestamp(p_date), p_size_bytes,
             p_message_id IS NOT NULL AND EXISTS (
                 SELECT FROM onedrop_message o
-                WHERE o.id_hash = p_id_hash AND o.digest <> p_digest),
+                WHERE substring(o.id_hash FOR 8) = substring(p_id_hash FOR 8)
+                  AND o.id_hash = p_id_hash AND o.digest <> p_digest),
             p_id_hash, p_digest, p_message_id,
             p_sender, p_subject, p_in_reply_to, p_reference_ids, p_addresses,
             p_parts, p_nul_runs)
-    ON CONFLICT (id_hash, digest) DO NOTHING
+    ON CONFLICT (substring(id_hash FOR 8), substring(digest FOR 16)) DO NOTHING
     RETURNING ARRAY[m.id, extract(epoch FROM m.recorded_at)::bigint, m.collision::integer]
     INTO v_numbers;
     IF NOT FOUND THEN
