@@ -75,18 +75,22 @@ impl Protocol {
     }
 
     /// A process has written a copy whose row is gone, and records it once more: leased and in
-    /// doubt; a live lease is joined.
-    pub fn record_in_doubt(&self, state: &mut State, number: u8, length: u8) {
+    /// doubt; a live lease is joined. Placed by another by now: that lasts, as the record does.
+    pub fn record_in_doubt(&self, state: &mut State, number: u8, length: u8) -> Step {
         if !self.layers.again {
-            return;
+            return Step::Failed;
         }
         let row = &mut state.copies[usize::from(number)];
         if row.row != GONE && row.receipt.is_none() && row.leased > 0 {
             (row.prior_doubt, row.leased) = (true, row.leased.max(length));
-            return sync(state);
+            sync(state);
+            return Step::Busy;
         }
         row.in_doubt |= row.row == GONE;
-        self.claim(state, number, None, length);
+        if self.wrong != Some(BrokenRule::UndoUnsynced) {
+            sync(state);
+        }
+        self.claim(state, number, None, length)
     }
 
     /// A random value that no claim has; or the lowest number that no row has.

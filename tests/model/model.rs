@@ -145,6 +145,19 @@ pub enum BrokenRule {
     LosesAnyReceipt,
     /// A receipt that waits for no disk frees the bytes of a shared copy at once.
     LosesKept,
+    /// Whoever records again what it has written finds another's receipt, and does not wait for it
+    /// to be on the disk.
+    UndoUnsynced,
+}
+
+/// Which rows may be forgotten.
+#[derive(Debug, Clone, Copy)]
+pub enum ForgottenRows {
+    /// By `onedrop purge` and `forget`.
+    Unleased,
+    /// By a standby that takes over without the last commits.
+    Leased,
+    Any,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -164,8 +177,8 @@ pub struct Faults {
     pub unread: bool,
     /// How often a row is forgotten.
     pub forgets: u8,
-    /// Also rows that are leased.
-    pub forgets_leases: bool,
+    /// Of these.
+    pub forgotten: ForgottenRows,
     /// Number of actions of the mailboxes' owner.
     pub owner: u8,
     /// The owner does nothing between verify's last look at the keeper and the removal of the
@@ -196,7 +209,7 @@ const NO_FAULTS: Faults = Faults {
     boots: 0,
     unread: false,
     forgets: 0,
-    forgets_leases: false,
+    forgotten: ForgottenRows::Unleased,
     owner: 0,
     owner_waits: false,
 };
@@ -532,20 +545,39 @@ fn a_forgotten_row_is_created_again_in_doubt() {
     check("forgotten, and claimed without doubt", &fresh, &[ONE_EVER, ONE_AT_END, SETTLED], &[]);
     // Whoever has written a copy puts it on record in doubt, where a fail-over has lost the record.
     let (jobs, layers) = (vec![vec![0]], Layers { memory: false, ..ALL });
-    let faults = Faults { forgets: 1, forgets_leases: true, ..NO_FAULTS };
+    let faults = Faults { forgets: 1, forgotten: ForgottenRows::Any, ..NO_FAULTS };
     let lost = Protocol { jobs, layers, faults, ..once() };
     check("a fail-over under a delivery", &lost, &[], &[FOUND]);
     let layers = Layers { again: false, ..layers };
     let broken = [ONE_EVER, ONE_AT_END, SETTLED];
     check("the same, not recorded again", &Protocol { layers, ..lost }, &broken, &[]);
     // Outside the promise: the holder of the lease may write after the next process has looked.
-    let leased = Protocol { faults: Faults { forgets_leases: true, ..forgets }, ..once() };
+    let leased = Protocol { faults: Faults { forgotten: ForgottenRows::Any, ..forgets }, ..once() };
     check("forgotten while leased", &leased, &[ONE_EVER, ONE_AT_END], &[FOUND]);
 }
 
 #[test]
+fn a_copy_whose_record_a_fail_over_lost_goes_where_another_is_on_record() {
+    let layers = Layers { memory: false, ..ALL };
+    let faults = Faults { forgets: 1, forgotten: ForgottenRows::Leased, ..NO_FAULTS };
+    let two = Protocol { layers, faults, ..once() };
+    let copies = [ONE_EVER, ONE_AT_END];
+    check("a fail-over under two deliveries", &two, &copies, &[UNDONE]);
+    // Nothing is lost, whatever else goes wrong.
+    let faults = Faults { forgets: 2, forgotten: ForgottenRows::Any, ..LEDGER_CRASH };
+    let verified = Protocol { verifiers: vec![1], ..two };
+    let worst = Protocol { freeze: None, faults, ..verified.clone() };
+    let broken = [ONE_EVER, ONE_AT_END, SETTLED, IN_DOUBT];
+    check("two fail-overs, verify, frozen, crash", &worst, &broken, &[LOST, REMOVED, UNDONE]);
+    let faults = Faults { ledger_crash: true, ..verified.faults };
+    let unsynced = Protocol { wrong: Some(BrokenRule::UndoUnsynced), faults, ..verified };
+    let broken = [TRUTH, RECEIPT, ONE_EVER, ONE_AT_END, SETTLED, KEPT, LAST, IN_DOUBT];
+    check("an undo for a receipt that may be lost", &unsynced, &broken, &[LOST, UNDONE]);
+}
+
+#[test]
 fn a_late_process_confirms_no_other_message() {
-    let faults = Faults { forgets: 1, forgets_leases: true, ..NO_FAULTS };
+    let faults = Faults { forgets: 1, forgotten: ForgottenRows::Any, ..NO_FAULTS };
     let two_rows = Protocol { jobs: vec![vec![0], vec![1]], faults, ..once() };
     check("two messages, rows by random values", &two_rows, &[], &[FOUND]);
     let by_number = Protocol { wrong: Some(BrokenRule::RowsByNumber), ..two_rows };

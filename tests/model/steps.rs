@@ -317,8 +317,14 @@ impl Protocol {
                         state.processes[me].at = At::Undo;
                     }
                     Confirmed::NoRow => {
-                        self.record_in_doubt(state, number, self.lease_of(index));
-                        self.end_step(state, index, Step::Failed);
+                        let again = self.record_in_doubt(state, number, self.lease_of(index));
+                        let is_other = state.copies[usize::from(number)].receipt != Some(mine);
+                        let may_undo = !found && has_name && self.layers.undo;
+                        if again == Step::Placed && is_other && may_undo {
+                            state.processes[me].at = At::Undo;
+                        } else {
+                            self.end_step(state, index, Step::Failed);
+                        }
                     }
                     _ => self.end_step(state, index, Step::Failed),
                 }

@@ -44,6 +44,7 @@ impl Protocol {
                 }
                 None => verifier.at = Verify::Claim,
             },
+            Verify::Claim if copy.row == GONE => gone(verifier),
             Verify::Claim => match self.claim(state, 0, None, LEASE) {
                 Step::Claimed(claim) => {
                     state.verifiers[me].claim = claim;

@@ -8,7 +8,7 @@ use crate::state::{
 };
 use crate::steps::{Action, Doing, Owner, unlock};
 use crate::verify::{gone, has_more_leases};
-use crate::{BrokenRule, Protocol, Start};
+use crate::{BrokenRule, ForgottenRows, Protocol, Start};
 
 pub const TRUTH: &str = "never delivered without a copy, or the bytes of a shared one";
 pub const RECEIPT: &str = "a receipt on record names a copy";
@@ -137,8 +137,11 @@ impl Model for Protocol {
             actions.push(Action::Restart);
         }
         if state.forgets > 0 {
-            let may =
-                |copy: &Copy| copy.row != GONE && (self.faults.forgets_leases || copy.leased == 0);
+            let may = |copy: &Copy| match self.faults.forgotten {
+                ForgottenRows::Unleased => copy.row != GONE && copy.leased == 0,
+                ForgottenRows::Leased => copy.row != GONE && copy.leased > 0,
+                ForgottenRows::Any => copy.row != GONE,
+            };
             let numbers = (0..state.copies.len()).filter(|number| may(&state.copies[*number]));
             actions.extend(numbers.map(|number| Action::Forgets { copy: number as u8 }));
         }

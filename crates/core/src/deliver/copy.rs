@@ -417,12 +417,14 @@ impl<'a> CopyInHand<'a> {
                 CopyEnd::Placed(placed)
             }
             Ok(Confirmed::Superseded { .. }) => CopyEnd::Failed(self.undo(claim, &placed, until)),
-            Err(error) => {
-                if matches!(error, LedgerError::Forgotten) {
-                    note(self.record_in_doubt());
+            Err(error @ LedgerError::Forgotten) => match self.record_in_doubt(&placed.receipt) {
+                Ok(true) => CopyEnd::Failed(self.undo(claim, &placed, until)),
+                recorded => {
+                    note(recorded.map(drop));
+                    error.into()
                 }
-                error.into()
-            }
+            },
+            Err(error) => error.into(),
         }
     }
 
@@ -430,9 +432,13 @@ impl<'a> CopyInHand<'a> {
     /// Like a message that is older than the ledger's memory it is recorded once more, so that the
     /// next attempt looks before it writes. The lease stays until it has run out: in a row that
     /// another delivery has made meanwhile it is all that leaves a doubt. One that lives there is
-    /// joined: its holder may write as well, and then a second look is due. Step `record in doubt`
-    /// of the model.
-    fn record_in_doubt(&self) -> Result<(), LedgerError> {
+    /// joined: its holder may write as well, and then a second look is due. `ours` is not put on
+    /// record: `verify` may have taken that copy out because of a receipt that the fail-over lost.
+    /// Step `record in doubt` of the model.
+    ///
+    /// # Returns
+    /// Whether another copy is on record by now. Its receipt lasts as this record does.
+    fn record_in_doubt(&self, ours: &Receipt) -> Result<bool, LedgerError> {
         let Delivery { job, means, attempt, recorded, .. } = self.delivery;
         let (facts, nul_runs) = (job.message.facts(), job.message.nul_runs());
         let known = (&facts, nul_runs.as_deref());
@@ -441,13 +447,16 @@ impl<'a> CopyInHand<'a> {
         let terms = LeaseTerms { join: true, ..means.terms() };
         let copy = std::slice::from_ref(self.destination());
         let record = |until| means.ledger.record(&entry, attempt, copy, terms, until);
-        self.endings.has_also(means.insisting(record)?.attempt);
-        Ok(())
+        let recorded = means.insisting(record)?;
+        self.endings.has_also(recorded.attempt);
+        let is_other = |by: &Receipt| by != ours && !by.is_elsewhere();
+        Ok(matches!(recorded.copies.first(), Some(CopyState::Placed(by)) if is_other(by)))
     }
 
-    /// Our lease ran out while we wrote, and another copy is on record: ours is one too many. Of
-    /// two copies without a name it cannot be known whether they are one. The confirm has left a
-    /// doubt, which a second look settles, whatever comes of this. Step `undo` of the model.
+    /// Our lease ran out, or our record was lost, while we wrote, and another copy is on record:
+    /// ours is one too many. Of two copies without a name it cannot be known whether they are one.
+    /// A confirm has left a doubt, which a second look settles, whatever comes of this; where the
+    /// record was lost, there is none. Step `undo` of the model.
     fn undo(&self, claim: &Claim, placed: &Placed, until: Instant) -> Failure {
         let held = format!("the copy {}", placed.destination);
         let means = self.delivery.means;

@@ -6,17 +6,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onedrop_core::deliver::{How, LookBackEnd, LookBackRequest, LookBacks};
+use onedrop_core::directory::Destination;
 use onedrop_core::hook::{Call, Hook};
 use onedrop_core::ledger::memory::MemoryLedger;
 use onedrop_core::ledger::{
     BatchTerms, Confirmed, CopyFacts, CopyState, ForgetWhat, Ledger, LedgerError, PurgeWhat,
-    Retention, ToConfirm,
+    Retention, ToConfirm, TraceCopy,
 };
 use onedrop_core::message::Message;
 use onedrop_core::outcome::Reason;
 use onedrop_core::retention::{self, Ages};
 use onedrop_core::store::memory::Filters;
-use onedrop_core::store::{Receipt, Store};
+use onedrop_core::store::{Receipt, Store, StoreError};
 
 use crate::ports::{LEASE, inbox, message, sent, soon};
 use crate::script::{LedgerFault, StoreFault};
@@ -254,6 +255,46 @@ fn where_another_delivery_has_recorded_it_since_a_fail_over_a_second_look_is_due
     assert_eq!(copies.len(), 1);
     assert_eq!((copies[0].row.epoch, copies[0].row.prior_doubt), (claim.epoch, true));
     assert!(copies[0].look_in.is_some());
+}
+
+#[test]
+fn where_another_delivery_has_placed_it_since_a_fail_over_one_copy_stays() {
+    let worlds = [World::like_imap(), World::like_maildir(), World::without_uidplus()];
+    // What has no name cannot be taken out.
+    for (world, stay) in worlds.into_iter().zip([1, 1, 2]) {
+        let (other, ledger) = (world.clone(), world.ledger.clone());
+        let late = world.delivery().after("append", move || {
+            other.ledger.fail_over();
+            let ended = other.deliver(&old_mail(), &[inbox()]);
+            // A Maildir's file is locked until its receipt is on record.
+            assert!(ended.is_delivered() || Store::append_is_idempotent(&other.store));
+        });
+        let crash = move || assert_eq!(ledger.crash(), 0, "the other's receipt must last");
+        late.before("remove", crash).run(&old_mail(), &[inbox()]).expect_temp_fail();
+        assert_eq!(world.count(&inbox()), stay);
+        world.expire_leases();
+        world.deliver(&old_mail(), &[inbox()]).expect_delivered();
+        assert_eq!(world.count(&inbox()), stay);
+    }
+}
+
+#[test]
+fn a_copy_stays_whose_record_a_fail_over_lost_while_another_delivery_goes_to_inbox() {
+    let world = World::like_imap();
+    world.store.make_mailbox("doug", "lists");
+    let (lists, other) = (Destination { mailbox: "lists".to_owned(), ..inbox() }, world.clone());
+    let to = lists.clone();
+    let late = world.delivery().after("append", move || {
+        other.ledger.fail_over();
+        let refused = StoreError::Refused("no right".to_owned());
+        let dies = other.delivery().refusing("append", refused);
+        dies.failing_store(1, StoreFault::Crash).run(&old_mail(), &[to]);
+    });
+    late.run(&old_mail(), std::slice::from_ref(&lists)).expect_temp_fail();
+    let state = |copy: &TraceCopy| (copy.mailbox.clone(), copy.state.clone());
+    let copies: Vec<_> = world.copies(&old_mail()).iter().map(state).collect();
+    assert_eq!(copies[0], ("lists".to_owned(), "elsewhere".to_owned()), "{copies:?}");
+    assert_eq!((world.count(&lists), world.count(&inbox())), (1, 0));
 }
 
 /// Its batches meet deliveries, that many times.
