@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDENTITY = "crates/core/src/message/identity.rs"
 LOCK_KEY = "crates/core/src/lock_key.rs"
 COPIES, RECORD = "crates/ledger/src/sql/claims.rs", "crates/ledger/src/sql/record.rs"
+BY = "crates/ledger/src/sql/attempts.rs"
 SQLITE_CLOCK = "crates/ledger/src/sqlite/clock.rs"
 SQLITE = "crates/ledger/src/sqlite/dialect.rs"
 HASHES = "test(message::) | test(keys::) | test(hashes_on_file)"
@@ -96,6 +97,14 @@ CLAIMS = [
 
 # Postgres' two functions, which write as the rules say without asking them.
 BASE = "crates/ledger/src/migrations/postgres/0010_base.sql"
+# Where an attempt is on record, and what is left of it.
+ATTEMPTS = [
+    ("an attempt with more to say ends in its copy's row", BY, 'place.contains("; ")', "false"),
+    ("an attempt's end is forgotten with its copy", BY, "c.attempt_ms IS NOT NULL\"", 'FALSE"'),
+    ("an account is erased but for attempts in copies' rows", BY, "c.message_id IN ({messages})", "c.id < 0 AND c.message_id IN ({messages})"),
+    ("an attempt ends in the row of another message's copy", BY, "c.id = ?1 AND c.{OF_MESSAGE}", "c.id = ?1"),
+]
+
 FAST_WAYS = [
     (
         "Postgres: a new copy is no doubt",
@@ -343,6 +352,7 @@ SETTLES = [
 MUTATIONS = [
     *((*mutation, VALUES) for mutation in IDENTITIES),
     *((*mutation, LEDGER) for mutation in CLAIMS),
+    *((*mutation, LEDGER) for mutation in ATTEMPTS),
     *((*mutation, CLAIMS_OF_POSTGRES) for mutation in FAST_WAYS),
     *((*mutation, GUARDED if GUARDIAN in mutation else TALLY) for mutation in LOCKS),
     *((*mutation, LEASES) for mutation in LOCK_ROWS),

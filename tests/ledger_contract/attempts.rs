@@ -35,6 +35,7 @@ pub fn each_attempts_reason_is_on_record(rig: &dyn Rig) {
         ("plain", 1, Reason::Delivered, text(1)),
         ("kept", 2, Reason::Kept, kept),
         ("found", 3, Reason::Delivered, format!("found {} {}", inbox(), uid(3))),
+        ("both", 4, Reason::Delivered, format!("stored {} {}; {}", sent(), uid(5), text(4))),
     ] {
         let recorded = host.record(&mail(name), &[inbox()]);
         let end = AttemptEnd { reason: Some(reason), text: text.clone(), ..delivered() };

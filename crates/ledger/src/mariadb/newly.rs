@@ -15,7 +15,8 @@ use super::record::lock_slot;
 use super::statement::{SqlBatch, values};
 use crate::rows::{self, SqlRow};
 use crate::session::ToRecord;
-use crate::sql::claims::{self, Claiming, OfMessage};
+use crate::sql::attempts::OfMessage;
+use crate::sql::claims::{self, Claiming};
 use crate::sql::{attempts, record};
 use onedrop_core::ledger::{CLOCKS_DIFFER_BY, LedgerError, MessageKey, Recorded};
 

@@ -5,14 +5,15 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::claims::{OfMessage, ReadCopy};
 use super::{Sql, SqlSession, Value, sql, values};
 use crate::rows::{self, INDEXED, LONGEST};
+use onedrop_core::directory::Destination;
 use onedrop_core::ledger::{
     Attempt, AttemptEnd, AttemptKey, LedgerError, PLAIN_STATUS, ToConfirm, stored_text,
 };
 use onedrop_core::message::Identity;
 use onedrop_core::outcome::Reason;
+use onedrop_core::receipt::Receipt;
 use onedrop_core::text;
 
 /// Reads what no index has: MariaDB would lock the entry of the index alone.
@@ -57,6 +58,17 @@ SELECT m.id, CASE WHEN m.id IS NULL THEN ?1 END, {given(?3, ?4)}, NULLIF(?5, m.s
        {before(?9)}, ?10, ?11, ?12, ?13, ?14
 FROM (SELECT 1) one
      LEFT JOIN onedrop_message m ON {hashed(m.id_hash, ?1)} AND {digested(m.digest, ?2)}";
+
+/// The message that attempts and copies belong to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OfMessage<'a> {
+    Number(i64),
+    /// Which may be about to be recorded.
+    Named(&'a Identity),
+    /// SQL for the number.
+    #[cfg_attr(not(feature = "mariadb"), expect(dead_code))]
+    Sql(&'a str),
+}
 
 /// Longer than any attempt takes, within the range of every engine's columns.
 const LONGEST_ATTEMPT: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);
@@ -155,12 +167,11 @@ fn moved<'a>(which: &str, ends: &str, values: Vec<Value<'a>>) -> [Sql<'a>; 2] {
 }
 
 /// What ended in a copy's row stays on record when its receipt is forgotten. What runs stays there.
-pub(crate) fn kept_end(copy: &ReadCopy) -> Option<[Sql<'static>; 2]> {
-    let text = stored_text(&copy.destination, copy.row.receipt.as_ref()?);
-    let word = Reason::Delivered.word();
-    let values = values![copy.number, "delivered", PLAIN_STATUS, text, word];
+pub(crate) fn kept_end(copy: i64, place: &Destination, receipt: &Receipt) -> [Sql<'static>; 2] {
+    let (text, word) = (stored_text(place, receipt), Reason::Delivered.word());
+    let values = values![copy, "delivered", PLAIN_STATUS, text, word];
     let which = "c.id = ?1 AND c.attempt_ms IS NOT NULL";
-    Some(moved(which, "c.attempt_ms, ?2, ?3, ?4, ?5", values))
+    moved(which, "c.attempt_ms, ?2, ?3, ?4, ?5", values)
 }
 
 /// SQL that takes those away which live in rows of the copies of these messages.
@@ -220,4 +231,25 @@ fn took(end: &AttemptEnd) -> Duration {
 /// Outcome, status, detail. Arguments and environment variables may hold any text.
 fn texts(end: &AttemptEnd) -> [Cow<'_, str>; 3] {
     [end.outcome, &*end.status, &*end.text].map(|text| text::within(text, LONGEST))
+}
+
+impl OfMessage<'_> {
+    /// What stands for it in a statement with these values.
+    pub fn with(self, values: &mut Vec<Value<'_>>) -> String {
+        match self {
+            OfMessage::Number(number) => {
+                values.push(number.into());
+                format!("?{}", values.len())
+            }
+            OfMessage::Named(Identity { id_hash, digest, .. }) => {
+                values.extend(values![id_hash.to_vec(), digest.to_vec()]);
+                let (id_hash, digest) = (values.len() - 1, values.len());
+                format!(
+                    "(SELECT id FROM onedrop_message
+                      WHERE {{hashed(id_hash, ?{id_hash})}} AND {{digested(digest, ?{digest})}})"
+                )
+            }
+            OfMessage::Sql(sql) => sql.to_owned(),
+        }
+    }
 }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::attempts::OfMessage;
 use super::{
     Answer, Sql, SqlSession, Value, attempts, contended_if_duplicate, has_changed, rows_at, sql,
     values,
@@ -17,7 +18,6 @@ use onedrop_core::ledger::{
     Attempt, Claim, Confirmed, CopyFacts, CopyState, LeaseTerms, LedgerError, MessageKey,
     RandomValue, ToConfirm,
 };
-use onedrop_core::message::Identity;
 use onedrop_core::text;
 
 /// Reads a [`ReadCopy`]: `lease` and `where` are SQL.
@@ -61,17 +61,6 @@ pub(crate) struct ReadCopy {
     pub message: i64,
     pub destination: Destination,
     pub row: Row,
-}
-
-/// The message that copies belong to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum OfMessage<'a> {
-    Number(i64),
-    /// Which may be about to be recorded.
-    Named(&'a Identity),
-    /// SQL for the number.
-    #[cfg_attr(not(feature = "mariadb"), expect(dead_code))]
-    Sql(&'a str),
 }
 
 /// What is written of the claims of one call, and what they come to.
@@ -588,24 +577,3 @@ const LOOK_AGAIN: &str = "INSERT INTO onedrop_unsettled (copy_id, look_at)
      SELECT id, {later(?1)} FROM onedrop_copy WHERE {which}
      {upsert(copy_id)} look_at = CASE WHEN {new(look_at)} < onedrop_unsettled.look_at
          THEN {new(look_at)} ELSE onedrop_unsettled.look_at END";
-
-impl OfMessage<'_> {
-    /// What stands for it in a statement with these values.
-    pub fn with(self, values: &mut Vec<Value<'_>>) -> String {
-        match self {
-            OfMessage::Number(number) => {
-                values.push(number.into());
-                format!("?{}", values.len())
-            }
-            OfMessage::Named(Identity { id_hash, digest, .. }) => {
-                values.extend(values![id_hash.to_vec(), digest.to_vec()]);
-                let (id_hash, digest) = (values.len() - 1, values.len());
-                format!(
-                    "(SELECT id FROM onedrop_message
-                      WHERE {{hashed(id_hash, ?{id_hash})}} AND {{digested(digest, ?{digest})}})"
-                )
-            }
-            OfMessage::Sql(sql) => sql.to_owned(),
-        }
-    }
-}

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::attempts::OfMessage;
 use super::{SqlSession, claims, contended_if_duplicate, first, rows_at, sql};
 use crate::rows::{self, LONGEST};
 use onedrop_core::directory::Destination;
@@ -70,7 +71,7 @@ pub(crate) fn keep_until_due<S: SqlSession>(
     // Whoever else may insert the copy's row waits for this, or this for them.
     let lock = claims::named("SELECT looks_back FROM onedrop_message m", key, "{locked(m)}");
     let mut statements = vec![lock, sql!(LOCK_KEPT, message)];
-    statements.splice(1..1, claims::read_copies(claims::OfMessage::Number(message), places));
+    statements.splice(1..1, claims::read_copies(OfMessage::Number(message), places));
     let answers = SqlSession::begin(session, &statements)?;
     let Some(looks_back) = first(&answers, 0)? else {
         SqlSession::rollback(session)?;

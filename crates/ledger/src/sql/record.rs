@@ -9,7 +9,8 @@
 use std::borrow::Cow;
 use std::time::UNIX_EPOCH;
 
-use super::claims::{self, Claiming, OfMessage};
+use super::attempts::OfMessage;
+use super::claims::{self, Claiming};
 use super::{
     Answer, Sql, SqlSession, attempts, contended_if_duplicate, first, fitting, rows_at, shared,
     sql, values,

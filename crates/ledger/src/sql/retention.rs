@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use super::claims::ReadCopy;
 use super::{Kept, Sql, SqlSession, Value, attempts, claims, first, rows_at, sql, values};
 use crate::PooledLedger;
 use crate::rows::{self, HAS_RAW, NEEDED_BY_SENT, SqlRow};
@@ -318,7 +319,11 @@ fn forget<S: SqlSession>(
             let read = session.go_on(&[claims::read_numbers(numbers.iter().copied())])?;
             let read = claims::all_claimed(&read)?;
             let forget = |copy| claims::forget(copy, RandomValue::default());
-            let ends = read.iter().filter_map(attempts::kept_end).flatten();
+            let end = |copy: &ReadCopy| {
+                let receipt = copy.row.receipt.as_ref()?;
+                Some(attempts::kept_end(copy.number, &copy.destination, receipt))
+            };
+            let ends = read.iter().filter_map(end).flatten();
             ends.chain(read.iter().map(forget)).collect()
         }
     };
