@@ -102,7 +102,7 @@ ATTEMPTS = [
     ("an attempt with more to say ends in its copy's row", BY, 'place.contains("; ")', "false"),
     ("an attempt's end is forgotten with its copy", BY, "c.attempt_ms IS NOT NULL\"", 'FALSE"'),
     ("an account is erased but for attempts in copies' rows", BY, "c.message_id IN ({messages})", "c.id < 0 AND c.message_id IN ({messages})"),
-    ("an attempt ends in the row of another message's copy", BY, "c.id = ?1 AND c.{OF_MESSAGE}", "c.id = ?1"),
+    ("an attempt ends in the row of another's copy", BY, '"c.id = ?1 AND {OURS}"', '"c.id = ?1"'),
 ]
 
 FAST_WAYS = [

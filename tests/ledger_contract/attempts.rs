@@ -53,6 +53,16 @@ pub fn each_attempts_reason_is_on_record(rig: &dyn Rig) {
         // The copy's row has another one's end by then.
         ended(host.record(&mail(name), &[inbox()]).attempt);
     }
+    // Of what was handed over, the mailbox is not known.
+    let receipt = Receipt::handed("q1");
+    let recorded = host.record(&mail("handed"), &[inbox()]);
+    let text = format!("handed over account=doug {receipt}");
+    let end = AttemptEnd { text: text.clone(), ..delivered() };
+    let claim = claimed(&recorded.copies[0]);
+    let end = Some((recorded.attempt, &end));
+    assert_eq!(host.confirm_with(&claim, &receipt, CopyFacts::default(), end), Confirmed::Recorded);
+    let shown = host.trace_one("handed@example.org").attempts.remove(0);
+    assert_eq!((shown.text, shown.duration_ms), (Some(text), Some(7)));
     let others: Vec<_> =
         Reason::ALL.iter().map(|reason| (attempt("mx1"), failed(*reason))).collect();
     host.note(&mail("all"), &others);
@@ -128,7 +138,8 @@ pub fn the_attempt_on_record_and_the_others_end_in_one_call(rig: &dyn Rig) {
     let full = AttemptEnd { outcome: "tempfail", status, duration, ..delivered() };
     let bert = Attempt { recipient: "bert@mail.axial.net".to_owned(), ..attempt("mx1") };
     let (end, others) = (delivered(), [(bert, full)]);
-    let own = Some((recorded.attempt, &end));
+    let by = attempt("mx1");
+    let own = Some((recorded.attempt, &by, &end));
     host.0.finish(mail.identity(), own, &others, soon()).expect("finish");
     let trace = host.trace_one("both@example.org");
     let mut ends: Vec<_> = trace
@@ -157,7 +168,7 @@ pub fn an_attempt_that_is_gone_keeps_no_other_from_its_end(rig: &dyn Rig) {
     // As when its message was taken out while it was delivered.
     let (host, mail, end) = (Host::of(rig), mail("gone"), delivered());
     let others = [(attempt("mx1"), delivered())];
-    let own = Some((AttemptKey::Row(i64::MAX), &end));
+    let own = Some((AttemptKey::Row(i64::MAX), &others[0].0, &end));
     host.0.finish(mail.identity(), own, &others, soon()).expect("finish");
     let trace = host.trace_one("gone@example.org");
     assert_eq!(trace.attempts.len(), 1);

@@ -99,7 +99,7 @@ pub fn calls(prepared: &Arc<Prepared>) -> Vec<(&'static str, Call)> {
             "finish",
             call(|own, ledger, until| {
                 let end = delivered();
-                let recorded = Some((own.recorded.attempt, &end));
+                let recorded = Some((own.recorded.attempt, &own.by, &end));
                 ledger.finish(own.mail.identity(), recorded, &[], until)
             }),
         ),

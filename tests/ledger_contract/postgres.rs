@@ -125,6 +125,63 @@ fn waits(rig: &PostgresRig) -> bool {
     rig.postgres.psql(waiting) == "1"
 }
 
+#[test]
+fn only_an_attempt_that_says_more_than_its_receipt_gets_a_row() {
+    let rig = PostgresRig::shared();
+    let host = Host::of(&rig);
+    for (name, receipt, text, rows) in [
+        ("stored", uid(1), "stored account=doug mailbox=INBOX uid=1", "0"),
+        ("handed", Receipt::handed("q1"), "handed over account=doug lmtp=q1", "0"),
+        ("found", uid(2), "found account=doug mailbox=INBOX uid=2", "1"),
+    ] {
+        let recorded = host.record(&mail(name), &[inbox()]);
+        let end = AttemptEnd { text: text.to_owned(), ..delivered() };
+        let end = Some((recorded.attempt, &end));
+        let claim = claimed(&recorded.copies[0]);
+        let confirmed = host.confirm_with(&claim, &receipt, CopyFacts::default(), end);
+        assert_eq!(confirmed, Confirmed::Recorded);
+        assert_eq!(rig.postgres.psql("SELECT count(*) FROM onedrop_attempt"), rows, "{name}");
+        let told = "SELECT detail FROM onedrop_attempt_text ORDER BY started_at DESC LIMIT 1";
+        assert_eq!(rig.postgres.psql(told), text);
+    }
+}
+
+/// An attempt that says more than the receipt takes the general path: the turn lasts until both are
+/// on record.
+#[test]
+fn a_turn_is_kept_until_its_receipt_is_on_record_whatever_the_attempt_says() {
+    let rig = PostgresRig::shared();
+    let (host, other, mail) = (Host::of(&rig), Host::of(&rig), mail("found"));
+    let recorded = host.record(&mail, &[inbox()]);
+    let (claim, key) = (claimed(&recorded.copies[0]), copy_key(&mail, &inbox()));
+    let receipt = uid(1);
+    let end = AttemptEnd { text: format!("found {} {receipt}", inbox()), ..delivered() };
+    let (facts, end) = (CopyFacts::default(), Some((recorded.attempt, &end)));
+    let one = ToConfirm { claim, receipt: &receipt, facts, end, may_be_lost: false };
+    let mut blocker = another_client(&rig);
+    let mut holds = blocker.transaction().expect("a transaction");
+    let both = Barrier::new(2);
+    thread::scope(|scope| {
+        let confirming = scope.spawn(|| {
+            let turn = host.turn(&claim, &key);
+            assert_eq!(turn, OURS);
+            both.wait();
+            both.wait();
+            turn.try_confirm_of(&one, soon())
+        });
+        both.wait();
+        holds.execute("SELECT FROM onedrop_copy FOR UPDATE", &[]).expect("its row");
+        both.wait();
+        assert!(wait_until(Duration::from_secs(10), || waits(&rig)), "it waits for the row");
+        assert!(matches!(other.try_turn(&claim, &key), Err(LedgerError::Contended)));
+        holds.rollback().expect("the end of it");
+        let confirmed = confirming.join().expect("no panic").expect("confirm");
+        assert_eq!(confirmed, Confirmed::Recorded);
+    });
+    let turn = other.turn_when_free(&claim, &key);
+    assert_eq!(turn, TurnState::Placed(receipt.clone()));
+}
+
 /// The record sees the time since when the ledger remembers as it was before the purge, but finds
 /// by the unique key that the message is gone.
 #[test]
@@ -199,7 +256,8 @@ fn the_end_of_attempts_and_a_purge_of_their_message_do_not_wait_for_each_other()
     thread::scope(|scope| {
         let ending = scope.spawn(|| {
             let (end, others) = (delivered(), [(attempt("mx2"), delivered())]);
-            let own = Some((recorded.attempt, &end));
+            let by = attempt("mx1");
+            let own = Some((recorded.attempt, &by, &end));
             host.0.finish(mail.identity(), own, &others, soon())
         });
         assert!(wait_until(Duration::from_secs(10), || waits(&rig)), "it waits for the purge");

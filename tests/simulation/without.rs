@@ -241,7 +241,7 @@ impl Ledger for DeliverysLedger {
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(AttemptKey, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &Attempt, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError> {

@@ -318,7 +318,7 @@ impl<S: SqlSession + 'static> Ledger for PooledLedger<S> {
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(AttemptKey, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &Attempt, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError> {

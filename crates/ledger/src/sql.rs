@@ -52,6 +52,14 @@ pub trait SqlSession: Session {
     /// Begins a transaction with `statements`. Each statement sees what was committed before it.
     fn begin(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Self::Row>>, LedgerError>;
 
+    /// Goes on with the transaction of this session's turn, if there is one; else begins one.
+    fn begin_or_go_on(
+        &mut self,
+        statements: &[Sql<'_>],
+    ) -> Result<Vec<Answer<Self::Row>>, LedgerError> {
+        SqlSession::begin(self, statements)
+    }
+
     /// Runs `statements` in the open transaction.
     fn go_on(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Self::Row>>, LedgerError>;
 

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use super::Failure;
 use crate::clock;
 use crate::directory::Destination;
+use crate::ledger::stored_text;
 use crate::outcome::{Outcome, Reason};
 use crate::store::Receipt;
 use crate::text::quoted;
@@ -46,10 +47,7 @@ impl fmt::Display for Placed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Placed { destination, receipt, how, .. } = self;
         match (receipt.is_handed(), how) {
-            // Its owner's filters decide in which mailbox it lies.
-            (true, How::Stored) => {
-                write!(f, "handed over account={} {receipt}", destination.account)
-            }
+            (_, How::Stored) => f.write_str(&stored_text(destination, receipt)),
             (true, how) => {
                 write!(f, "{} account={} {receipt}", how.name(), destination.account)
             }

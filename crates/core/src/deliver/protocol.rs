@@ -258,11 +258,16 @@ fn finish(delivery: &Delivery<'_>, known: &Endings<'_>) -> Vec<Ending> {
         (0..endings.len()).filter(|at| *at != first).map(|at| (job.attempt(at), end(at))).collect();
     for again in known.attempts_again() {
         let end = end(first);
-        note(ledger.finish(job.message.identity(), Some((again, &end)), &[], deadline.end()));
+        note(ledger.finish(
+            job.message.identity(),
+            Some((again, delivery.attempt, &end)),
+            &[],
+            deadline.end(),
+        ));
     }
     let own = (!known.is_recorded()).then(|| end(first));
     if own.is_some() || !others.is_empty() {
-        let own = own.as_ref().map(|end| (recorded.attempt, end));
+        let own = own.as_ref().map(|end| (recorded.attempt, delivery.attempt, end));
         let identity = job.message.identity();
         let finish = |until| ledger.finish(identity, own, &others, until);
         let finished = match (known.lack_the_ledger(), others.is_empty()) {

@@ -420,18 +420,19 @@ impl Ledger for MemoryLedger {
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(AttemptKey, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &Attempt, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         _until: Instant,
     ) -> Result<(), LedgerError> {
         self.call("finish", || {
             let mut rows = self.rows();
             let message = rows.known(identity);
-            if let Some((attempt, end)) = recorded
-                && message.is_some()
-                && rows.attempt(attempt).is_some_and(|row| row.message == message)
+            if let Some((attempt, by, end)) = recorded
+                && let Some(row) = rows.attempt(attempt)
+                && message.is_some_and(|message| row.message == Some(message))
+                && (&row.attempt.host, row.attempt.pid) == (&by.host, by.pid)
             {
-                rows.end(attempt, end);
+                row.end = Some(end.clone());
             }
             rows.note(identity, others);
             Ok(())

@@ -154,11 +154,11 @@ pub trait Ledger: Proofs + Send + Sync {
     /// Puts on record how attempts to deliver a message ended: of `recorded`, the one that
     /// [`record`](Ledger::record) put there, and of `others`, for which it did not: it could not,
     /// or they are those for the other recipients of the same message. A row that is gone, with its
-    /// message, is no error, nor is one that is another message's by now.
+    /// message, is no error, nor is one that is another message's or process's by now.
     fn finish(
         &self,
         identity: &Identity,
-        recorded: Option<(AttemptKey, &AttemptEnd)>,
+        recorded: Option<(AttemptKey, &Attempt, &AttemptEnd)>,
         others: &[(Attempt, AttemptEnd)],
         until: Instant,
     ) -> Result<(), LedgerError>;

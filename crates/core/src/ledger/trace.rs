@@ -13,10 +13,14 @@ pub const ATTEMPTS: usize = 1000;
 /// The status of an attempt that delivered.
 pub const PLAIN_STATUS: &str = "2.0.0";
 
-/// What an attempt says that stored a copy and has no more to say. Its row does not repeat it
-/// (`onedrop_confirm` of the schema compares).
+/// What an attempt says that stored a copy, or handed it over, and has no more to say. No row
+/// repeats it.
 pub fn stored_text(destination: &Destination, receipt: &Receipt) -> String {
-    format!("stored {destination} {receipt}")
+    match receipt.is_handed() {
+        // Its owner's filters decide in which mailbox it lies.
+        true => format!("handed over account={} {receipt}", destination.account),
+        false => format!("stored {destination} {receipt}"),
+    }
 }
 
 /// Which messages are asked for: all that is given must hold. Without a name and without a time,

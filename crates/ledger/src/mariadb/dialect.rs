@@ -105,6 +105,10 @@ impl SqlSession for MariadbSession {
         MariadbSession::begin(self, spelt(statements))
     }
 
+    fn begin_or_go_on(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
+        MariadbSession::begin_or_go_on(self, spelt(statements))
+    }
+
     fn go_on(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
         MariadbSession::go_on(self, spelt(statements))
     }

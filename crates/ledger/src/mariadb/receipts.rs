@@ -40,11 +40,11 @@ pub(super) fn confirm(
         ],
     );
     batch.add("SELECT @onedrop_placed := ROW_COUNT()", &[]);
-    if !ends_in_copy {
+    if let Some((AttemptKey::Row(attempt), end)) = end {
         // The attempt says that it delivered only if the receipt is on record.
-        let mut ending = attempts::ending(one);
-        ending.iter_mut().for_each(|sql| sql.text.to_mut().push_str(" AND @onedrop_placed = 1"));
-        batch.append(spelt(&ending));
+        let mut ended = attempts::end_of_row(attempt, end);
+        ended.text.to_mut().push_str(" AND @onedrop_placed = 1");
+        batch.append(spelt(&[ended]));
     }
     let answers = match connection.is_in_transaction() {
         true => connection.commit(batch)?,

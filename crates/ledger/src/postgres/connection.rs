@@ -330,6 +330,10 @@ impl Connection {
         only(self.read(&[statement])?)
     }
 
+    pub fn is_in_transaction(&self) -> bool {
+        self.in_transaction
+    }
+
     /// Ends the open transaction, if any, and releases its locks.
     pub fn rollback(&mut self) -> Result<(), LedgerError> {
         if !self.in_transaction {

@@ -112,6 +112,13 @@ impl SqlSession for Connection {
         self.begin_all(&spelt(statements))
     }
 
+    fn begin_or_go_on(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
+        match self.is_in_transaction() {
+            true => SqlSession::go_on(self, statements),
+            false => SqlSession::begin(self, statements),
+        }
+    }
+
     fn go_on(&mut self, statements: &[Sql<'_>]) -> Result<Vec<Answer<Row>>, LedgerError> {
         self.go_on_all(&spelt(statements))
     }

@@ -25,8 +25,9 @@ const END: &str = "
 UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5, reason = ?6
 WHERE id = ?1";
 
-/// Not of another message, whose number it may be by now.
-const OF_MESSAGE: &str = "message_id = (
+/// Not of another message, nor of another process: after a fail-over that lost the last commits the
+/// number may be given out again.
+const OURS: &str = "host = ?9 AND pid = ?10 AND message_id = (
     SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?7)} AND {digested(digest, ?8)})";
 
 const END_IN_COPY: &str = "
@@ -39,11 +40,11 @@ INSERT INTO onedrop_attempt (message_id, recipient, queue_id, host, pid, started
 SELECT c.message_id, c.recipient, c.queue_id, c.host, c.pid, c.began_at, {end}
 FROM onedrop_copy c WHERE c.recipient IS NOT NULL AND {which}";
 
-/// No attempt lives any more in the rows of these copies `c`.
+/// None lives there any more.
 const EMPTY: &str = "
 UPDATE onedrop_copy AS c SET recipient = NULL, queue_id = NULL, host = NULL, pid = NULL,
     began_at = NULL, attempt_ms = NULL
-WHERE {which}";
+WHERE c.recipient IS NOT NULL AND {which}";
 
 const INSERT: &str = "
 INSERT INTO onedrop_attempt (message_id, recipient, sender, queue_id, host, pid, started_at)
@@ -77,26 +78,27 @@ const LONGEST_ATTEMPT: Duration = Duration::from_millis(i32::MAX.unsigned_abs() 
 pub(crate) fn finish<S: SqlSession>(
     session: &mut S,
     identity: &Identity,
-    recorded: Option<(AttemptKey, &AttemptEnd)>,
+    recorded: Option<(AttemptKey, &Attempt, &AttemptEnd)>,
     others: &[(Attempt, AttemptEnd)],
 ) -> Result<(), LedgerError> {
     let (id_hash, digest) = (&identity.id_hash, &identity.digest);
     // The message's row first, as a purge locks it: neither waits for the other crosswise.
     let mut statements = vec![sql!(STAY, id_hash, digest)];
     statements.extend(others.iter().map(|(attempt, end)| insert_ended(identity, attempt, end)));
-    match recorded {
-        Some((AttemptKey::Row(attempt), end)) => {
-            let values = [of_end(attempt, end), values![id_hash, digest]].concat();
-            statements.push(Sql { text: format!("{END} AND {OF_MESSAGE}").into(), values });
+    if let Some((key, by, end)) = recorded {
+        let (AttemptKey::Row(number) | AttemptKey::Copy(number)) = key;
+        let [.., host, pid] = of(by);
+        let values = [of_end(number, end), values![id_hash, digest], vec![host, pid]].concat();
+        let which = format!("c.id = ?1 AND {OURS}");
+        let sql = |text: String| Sql { text: text.into(), values: values.clone() };
+        match key {
+            AttemptKey::Row(_) => statements.push(sql(format!("{END} AND {OURS}"))),
+            AttemptKey::Copy(_) => {
+                let lock = "SELECT c.id FROM onedrop_copy c WHERE {which} {locked(c)}";
+                statements.push(sql(lock.replace("{which}", &which)));
+                statements.extend(moved(&which, OF_END, values.clone()));
+            }
         }
-        Some((AttemptKey::Copy(copy), end)) => {
-            let values = [of_end(copy, end), values![id_hash, digest]].concat();
-            let which = format!("c.id = ?1 AND c.{OF_MESSAGE}");
-            let lock = format!("SELECT c.id FROM onedrop_copy c WHERE {which} {{locked(c)}}");
-            statements.push(Sql { text: lock.into(), values: values.clone() });
-            statements.extend(moved(&which, OF_END, values));
-        }
-        None => {}
     }
     session.write(&statements).map(drop)
 }
@@ -129,27 +131,32 @@ pub(crate) fn insert<'a>(
     Sql { text: INSERT.replace("{message}", &message).into(), values }
 }
 
-/// How the attempt ended that put a receipt on record.
-pub(crate) fn ending(one: &ToConfirm<'_>) -> Vec<Sql<'static>> {
+/// How the attempt ended that put a receipt on record, of a copy of this message.
+pub(crate) fn ending(one: &ToConfirm<'_>, message: i64) -> Vec<Sql<'static>> {
     match one.end {
         None => Vec::new(),
-        Some((AttemptKey::Row(attempt), end)) => {
-            vec![Sql { text: END.into(), values: of_end(attempt, end) }]
-        }
+        Some((AttemptKey::Row(attempt), end)) => vec![end_of_row(attempt, end)],
         Some((AttemptKey::Copy(copy), end)) if ends_in_copy(one) => {
             vec![sql!(END_IN_COPY, copy, millis(end))]
         }
         Some((AttemptKey::Copy(copy), end)) => {
-            moved("c.id = ?1", OF_END, of_end(copy, end)).to_vec()
+            let values = [of_end(copy, end), values![message]].concat();
+            moved("c.id = ?1 AND c.message_id = ?7", OF_END, values).to_vec()
         }
     }
+}
+
+/// How the attempt ended that has the row with this number.
+pub(crate) fn end_of_row(attempt: i64, end: &AttemptEnd) -> Sql<'static> {
+    Sql { text: END.into(), values: of_end(attempt, end) }
 }
 
 /// Whether the receipt ends the attempt that lives in its copy's row: it is that copy's alone, and
 /// has no more to say than that it was stored ([`stored_text`]).
 pub(crate) fn ends_in_copy(one: &ToConfirm<'_>) -> bool {
     let Some((AttemptKey::Copy(copy), end)) = one.end else { return false };
-    let stored = end.text.strip_prefix("stored ");
+    let how = if one.receipt.is_handed() { "handed over account=" } else { "stored account=" };
+    let stored = end.text.strip_prefix(how);
     let place = stored.and_then(|stored| stored.strip_suffix(&format!(" {}", one.receipt)));
     copy == one.claim.copy
         && end.outcome == "delivered"

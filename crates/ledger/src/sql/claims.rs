@@ -306,12 +306,12 @@ pub(crate) fn confirm_alone<S: SqlSession>(
     confirm_read(session, one, read)
 }
 
-/// Begins a transaction with the row that a claim names, locked.
+/// Begins a transaction with the row that a claim names, locked, or goes on with that of a turn.
 pub(crate) fn begin_with<S: SqlSession>(
     session: &mut S,
     claim: &Claim,
 ) -> Result<Option<ReadCopy>, LedgerError> {
-    claimed(rows_at(&SqlSession::begin(session, &[read_claimed(claim, true)])?, 0))
+    claimed(rows_at(&session.begin_or_go_on(&[read_claimed(claim, true)])?, 0))
 }
 
 /// Ends it with the receipt, and with the end of its attempt.
@@ -322,8 +322,8 @@ pub(crate) fn confirm_read<S: SqlSession>(
 ) -> Result<Confirmed, LedgerError> {
     let (confirmed, mut statements) = confirm(read.as_ref(), one);
     let has_change = !statements.is_empty();
-    if let Ok(Confirmed::Recorded) = &confirmed {
-        statements.extend(attempts::ending(one));
+    if let (Ok(Confirmed::Recorded), Some(read)) = (&confirmed, &read) {
+        statements.extend(attempts::ending(one, read.message));
     }
     let answers = SqlSession::commit(session, &statements)?;
     is_written(has_change, &answers)?;

@@ -342,8 +342,9 @@ fn erase(messages: &[i64], copies: &[i64]) -> Vec<Sql<'static>> {
                    AND c.placed_at IS NULL)",
             messages,
         ),
-        of_rows("DELETE FROM onedrop_attempt WHERE message_id IN ({rows})", messages),
+        // One that gets a row of its own meanwhile has its copy locked.
         of_rows(&attempts::erased("{rows}"), messages),
+        of_rows("DELETE FROM onedrop_attempt WHERE message_id IN ({rows})", messages),
         of_rows("DELETE FROM onedrop_raw WHERE message_id IN ({rows})", messages),
         of_rows(
             &format!(

@@ -150,8 +150,10 @@ SELECT NULL, c.message_id, NULL, c.began_at, c.recipient, m.sender, c.queue_id, 
        c.attempt_ms, IF(c.attempt_ms IS NULL, NULL, 'delivered'),
        IF(c.attempt_ms IS NULL, NULL, '2.0.0'),
        IF(c.attempt_ms IS NULL, NULL,
-          CONCAT('stored account=', CONVERT(c.account USING utf8mb4), ' mailbox=',
-                 CONVERT(c.mailbox USING utf8mb4), ' ',
+          CONCAT(IF(c.receipt_kind = 'lmtp', 'handed over', 'stored'), ' account=',
+                 CONVERT(c.account USING utf8mb4),
+                 IF(c.receipt_kind = 'lmtp', '',
+                    CONCAT(' mailbox=', CONVERT(c.mailbox USING utf8mb4))), ' ',
                  CASE c.receipt_kind
                      WHEN 'uid' THEN CONCAT('uid=', SUBSTRING_INDEX(c.receipt, '/', -1))
                      WHEN 'unnamed' THEN 'uid=?'

@@ -232,7 +232,8 @@ COMMENT ON COLUMN onedrop_unsettled.look_at IS 'not before then';
 -- What an attempt says that stored one copy and has no more to say.
 CREATE FUNCTION onedrop_stored(p_account text, p_mailbox text, p_kind text, p_receipt text)
 RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT 'stored account=' || p_account || ' mailbox=' || p_mailbox || ' '
+    SELECT CASE p_kind WHEN 'lmtp' THEN 'handed over account=' || p_account
+                       ELSE 'stored account=' || p_account || ' mailbox=' || p_mailbox END || ' '
            || CASE p_kind WHEN 'uid' THEN 'uid=' || split_part(p_receipt, '/', 2)
                           WHEN 'unnamed' THEN 'uid=?'
                           ELSE p_kind || '=' || p_receipt END
@@ -393,10 +394,10 @@ $$;
 -- number is told to those who LISTEN to onedrop_message.
 --
 -- Returns the numbers of the message, its time (seconds since 1970), whether it collides (1), the
--- numbers of the attempt (0: it lives in the only copy's row) and of the copies. Nothing in the array: another session holds the
--- message's lock. Null: nothing is done, the general path has to look. So it is with a message that
--- is known, or may be older than what the ledger remembers, and where schema or configuration
--- differ.
+-- numbers of the attempt (0: it lives in the only copy's row) and of the copies. Nothing in the
+-- array: another session holds the message's lock. Null: nothing is done, the general path has to
+-- look. So it is with a message that is known, or may be older than what the ledger remembers, and
+-- where schema or configuration differ.
 CREATE FUNCTION onedrop_record(
     p_lock_timeout_ms bigint, p_program integer, p_config text, p_lock bigint,
     p_id_hash bytea, p_digest bytea, p_message_id bytea, p_subject text, p_date double precision,

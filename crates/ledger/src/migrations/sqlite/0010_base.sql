@@ -162,7 +162,9 @@ SELECT NULL, c.message_id, NULL, c.began_at, c.recipient, m.sender, c.queue_id, 
        c.attempt_ms, iif(c.attempt_ms IS NULL, NULL, 'delivered'),
        iif(c.attempt_ms IS NULL, NULL, '2.0.0'),
        iif(c.attempt_ms IS NULL, NULL,
-           'stored account=' || c.account || ' mailbox=' || c.mailbox || ' '
+           CASE c.receipt_kind
+               WHEN 'lmtp' THEN 'handed over account=' || c.account
+               ELSE 'stored account=' || c.account || ' mailbox=' || c.mailbox END || ' '
            || CASE c.receipt_kind
                   WHEN 'uid' THEN 'uid=' || substr(c.receipt, instr(c.receipt, '/') + 1)
                   WHEN 'unnamed' THEN 'uid=?'
