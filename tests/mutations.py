@@ -95,8 +95,6 @@ CLAIMS = [
     ),
 ]
 
-# Postgres' two functions, which write as the rules say without asking them.
-BASE = "crates/ledger/src/migrations/postgres/0010_base.sql"
 # Where an attempt is on record, and what is left of it.
 ATTEMPTS = [
     ("an attempt with more to say ends in its copy's row", BY, 'place.contains("; ")', "false"),
@@ -105,6 +103,8 @@ ATTEMPTS = [
     ("an attempt ends in the row of another's copy", BY, '"c.id = ?1 AND {OURS}"', '"c.id = ?1"'),
 ]
 
+# Postgres' two functions, which write as the rules say without asking them.
+BASE = "crates/ledger/src/migrations/postgres/0010_base.sql"
 FAST_WAYS = [
     (
         "Postgres: a new copy is no doubt",

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::endings::Endings;
+use super::endings::{Endings, attempt_end};
 use super::guard::GuardOnRecord;
 use super::request::{Delivery, Means, Phases, note};
 use super::{CopyEnd, Failure, How, LookBackEnd, LookBackRequest, Placed, guard, left, stand_in};
@@ -448,7 +448,10 @@ impl<'a> CopyInHand<'a> {
         let copy = std::slice::from_ref(self.destination());
         let record = |until| means.ledger.record(&entry, attempt, copy, terms, until);
         let recorded = means.insisting(record)?;
-        self.endings.has_also(recorded.attempt);
+        let ended = Failure::from(LedgerError::Forgotten).ending();
+        let end = attempt_end(&ended.outcome, ended.reason, self.endings.took());
+        let (identity, end) = (job.message.identity(), Some((recorded.attempt, attempt, &end)));
+        note(means.ledger.finish(identity, end, &[], means.deadline.end()));
         let is_other = |by: &Receipt| by != ours && !by.is_elsewhere();
         Ok(matches!(recorded.copies.first(), Some(CopyState::Placed(by)) if is_other(by)))
     }

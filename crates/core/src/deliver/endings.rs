@@ -2,8 +2,8 @@
 //! it have ended. It is given how each copy ended, from any thread, and knows nothing of how a copy
 //! is placed. And what the ledger is to keep as the end of an attempt.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::request::{DeliveryRequest, Ending, Phases, Watch};
@@ -11,7 +11,7 @@ use super::{CopyEnd, Failure, How, Placed};
 use crate::deadline::Deadline;
 use crate::directory::Destination;
 use crate::exit;
-use crate::ledger::{AttemptEnd, AttemptKey, CopyState, LedgerError, Recorded};
+use crate::ledger::{AttemptEnd, CopyState, LedgerError, Recorded};
 use crate::outcome::{Outcome, Reason};
 
 /// The endings of one delivery, while they come.
@@ -32,8 +32,6 @@ pub(super) struct Endings<'a> {
     recipients: Vec<OnceLock<Ending>>,
     /// A receipt put the attempt's end on record as well.
     is_recorded: AtomicBool,
-    /// Of copies that were put on record once more.
-    again: Mutex<Vec<AttemptKey>>,
 }
 
 impl<'a> Endings<'a> {
@@ -58,7 +56,6 @@ impl<'a> Endings<'a> {
             stand_ins: unknown(copies),
             recipients: unknown(job.envelope.recipients.len()),
             is_recorded: AtomicBool::new(false),
-            again: Mutex::default(),
         };
         for (copy, state) in recorded.copies.iter().enumerate() {
             if let CopyState::Placed(receipt) = state
@@ -118,15 +115,6 @@ impl<'a> Endings<'a> {
 
     pub fn is_recorded(&self) -> bool {
         self.is_recorded.load(Ordering::SeqCst)
-    }
-
-    /// A copy has this attempt as well: it is to end as the first one does.
-    pub fn has_also(&self, attempt: AttemptKey) {
-        self.again.lock().unwrap_or_else(PoisonError::into_inner).push(attempt);
-    }
-
-    pub fn attempts_again(&self) -> Vec<AttemptKey> {
-        self.again.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the ledger has just kept a copy from its end.
@@ -220,7 +208,7 @@ impl<'a> Endings<'a> {
         own.as_ref().is_some_and(|own| own.is_same_mailbox(&self.job.destinations[copy]))
     }
 
-    fn took(&self) -> Duration {
+    pub fn took(&self) -> Duration {
         self.deadline.now() - self.job.started
     }
 }

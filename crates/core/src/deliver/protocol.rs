@@ -256,15 +256,6 @@ fn finish(delivery: &Delivery<'_>, known: &Endings<'_>) -> Vec<Ending> {
     let end = |at: usize| endings::attempt_end_of(job, at, &endings, took);
     let others: Vec<_> =
         (0..endings.len()).filter(|at| *at != first).map(|at| (job.attempt(at), end(at))).collect();
-    for again in known.attempts_again() {
-        let end = end(first);
-        note(ledger.finish(
-            job.message.identity(),
-            Some((again, delivery.attempt, &end)),
-            &[],
-            deadline.end(),
-        ));
-    }
     let own = (!known.is_recorded()).then(|| end(first));
     if own.is_some() || !others.is_empty() {
         let own = own.as_ref().map(|end| (recorded.attempt, delivery.attempt, end));
