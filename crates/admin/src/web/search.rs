@@ -12,7 +12,7 @@ use super::{AskedPage, PagesState};
 use onedrop_core::ledger::{FailureFilter, MessageLine, MessagePart, Numbered};
 
 /// Where attempts are looked for that recorded no message.
-const UNRECORDED: Bounds = Bounds { rows: 20, spans: 5, time: Duration::from_millis(500) };
+const UNRECORDED: Bounds = Bounds { rows: 20, spans: 2, time: Duration::from_millis(500) };
 
 /// A message in the list.
 struct FoundRow {

@@ -12,8 +12,8 @@ use super::request::{Delivery, Means, Phases, note};
 use super::{CopyEnd, Failure, How, LookBackEnd, LookBackRequest, Placed, guard, left, stand_in};
 use crate::directory::Destination;
 use crate::ledger::{
-    Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, OpenTurn, ToConfirm,
-    Turn,
+    AttemptKey, Claim, Confirmed, CopyFacts, CopyState, Entry, LeaseTerms, LedgerError, OpenTurn,
+    ToConfirm, Turn,
 };
 use crate::lock_key::Hash;
 use crate::store::{Copy, HandOff, LookBack, LookedBack, Need, Receipt, Slot, StoreError};
@@ -417,15 +417,30 @@ impl<'a> CopyInHand<'a> {
                 CopyEnd::Placed(placed)
             }
             Ok(Confirmed::Superseded { .. }) => CopyEnd::Failed(self.undo(claim, &placed, until)),
-            Err(error @ LedgerError::Forgotten) => match self.record_in_doubt(&placed.receipt) {
-                Ok(true) => CopyEnd::Failed(self.undo(claim, &placed, until)),
-                recorded => {
-                    note(recorded.map(drop));
-                    error.into()
-                }
-            },
+            Err(LedgerError::Forgotten) => CopyEnd::Failed(self.unrecorded(claim, &placed, until)),
             Err(error) => error.into(),
         }
+    }
+
+    /// The copy's row is gone: the attempt of its second record ends as this does.
+    fn unrecorded(&self, claim: &Claim, placed: &Placed, until: Instant) -> Failure {
+        let Delivery { job, means, attempt, .. } = self.delivery;
+        let (is_other_placed, again) = match self.record_in_doubt(&placed.receipt) {
+            Ok(recorded) => recorded,
+            Err(error) => {
+                note(Err::<(), _>(error));
+                return LedgerError::Forgotten.into();
+            }
+        };
+        let failure = match is_other_placed {
+            true => self.undo(claim, placed, until),
+            false => LedgerError::Forgotten.into(),
+        };
+        let ended = failure.ending();
+        let end = attempt_end(&ended.outcome, ended.reason, self.endings.took());
+        let ended = Some((again, attempt, &end));
+        note(means.ledger.finish(job.message.identity(), ended, &[], means.insist_until()));
+        failure
     }
 
     /// The copy is in its mailbox, and its row is gone: purged, forgotten, or lost in a fail-over.
@@ -437,8 +452,9 @@ impl<'a> CopyInHand<'a> {
     /// Step `record in doubt` of the model.
     ///
     /// # Returns
-    /// Whether another copy is on record by now. Its receipt lasts as this record does.
-    fn record_in_doubt(&self, ours: &Receipt) -> Result<bool, LedgerError> {
+    /// Whether another copy is on record by now, whose receipt lasts as this record does; and where
+    /// the attempt is on record.
+    fn record_in_doubt(&self, ours: &Receipt) -> Result<(bool, AttemptKey), LedgerError> {
         let Delivery { job, means, attempt, recorded, .. } = self.delivery;
         let (facts, nul_runs) = (job.message.facts(), job.message.nul_runs());
         let known = (&facts, nul_runs.as_deref());
@@ -448,12 +464,9 @@ impl<'a> CopyInHand<'a> {
         let copy = std::slice::from_ref(self.destination());
         let record = |until| means.ledger.record(&entry, attempt, copy, terms, until);
         let recorded = means.insisting(record)?;
-        let ended = Failure::from(LedgerError::Forgotten).ending();
-        let end = attempt_end(&ended.outcome, ended.reason, self.endings.took());
-        let (identity, end) = (job.message.identity(), Some((recorded.attempt, attempt, &end)));
-        note(means.ledger.finish(identity, end, &[], means.deadline.end()));
         let is_other = |by: &Receipt| by != ours && !by.is_elsewhere();
-        Ok(matches!(recorded.copies.first(), Some(CopyState::Placed(by)) if is_other(by)))
+        let placed = matches!(recorded.copies.first(), Some(CopyState::Placed(by)) if is_other(by));
+        Ok((placed, recorded.attempt))
     }
 
     /// Our lease ran out, or our record was lost, while we wrote, and another copy is on record:

@@ -270,7 +270,11 @@ fn where_another_delivery_has_placed_it_since_a_fail_over_one_copy_stays() {
             assert!(ended.is_delivered() || Store::append_is_idempotent(&other.store));
         });
         let crash = move || assert_eq!(ledger.crash(), 0, "the other's receipt must last");
-        late.before("remove", crash).run(&old_mail(), &[inbox()]).expect_temp_fail();
+        // It is out before the ledger is asked again, which may hang.
+        let ending = world.clone();
+        let is_out = move || assert_eq!(ending.count(&inbox()), stay);
+        let late = late.before("remove", crash).before("finish", is_out);
+        late.run(&old_mail(), &[inbox()]).expect_temp_fail();
         assert_eq!(world.count(&inbox()), stay);
         world.expire_leases();
         world.deliver(&old_mail(), &[inbox()]).expect_delivered();

@@ -73,10 +73,9 @@ fn by<'a>(statement: Statement<'a>, attempt: &'a Attempt) -> Statement<'a> {
         .with(i32::try_from(attempt.pid).unwrap_or(i32::MAX), Type::INT4)
 }
 
-/// How an attempt ended, if it did: five parameters.
+/// How an attempt with a row of its own ended, if it did: four parameters.
 fn end<'a>(statement: Statement<'a>, end: Option<&'a AttemptEnd>) -> Statement<'a> {
     statement
-        .with(end.map(attempts::millis), Type::INT8)
         .with(end.map(|end| text::within(end.outcome, LONGEST)), Type::TEXT)
         .with(end.map(|end| text::within(&end.status, LONGEST)), Type::TEXT)
         .with(end.map(|end| text::within(&end.text, LONGEST)), Type::TEXT)
@@ -104,6 +103,7 @@ pub(super) fn confirm<'a>(
         .with(facts.found_by_look, Type::BOOL)
         .with(facts.wrapped, Type::BOOL)
         .with(ends_in_copy, Type::BOOL)
-        .with(row, Type::INT8);
-    end(statement, ended.map(|(_, end)| end))
+        .with(row, Type::INT8)
+        .with(ended.map(|(_, end)| attempts::millis(end)), Type::INT8);
+    end(statement, row.and(*ended).map(|(_, end)| end))
 }

@@ -262,7 +262,7 @@ pub(crate) fn on_record<R: SqlRow>(answers: &[Answer<R>]) -> Result<Vec<ReadCopy
 }
 
 /// What [`read_claimed`] has read.
-pub(crate) fn claimed<R: SqlRow>(rows: &[R]) -> Result<Option<ReadCopy>, LedgerError> {
+fn claimed<R: SqlRow>(rows: &[R]) -> Result<Option<ReadCopy>, LedgerError> {
     rows.first().map(ReadCopy::of_claim).transpose()
 }
 
@@ -278,7 +278,7 @@ pub(crate) fn turn<R: SqlRow>(claim: &Claim, rows: &[R]) -> Result<TurnState, Le
 
 /// The result of a receipt, given the row that its claim names, locked; and what is to be written
 /// in any case. The first statement, if there is one, must change a row ([`is_written`]).
-pub(crate) fn confirm<'a>(
+fn confirm<'a>(
     read: Option<&ReadCopy>,
     one: &ToConfirm<'a>,
 ) -> (Result<Confirmed, LedgerError>, Vec<Sql<'a>>) {
@@ -334,7 +334,7 @@ pub(crate) fn confirm_read<S: SqlSession>(
 ///
 /// # Errors
 /// [`LedgerError::Contended`]: another session has changed it all the same.
-pub(crate) fn is_written<R>(has_change: bool, answers: &[Answer<R>]) -> Result<(), LedgerError> {
+fn is_written<R>(has_change: bool, answers: &[Answer<R>]) -> Result<(), LedgerError> {
     match has_change && !has_changed(answers, 0) {
         true => Err(LedgerError::Contended),
         false => Ok(()),

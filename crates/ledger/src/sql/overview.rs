@@ -57,6 +57,11 @@ SELECT {ago(m.recorded_at)}
 FROM (SELECT message_id FROM onedrop_copy WHERE id >= ?1 ORDER BY id LIMIT 1) first
      JOIN onedrop_message m ON m.id = first.message_id";
 
+/// How many seconds ago the first attempt began that lives in the row of a copy from ?1 on.
+const BEGAN_IN: &str = "
+SELECT {ago(began_at)} FROM onedrop_copy WHERE id >= ?1 AND recipient IS NOT NULL
+ORDER BY id LIMIT 1";
+
 /// Of copies from ?1 on, and of those before that are looked at again, ?2 each at most: whether its
 /// lease was given back, and how many seconds ago its message was recorded.
 const OPEN: &str = "
@@ -110,7 +115,7 @@ impl<S: SqlSession + 'static> Overview for PooledLedger<S> {
             let before_most = row.cell::<Option<i64>>(1)?.unwrap_or(0) - i64::from(MOST_ATTEMPTS);
             let oldest = session.value::<f64>(&sql!(BEGAN, before_most + 1))?.map(length);
             let message = first_message(first(&answers, 1)?);
-            let (copy, reach) = first_copy(session, message, MOST_ATTEMPTS)?;
+            let (copy, reach) = first_copy(session, message, (MOST_ATTEMPTS, BEGAN_IN))?;
             let reach = [oldest, reach].into_iter().flatten().fold(back, Duration::min);
             let asked = [sql!(COUNTS, secs(reach), copy), sql!(HOSTS_OF, secs(reach), copy)];
             let answers = SqlSession::read(session, &asked)?;
@@ -138,7 +143,7 @@ impl<S: SqlSession + 'static> Overview for PooledLedger<S> {
             let of = |at: usize| answers.get(at).and_then(|answer| answer.rows.first());
             let message = first_message(of(0).map(|row| row.cell(0)).transpose()?);
             let kept: Option<i64> = of(1).map(|row| row.cell(0)).transpose()?;
-            let (copy, reach) = first_copy(session, message, MOST_COPIES)?;
+            let (copy, reach) = first_copy(session, message, (MOST_COPIES, RECORDED))?;
             let mut open = OpenCopies {
                 reach: reach.unwrap_or(back),
                 kept: kept.unwrap_or(0).max(0).unsigned_abs(),
@@ -170,11 +175,11 @@ fn first_message(found: Option<Option<i64>>) -> i64 {
 }
 
 /// The first copy to look through, of messages from this number on, and, if there are more than
-/// `most`, how long ago its message was recorded.
+/// `most`, what `ago` says of it: [`RECORDED`] or [`BEGAN_IN`].
 fn first_copy<S: SqlSession>(
     session: &mut S,
     message: i64,
-    most: u32,
+    (most, ago): (u32, &str),
 ) -> Result<(i64, Option<Duration>), LedgerError> {
     let rows = session.rows(&sql!(FIRST_COPY, message))?;
     let row = only(&rows)?;
@@ -184,7 +189,7 @@ fn first_copy<S: SqlSession>(
         None => Ok((top + 1, None)),
         Some(first) if first >= first_of_most => Ok((first, None)),
         Some(_) => {
-            let ago: Option<f64> = session.value(&sql!(RECORDED, first_of_most))?;
+            let ago: Option<f64> = session.value(&sql!(ago, first_of_most))?;
             Ok((first_of_most, ago.map(length)))
         }
     }

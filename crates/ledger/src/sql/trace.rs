@@ -79,7 +79,9 @@ WHERE m.recorded_at >= ?5
                     AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
                                     WHERE later.message_id = m.id
                                       AND {folded(later.recipient)} = {folded(a.recipient)}
-                                      AND later.id > a.id AND later.outcome = 'delivered')))
+                                      AND (later.started_at > a.started_at
+                                           OR later.started_at = a.started_at AND later.id > a.id)
+                                      AND later.outcome = 'delivered')))
 ORDER BY m.recorded_at DESC, m.id DESC LIMIT ?4";
 
 const COPIES: &str = "

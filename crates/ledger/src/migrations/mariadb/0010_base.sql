@@ -101,7 +101,7 @@ CREATE TABLE IF NOT EXISTS onedrop_copy (
     settled_at    DATETIME(6)
         COMMENT 'when a look after the last lease found one copy at most',
     recipient     VARCHAR(1000)
-        COMMENT 'of the attempt that recorded the message, in lower case; null: it has its own row',
+        COMMENT 'of the attempt that recorded the message with this copy alone, in lower case; null: it has its own row, or was erased',
     queue_id      VARCHAR(1000),
     host          TEXT,
     pid           BIGINT,

@@ -199,7 +199,7 @@ IS 'when the receipt was recorded; null: not known to be in the mailbox';
 COMMENT ON COLUMN onedrop_copy.placed_epoch
 IS 'epoch of the claim that put the receipt on record';
 COMMENT ON COLUMN onedrop_copy.recipient
-IS 'of the attempt that recorded the message; null: it has a row in onedrop_attempt';
+IS 'of the attempt that recorded the message with this copy alone, unless it has a row of its own or was erased';
 COMMENT ON COLUMN onedrop_copy.began_at IS 'when that attempt began; queue_id, host and pid: its';
 COMMENT ON COLUMN onedrop_copy.attempt_ms
 IS 'milliseconds that it took to store the copy; null: another stored it, or it has no end';

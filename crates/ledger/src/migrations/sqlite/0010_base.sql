@@ -104,7 +104,8 @@ CREATE TABLE onedrop_copy (
     pid           INTEGER,
     host          TEXT,
     queue_id      TEXT,
-    recipient     TEXT,                      -- null: that attempt has a row in onedrop_attempt
+    recipient     TEXT,                      -- null: that attempt has a row of its own, or was
+                                             -- erased, or several copies were recorded
     nul_replaced  INTEGER NOT NULL DEFAULT 0,
     found_by_look INTEGER NOT NULL DEFAULT 0,
     wrapped       INTEGER NOT NULL DEFAULT 0, -- attached to a message of ours
