@@ -19,24 +19,35 @@ const OPENINGS: usize = 5;
 
 /// A copy's lock, held until it is dropped.
 #[derive(Debug)]
-pub struct CopyLock(#[expect(dead_code, reason = "the lock ends when the file is closed")] File);
+pub struct CopyLock {
+    file: File,
+    key: i64,
+}
+
+impl Drop for CopyLock {
+    fn drop(&mut self) {
+        // Closing the file would not do while another thread starts a program: until its exec(2),
+        // the new process has this file, too. An error leaves that.
+        let _ = byte_lock::unlock(&self.file, self.key);
+    }
+}
 
 impl CopyLock {
     /// Takes the lock of the copy `key` in the mailbox at `folder`; `None`: another has it.
     pub fn try_take(folder: &Path, key: &Hash) -> io::Result<Option<CopyLock>> {
-        let path = folder.join(LOCKS);
+        let (path, key) = (folder.join(LOCKS), lock_key::advisory_key(key));
         for _ in 0..OPENINGS {
             let file = match options().open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => make(&path)?,
                 opened => opened?,
             };
-            if !byte_lock::try_lock(&file, lock_key::advisory_key(key))? {
+            if !byte_lock::try_lock(&file, key)? {
                 return Ok(None);
             }
             // The file may have been cleared away meanwhile: others would lock a new one.
             let (ours, there) = (file.metadata()?, fs::symlink_metadata(&path));
             if there.is_ok_and(|there| there.ino() == ours.ino()) {
-                return Ok(Some(CopyLock(file)));
+                return Ok(Some(CopyLock { file, key }));
             }
         }
         Err(io::Error::other("it is being removed all the time"))
@@ -70,5 +81,22 @@ fn make(path: &Path) -> io::Result<File> {
         // Another was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options().open(path),
         made => made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_where_a_program_is_being_started_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let take = || CopyLock::try_take(folder.path(), &[7; 32]).expect("an answer");
+        let lock = take().expect("it is free");
+        assert!(take().is_none());
+        // What the new process has of it until it runs the program.
+        let _theirs = lock.file.try_clone().expect("a copy");
+        drop(lock);
+        assert!(take().is_some());
     }
 }
