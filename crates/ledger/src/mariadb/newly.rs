@@ -81,7 +81,7 @@ pub(super) fn record(
     let of_message = OfMessage::Sql("@onedrop_message");
     let message = record::insert(one, false, ["@onedrop_collision", "@onedrop_at", answer]);
     batch.append(spelt(&[message]));
-    let records = destinations.len() == 1;
+    let records = attempts::lives_in_copy(true, destinations);
     if !records {
         batch.append(spelt(&[attempts::insert(of_message, attempt, None)]));
     }

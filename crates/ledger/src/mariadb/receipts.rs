@@ -14,11 +14,11 @@ pub(super) fn confirm(
     connection: &mut MariadbSession,
     one: &ToConfirm<'_>,
 ) -> Result<Confirmed, LedgerError> {
-    let ends_in_copy = attempts::ends_in_copy(one);
-    let ToConfirm { claim, receipt, facts, end, .. } = *one;
-    if matches!(end, Some((AttemptKey::Copy(_), _))) && !ends_in_copy {
+    if attempts::is_moved(one) {
         return claims::confirm_alone(connection, one);
     }
+    let ends_in_copy = attempts::ends_in_copy(one);
+    let ToConfirm { claim, receipt, facts, end, .. } = *one;
     let mut batch = SqlBatch::default();
     batch.add(
         "UPDATE onedrop_copy SET placed_at = UTC_TIMESTAMP(6), leased_until = NULL,

@@ -160,8 +160,7 @@ impl<'a> FirstReceipt<'a> {
     /// `None`: its attempt gets a row of its own.
     fn of(one: &'a ToConfirm<'a>) -> Option<FirstReceipt<'a>> {
         let ends_in_copy = attempts::ends_in_copy(one);
-        let is_moved = matches!(one.end, Some((AttemptKey::Copy(_), _))) && !ends_in_copy;
-        (!is_moved).then_some(FirstReceipt { one, ends_in_copy })
+        (!attempts::is_moved(one)).then_some(FirstReceipt { one, ends_in_copy })
     }
 }
 

@@ -165,6 +165,17 @@ pub(crate) fn ends_in_copy(one: &ToConfirm<'_>) -> bool {
         && place.is_some_and(|place| !place.contains("; "))
 }
 
+/// Whether the receipt leaves the attempt in a copy's row with more to say: it gets a row of its
+/// own, by the general path.
+pub(crate) fn is_moved(one: &ToConfirm<'_>) -> bool {
+    matches!(one.end, Some((AttemptKey::Copy(_), _))) && !ends_in_copy(one)
+}
+
+/// Whether an attempt lives in the row of the only copy that it records with a new message.
+pub(crate) fn lives_in_copy(is_new: bool, destinations: &[Destination]) -> bool {
+    is_new && destinations.len() == 1
+}
+
 /// Attempts that live in rows of copies `c` get rows of their own. In SQL: which, and how they
 /// ended.
 fn moved<'a>(which: &str, ends: &str, values: Vec<Value<'a>>) -> [Sql<'a>; 2] {
@@ -257,6 +268,37 @@ impl OfMessage<'_> {
                 )
             }
             OfMessage::Sql(sql) => sql.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onedrop_core::ledger::{Claim, CopyFacts, RandomValue};
+
+    #[test]
+    fn what_says_no_more_than_its_receipt_ends_in_the_copy() {
+        let value = RandomValue::default();
+        let claim = Claim { copy: 7, value, epoch: 1, in_doubt: false, looks_back: false };
+        for receipt in [Receipt::uid(1, 2), Receipt::name("n"), Receipt::handed("q")] {
+            let plain = stored_text(&Destination::inbox("doug"), &receipt);
+            for (text, is_plain) in [
+                (plain.clone(), true),
+                (format!("{plain}; {plain}"), false),
+                (format!("{plain} more"), false),
+            ] {
+                let end = AttemptEnd {
+                    outcome: "delivered",
+                    reason: Some(Reason::Delivered),
+                    status: PLAIN_STATUS.to_owned(),
+                    text,
+                    duration: Duration::ZERO,
+                };
+                let (facts, end) = (CopyFacts::default(), Some((AttemptKey::Copy(7), &end)));
+                let one = ToConfirm { claim, receipt: &receipt, facts, end, may_be_lost: false };
+                assert_eq!((ends_in_copy(&one), is_moved(&one)), (is_plain, !is_plain), "{end:?}");
+            }
         }
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn record<S: SqlSession>(
     };
     let first_sender = known.map(|row| row.cell::<String>(3)).transpose()?;
     let at = statements.len();
-    let records = known.is_none() && destinations.len() == 1;
+    let records = attempts::lives_in_copy(known.is_none(), destinations);
     if !records {
         statements.push(attempts::insert(of_message, attempt, first_sender.as_deref()));
     }
