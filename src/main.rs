@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onedrop::cli;
-use onedrop::config::{LedgerUrl, LmtpUrl, Loaded, StoreUrl};
+use onedrop::config::{LedgerUrl, Loaded, StoreUrl};
 use onedrop::exit;
 #[cfg(feature = "mariadb")]
 use onedrop::ledger::mariadb::{MariadbLedger, MariadbSettings};
@@ -15,7 +15,7 @@ use onedrop::net::pool::Limits;
 use onedrop::os::host_name;
 use onedrop::service::Adapters;
 use onedrop::store::imap::{ImapSettings, ImapStore};
-use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
+use onedrop::store::lmtp::{HandOffSettings, LmtpStore};
 use onedrop::store::{AnyStore, StoreError, maildir::MaildirStore};
 
 fn main() {
@@ -125,10 +125,7 @@ fn store(loaded: &Loaded, limits: Limits) -> Result<Arc<dyn AnyStore>, StoreErro
             let imap = ImapStore::new(settings, limits);
             let Some(place) = loaded.config.store.lmtp.clone() else { return Ok(Arc::new(imap)) };
             let lmtp = HandOffSettings {
-                place: match place {
-                    LmtpUrl::Unix { path } => LmtpPlace::Unix(path),
-                    LmtpUrl::Tcp { host, port } => LmtpPlace::Tcp { host, port },
-                },
+                place,
                 starttls: loaded.config.store.starttls,
                 ca_file: loaded.config.store.ca_file.clone(),
                 host: host_name(),

@@ -12,8 +12,9 @@ use onedrop::deadline::Deadline;
 use onedrop::directory::Destination;
 use onedrop::hook::{Call, Hook};
 use onedrop::message::{DedupBy, Message};
+use onedrop::net::lmtp::LmtpPlace;
 use onedrop::net::pool::Limits;
-use onedrop::store::lmtp::{HandOffSettings, LmtpPlace, LmtpStore};
+use onedrop::store::lmtp::{HandOffSettings, LmtpStore};
 use onedrop::store::memory::MemoryStore;
 use onedrop::store::{Access, Copy, HandOff, Need, Receipt, Store, StoreError};
 

@@ -30,7 +30,7 @@ const EXIT: &str = "crates/core/src/exit.rs";
 
 /// Adapters, by the names of their modules and crates. Below `src/` the doors know ports alone,
 /// and in the ledger's crate an engine's name stands in its own files: none knows another.
-const ADAPTERS: [&str; 10] = [
+const ADAPTERS: [&str; 9] = [
     "onedrop_ledger",
     "onedrop_store",
     "postgres",
@@ -39,7 +39,6 @@ const ADAPTERS: [&str; 10] = [
     "imap",
     "maildir",
     "LmtpStore",
-    "LmtpPlace",
     "HandOffSettings",
 ];
 const WALLED: [&str; 2] = ["src/", "crates/ledger/src/"];

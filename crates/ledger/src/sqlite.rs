@@ -115,6 +115,14 @@ pub struct SqliteSession {
     ends: Option<reading::EndOfQuestion>,
 }
 
+impl Drop for SqliteSession {
+    fn drop(&mut self) {
+        // Closing the file would not do while another thread starts a program: until its exec(2),
+        // the new process has this file, too. An error leaves that.
+        let _ = self.unlock();
+    }
+}
+
 /// What SQLite answers, as the ledger's errors.
 trait Classified<T> {
     fn classified(self) -> Result<T, LedgerError>;

@@ -5,12 +5,14 @@
 pub mod command;
 pub mod data;
 pub mod path;
+mod place;
 pub mod read;
 pub mod reply;
 pub mod server_reply;
 pub mod write;
 pub mod xforward;
 
+pub use place::LmtpPlace;
 pub use reply::reply;
 pub use server_reply::ServerReply;
 

@@ -47,6 +47,7 @@ use onedrop_core::message::DedupBy;
 use onedrop_core::outcome::{OverQuota, UnknownAccount};
 use onedrop_core::sender::Trust;
 use onedrop_core::store::TrustSearch;
+use onedrop_net::lmtp::LmtpPlace;
 use onedrop_net::postgres_url::Prepare;
 use onedrop_net::tls::Tls;
 
@@ -59,7 +60,7 @@ pub use problem::{ConfigErrors, Origin, Problem};
 pub use rules::OWN_ROLE;
 pub use schema::known_keys;
 pub use suggest::closest;
-pub use url::{LedgerUrl, LmtpUrl, StoreUrl};
+pub use url::{LedgerUrl, StoreUrl};
 
 /// What a command opens, and so whose passwords and certificates are read. Deliveries need more
 /// than those who ask what is on record: another user may read the ledger's password alone.
@@ -146,8 +147,8 @@ pub struct StoreSettings {
     pub ca_file: Option<PathBuf>,
     /// Where recipients' own copies are handed over to the mail server's delivery; `None`: they are
     /// written like all others.
-    #[serde(default, deserialize_with = "parsed_if_set")]
-    pub lmtp: Option<LmtpUrl>,
+    #[serde(default, deserialize_with = "lmtp_if_set")]
+    pub lmtp: Option<LmtpPlace>,
     /// Create and subscribe a mailbox that is missing.
     pub create_mailboxes: bool,
     /// Whether a look believes the server's SEARCH.
@@ -428,6 +429,11 @@ where
 {
     let text = Option::<String>::deserialize(from)?;
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+}
+
+fn lmtp_if_set<'de, D: Deserializer<'de>>(from: D) -> Result<Option<LmtpPlace>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| url::lmtp_place(&text).map_err(D::Error::custom)).transpose()
 }
 
 /// Reads `unix:` and a path, where there is one.

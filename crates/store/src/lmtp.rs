@@ -25,7 +25,7 @@ use onedrop_core::store::{
     HandOff, LookBack, LookedBack, Need, Receipt, Slot, Store, StoreError, StoreTraits, Way,
     WitnessNames,
 };
-use onedrop_net::is_loopback;
+use onedrop_net::lmtp::LmtpPlace;
 use onedrop_net::pool::{InUse, Limits, Pool};
 
 use account_turns::{AccountTurn, AccountTurns};
@@ -48,35 +48,6 @@ pub struct HandOffSettings {
     pub ca_file: Option<PathBuf>,
     /// This host's name.
     pub host: String,
-}
-
-/// The address of an LMTP server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LmtpPlace {
-    Unix(PathBuf),
-    Tcp { host: String, port: u16 },
-}
-
-impl LmtpPlace {
-    /// On another host this names another server.
-    fn is_on_this_host(&self) -> bool {
-        match self {
-            LmtpPlace::Unix(_) => true,
-            LmtpPlace::Tcp { host, .. } => is_loopback(host),
-        }
-    }
-}
-
-impl std::fmt::Display for LmtpPlace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            LmtpPlace::Unix(path) => write!(f, "unix:{}", path.display()),
-            LmtpPlace::Tcp { host, port } if host.contains(':') => {
-                write!(f, "lmtp://[{host}]:{port}")
-            }
-            LmtpPlace::Tcp { host, port } => write!(f, "lmtp://{host}:{port}"),
-        }
-    }
 }
 
 /// Connections that are kept for the next delivery, at most: each keeps a process of Dovecot's.

@@ -12,8 +12,9 @@ use onedrop_core::deliver::Failure;
 use onedrop_core::directory::FolderTemplate;
 use onedrop_core::ledger::Proofs;
 use onedrop_core::mail_root::MailRoot;
+use onedrop_net::lmtp::LmtpPlace;
 use onedrop_net::socket::Socket;
-use onedrop_site::config::{Config, LmtpUrl, StoreUrl};
+use onedrop_site::config::{Config, StoreUrl};
 
 /// Whether somebody listens there, or the folder may be written; and where `store.lmtp` is set,
 /// whether somebody listens there, too.
@@ -30,15 +31,12 @@ pub fn answers(config: &Config, until: Instant) -> Result<(), String> {
         StoreUrl::Imap { host, port, .. } => Socket::connect_tcp(host, *port, until).map(drop),
     };
     answers.map_err(|why| format!("{url} cannot be reached: {why}"))?;
-    let (place, answers) = match &store.lmtp {
-        None => return Ok(()),
-        Some(LmtpUrl::Unix { path }) => {
-            let time = until.saturating_duration_since(Instant::now());
-            (format!("unix:{}", path.display()), Socket::connect_unix(path, time))
+    let Some(place) = &store.lmtp else { return Ok(()) };
+    let answers = match place {
+        LmtpPlace::Unix(path) => {
+            Socket::connect_unix(path, until.saturating_duration_since(Instant::now()))
         }
-        Some(LmtpUrl::Tcp { host, port }) => {
-            (format!("{host} port {port}"), Socket::connect_tcp(host, *port, until))
-        }
+        LmtpPlace::Tcp { host, port } => Socket::connect_tcp(host, *port, until),
     };
     answers.map(drop).map_err(|why| format!("store.lmtp: {place} cannot be reached: {why}"))
 }
@@ -152,10 +150,10 @@ mod tests {
         let mut config = Config::default();
         let store = &mut config.store;
         store.url = StoreUrl::Imap { host: host.clone(), port: port(&imap), tls: Tls::None };
-        store.lmtp = Some(LmtpUrl::Tcp { host, port: port(&lmtp) });
+        store.lmtp = Some(LmtpPlace::Tcp { host, port: port(&lmtp) });
         let until = Instant::now() + Duration::from_secs(60);
         assert_eq!(answers(&config, until), Ok(()));
-        config.store.lmtp = Some(LmtpUrl::Unix { path: "/nowhere/lmtp".into() });
+        config.store.lmtp = Some(LmtpPlace::Unix("/nowhere/lmtp".into()));
         let why = answers(&config, until).expect_err("nobody listens");
         assert!(why.starts_with("store.lmtp: unix:/nowhere/lmtp cannot be reached: "), "{why}");
     }

@@ -118,4 +118,23 @@ mod tests {
         let second = identity_of(&beside(&path, "-wal"));
         assert!(second != first && second.is_none_or(|made| noted() == made));
     }
+
+    #[test]
+    fn locks_end_with_their_session_where_a_program_is_being_started_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        let open = || {
+            let makes = Program { makes: true, ..Program::default() };
+            let clocks = Arc::new(HostClocks::default());
+            SqliteSession::open_by(&folder.path().join("ledger.db"), until, clocks, makes.into())
+                .unwrap()
+        };
+        let (mut one, mut other) = (open(), open());
+        one.lock(7).unwrap();
+        assert!(matches!(other.lock(7), Err(LedgerError::Contended)));
+        // What the new process has of it until it runs the program.
+        let _theirs = one.locks.try_clone().unwrap();
+        drop(one);
+        other.lock(7).unwrap();
+    }
 }

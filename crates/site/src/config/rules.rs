@@ -12,11 +12,11 @@ use super::JobSettings;
 use super::layer::Reading;
 use super::listen::Listen;
 use super::problem::{Origin, shown_name, shown_path};
-use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
+use super::url::{LedgerUrl, StoreUrl};
 use super::{Config, Opens, password};
 use onedrop_core::directory::{Detail, FolderTemplate, is_same_domain};
 use onedrop_core::login::LoginForm;
-use onedrop_net::{is_loopback, tls::Tls};
+use onedrop_net::{is_loopback, lmtp::LmtpPlace, tls::Tls};
 
 /// Postfix's default for `command_time_limit`: going over it returns the mail to its sender.
 const POSTFIX_LIMIT_SECS: u64 = 1000;
@@ -182,7 +182,7 @@ fn store(config: &Config, reading: &mut Reading) {
             format!("store.starttls: false sends the password and all mail to {host} unprotected");
         reading.doubtful(&["store.starttls"], text);
     }
-    if let Some(LmtpUrl::Tcp { host, .. }) = &store.lmtp
+    if let Some(LmtpPlace::Tcp { host, .. }) = &store.lmtp
         && !store.starttls
         && !is_loopback(host)
     {

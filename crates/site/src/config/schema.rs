@@ -13,7 +13,7 @@ use self::Kind::{Accounts, Choice, Count, Flag, List, OptionalText, Text};
 use super::listen::{self, Listen, SocketMode};
 use super::problem::{ensure, no_control_characters, shown_name};
 use super::suggest::closest;
-use super::url::{LedgerUrl, LmtpUrl, StoreUrl};
+use super::url::{self, LedgerUrl, StoreUrl};
 use onedrop_core::directory::{AccountTemplate, SENT_ROLE, mailbox_name};
 use onedrop_core::duration;
 use onedrop_core::login::LoginForm;
@@ -66,7 +66,7 @@ pub(super) const KEYS: &[Key] = &[
     key("retention.facts_days", "35", Count(1..=MOST_DAYS)),
     key("retention.raw_days", "7", Count(1..=MOST_DAYS)),
     key("store.url", "maildir:///var/lib/onedrop/mail", Text(parses::<StoreUrl>)),
-    key("store.lmtp", "", OptionalText(parses::<LmtpUrl>)),
+    key("store.lmtp", "", OptionalText(lmtp)),
     key("store.starttls", "true", Flag),
     key("store.user", "mda", Text(no_control_characters)),
     key("store.login", "sasl", Text(login)),
@@ -382,6 +382,10 @@ pub(super) fn time_zone(text: &str) -> Result<(), String> {
             None => format!("{why} (a name such as \"Europe/London\"; Debian: tzdata has them)"),
         }
     })
+}
+
+fn lmtp(text: &str) -> Result<(), String> {
+    url::lmtp_place(text).map(drop)
 }
 
 fn parses<T: FromStr<Err = String>>(text: &str) -> Result<(), String> {

@@ -12,6 +12,7 @@ use super::listen::socket_path;
 use super::problem::{ensure, no_control_characters};
 use super::suggest::closest;
 use onedrop_core::directory::FolderTemplate;
+use onedrop_net::lmtp::LmtpPlace;
 use onedrop_net::mysql_url::MysqlUrl;
 use onedrop_net::postgres_url::PostgresUrl;
 use onedrop_net::tls::Tls;
@@ -35,15 +36,6 @@ pub enum StoreUrl {
     Maildir { root: PathBuf },
     /// `imap://` (port 143) or `imaps://` (port 993); an IPv6 address is without its brackets.
     Imap { host: String, port: u16, tls: Tls },
-}
-
-/// Where the mail server's LMTP is (`store.lmtp`).
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum LmtpUrl {
-    /// `unix:/run/dovecot/lmtp`, always absolute.
-    Unix { path: PathBuf },
-    /// `lmtp://` (port 24); an IPv6 address is without its brackets.
-    Tcp { host: String, port: u16 },
 }
 
 const LEDGER_SCHEMES: &[&str] = &["postgres", "postgresql", "mysql", "mariadb", "sqlite"];
@@ -105,22 +97,19 @@ impl FromStr for StoreUrl {
     }
 }
 
-impl FromStr for LmtpUrl {
-    type Err = String;
-
-    fn from_str(url: &str) -> Result<Self, String> {
-        no_control_characters(url)?;
-        match url.split_once(':') {
-            Some(("unix", path)) => socket_path(path).map(|path| Self::Unix { path }),
-            Some(("lmtp", rest)) => {
-                let why = "must not hold a user or password: LMTP knows none";
-                let (host, port) = server(rest, 24, "lmtp", why)?;
-                let why = "port 25 belongs to SMTP, and LMTP must not be used there (RFC 2033)";
-                ensure(port != 25, why)?;
-                Ok(Self::Tcp { host, port })
-            }
-            _ => Err(format!("expected {LMTP_FORMS}")),
+/// Reads `store.lmtp`: `unix:/PATH` or `lmtp://HOST:PORT` (port 24).
+pub fn lmtp_place(url: &str) -> Result<LmtpPlace, String> {
+    no_control_characters(url)?;
+    match url.split_once(':') {
+        Some(("unix", path)) => socket_path(path).map(LmtpPlace::Unix),
+        Some(("lmtp", rest)) => {
+            let why = "must not hold a user or password: LMTP knows none";
+            let (host, port) = server(rest, 24, "lmtp", why)?;
+            let why = "port 25 belongs to SMTP, and LMTP must not be used there (RFC 2033)";
+            ensure(port != 25, why)?;
+            Ok(LmtpPlace::Tcp { host, port })
         }
+        _ => Err(format!("expected {LMTP_FORMS}")),
     }
 }
 

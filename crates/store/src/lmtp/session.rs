@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 
-use super::{HandOffSettings, LmtpPlace};
+use super::HandOffSettings;
 use onedrop_core::text;
 use onedrop_net::input::Input;
 use onedrop_net::is_loopback;
+use onedrop_net::lmtp::LmtpPlace;
 use onedrop_net::lmtp::read::{self, DialogError};
 use onedrop_net::lmtp::reply::Reply;
 use onedrop_net::socket::{Socket, Timed};

@@ -9,14 +9,13 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::time::Instant;
 
-use super::LmtpPlace;
 use super::replies;
 use super::session::{GOODBYE, LmtpSession, in_words};
 use onedrop_core::deadline::Deadline;
 use onedrop_core::lock_key::hex;
 use onedrop_core::store::{HandOff, StoreError};
 use onedrop_net::lmtp::read::DialogError;
-use onedrop_net::lmtp::{data, path};
+use onedrop_net::lmtp::{LmtpPlace, data, path};
 use onedrop_net::xtext;
 
 /// Stands after the number of the try, of a copy that was found.
