@@ -243,7 +243,8 @@ impl TraceText<'_> {
                 let reason = reason.map(|reason| format!(" {reason}")).unwrap_or_default();
                 format!(": {outcome} {status}{reason} in {took} ms")
             }
-            _ => ": no end on record: still running, or killed".to_owned(),
+            _ => ": no end on record: it runs, was killed, or a crash of the ledger lost its end"
+                .to_owned(),
         };
         self.line("attempt", &text);
         let sender = if attempt.sender.is_empty() { "<>" } else { &attempt.sender };

@@ -145,6 +145,7 @@ macro_rules! ledger_contract {
                     a_trace_can_be_filtered,
                     of_very_many_attempts_a_trace_has_the_newest_and_says_how_many_are_left,
                     a_trace_shows_the_state_of_a_copy,
+                    what_was_found_without_an_end_of_its_attempt_has_not_failed,
                 }
                 overview {
                     attempts_of_late_are_counted_by_their_ends,

@@ -332,11 +332,14 @@ pub fn a_number_that_is_another_messages_names_none(rig: &dyn Rig) {
     assert!(matches!(due, Err(LedgerError::Forgotten)), "{due:?}");
     host.finish(&mail("lost"), other.attempt, &AttemptEnd { outcome: "tempfail", ..delivered() });
     assert_eq!(host.trace_one("other@example.org").attempts[0].outcome, None);
-    // Nor is it another process's of that message.
-    let (by, late) = (Attempt { pid: 43, ..attempt("mx1") }, delivered());
-    let own = Some((other.attempt, &by, &late));
-    host.0.finish(mail("other").identity(), own, &[], soon()).expect("finish");
-    assert_eq!(host.trace_one("other@example.org").attempts[0].outcome, None);
+    // Nor is it another process's of that message, or of one process for another recipient.
+    let lisas = Attempt { recipient: "lisa@gmail.com".to_owned(), ..attempt("mx1") };
+    for by in [Attempt { pid: 43, ..attempt("mx1") }, lisas] {
+        let late = delivered();
+        let own = Some((other.attempt, &by, &late));
+        host.0.finish(mail("other").identity(), own, &[], soon()).expect("finish");
+        assert_eq!(host.trace_one("other@example.org").attempts[0].outcome, None);
+    }
     // Nor is it that of an attempt that recorded none.
     host.note(&mail("nothing"), &[(attempt("mx1"), delivered())]);
     let noted = match other.attempt {

@@ -191,6 +191,21 @@ pub fn a_trace_can_be_filtered(rig: &dyn Rig) {
     assert_eq!(two.len(), 2);
 }
 
+/// A crash of the ledger may lose the receipt of an attempt after Postfix heard of its end. Postfix
+/// does not try again, and `settle` finds the copy.
+pub fn what_was_found_without_an_end_of_its_attempt_has_not_failed(rig: &dyn Rig) {
+    let host = Host::of(rig);
+    for (name, found_by_look) in [("found", true), ("written", false)] {
+        let id = format!("{name}@example.org");
+        let failed = TraceFilter { failed: true, ..TraceFilter::of(&id) };
+        let claim = host.claim(&mail(name), &inbox());
+        assert_eq!(host.traces(&failed, 10).len(), 1, "it is not placed");
+        let facts = CopyFacts { found_by_look, ..CopyFacts::default() };
+        assert_eq!(host.confirm_with(&claim, &uid(1), facts, None), Confirmed::Recorded);
+        assert_eq!(host.traces(&failed, 10).is_empty(), found_by_look, "{name}");
+    }
+}
+
 pub fn a_trace_shows_the_state_of_a_copy(rig: &dyn Rig) {
     let host = Host::of(rig);
     let mail = mail("stands");

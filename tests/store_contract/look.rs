@@ -137,6 +137,19 @@ pub fn looks_and_appends_do_not_disturb_each_other(rig: &dyn Rig) {
     );
 }
 
+/// A fail-over may lose the record under which a copy was written: the message is recorded anew, at
+/// another time.
+pub fn a_look_finds_a_copy_that_another_record_was_for(rig: &dyn Rig) {
+    let store = rig.store();
+    let mails = [mail("lost"), message("Subject: lost, none\n\nbody\n")];
+    for (mail, before) in mails.into_iter().zip([5, 7200]) {
+        let lost = recorded_at() - Duration::from_secs(before);
+        let receipt = append_as(store.as_ref(), &inbox(), &mail, (lost, &ample()));
+        let receipt = receipt.expect("append");
+        assert_eq!(look(store.as_ref(), &inbox(), &mail), Some(receipt));
+    }
+}
+
 pub fn a_look_back_finds_a_copy_of_any_date(rig: &dyn Rig) {
     let store = rig.store();
     let last_year = recorded_at() - Duration::from_secs(400 * 24 * 3600);

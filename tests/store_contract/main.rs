@@ -98,6 +98,7 @@ macro_rules! store_contract {
                                 the_look_takes_no_other_message_for_the_copy,
                                 the_look_finds_a_copy_without_a_message_id,
                                 the_look_finds_odd_copies,
+                    a_look_finds_a_copy_that_another_record_was_for,
                     a_look_back_finds_a_copy_of_any_date,
                                 the_look_finds_one_among_many,
                                 the_look_keeps_to_its_mailbox,

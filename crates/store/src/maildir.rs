@@ -44,6 +44,9 @@ const LONGEST_NAME: usize = 254;
 /// Of a Maildir; the last one that is made is the one that readers look for.
 const SUBFOLDERS: [&str; 3] = ["tmp", "cur", "new"];
 
+/// A look that does not look back finds no copy of more than a day before.
+const DAY_SECS: u64 = 24 * 3600;
+
 /// What is read of a `subscriptions` file.
 const LARGEST_SUBSCRIPTIONS: u64 = 1024 * 1024;
 
@@ -286,7 +289,8 @@ impl Slot for MaildirSlot<'_> {
         let sought = self.copy.sought();
         let mut found = copies::find(&self.folder, &self.name, &sought)?;
         if found.is_empty() {
-            found = older(&self.folder, &self.name, &sought)?;
+            // Its record may have been lost, and another delivery's be on record since.
+            found = of_other_times(&self.folder, &self.name, &sought)?;
         }
         Ok(found.into_iter().next().map(|found| found.receipt))
     }
@@ -345,7 +349,9 @@ impl Mailboxes for MaildirStore {
         for ((sought, name), ours) in sought.iter().zip(&names).zip(of_our_name) {
             let mut found =
                 if sought.by_id { same_id::find(&folder, name, sought)? } else { vec![] };
-            found.extend(older(&folder, name, sought)?);
+            if sought.looks_back {
+                found.extend(of_other_times(&folder, name, sought)?);
+            }
             found.extend(ours);
             all.push(found);
         }
@@ -387,16 +393,26 @@ fn file_name(key: &Hash, recorded_at: SystemTime) -> String {
     format!("{seconds}.{}.onedrop", lock_key::hex(&key[..12]))
 }
 
-/// What stands of a copy that looks back under other names than its own: it was written under
-/// another time of recording, and the key in a file's name says that it is this copy.
-fn older(folder: &Path, name: &str, sought: &CopySearch<'_>) -> Result<Vec<FoundCopy>, StoreError> {
+/// What stands of a copy under other names than its own: it was written under another time of
+/// recording, and the key in a file's name says that it is this copy.
+fn of_other_times(
+    folder: &Path,
+    name: &str,
+    sought: &CopySearch<'_>,
+) -> Result<Vec<FoundCopy>, StoreError> {
+    let since = time_of(name).saturating_sub(DAY_SECS);
+    let is_wanted =
+        |other: &&String| *other != name && (sought.looks_back || time_of(other) >= since);
     let mut found = Vec::new();
-    if sought.looks_back {
-        for other in copies::names_with(folder, key_of(name))?.iter().filter(|one| *one != name) {
-            found.extend(copies::find(folder, other, sought)?);
-        }
+    for other in copies::names_with(folder, key_of(name))?.iter().filter(is_wanted) {
+        found.extend(copies::find(folder, other, sought)?);
     }
     Ok(found)
+}
+
+/// The time in a file's name, in seconds since 1970.
+fn time_of(name: &str) -> u64 {
+    name.split_once('.').and_then(|(time, _)| time.parse().ok()).unwrap_or(0)
 }
 
 /// A file's name without its time: the copy's key, and who wrote it.

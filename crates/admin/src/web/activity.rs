@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
-use onedrop_core::ledger::{
-    ActivityRow, LedgerError, Numbered, PagesLedger, SLOWER_MS, first_since,
-};
+use onedrop_core::ledger::{ActivityRow, LedgerError, PagesLedger, SLOWER_MS, first_since};
 
 /// Minutes in which an attempt that has begun may still end, and more: a delivery gives up before.
 const OPEN: i64 = 15;
@@ -243,10 +241,10 @@ fn counted_between(
 ) -> Result<Vec<ActivityRow>, LedgerError> {
     let until = Instant::now() + TIME;
     let pages: &dyn PagesLedger = ledger;
-    let first = first_since(pages, Numbered::Message, time_of(from), until)?;
+    let first = first_since(pages, time_of(from), until)?;
     // Rows with higher numbers may be a little older than those before them.
     let end = match to {
-        Some(to) => first_since(pages, Numbered::Message, time_of(to + 2 * OPEN), until)?,
+        Some(to) => first_since(pages, time_of(to + 2 * OPEN), until)?,
         None => i64::MAX,
     };
     let last = time_of(to.unwrap_or(i64::from(u32::MAX)));

@@ -76,7 +76,7 @@ pub fn page(site: &PagesState, asked: &AskedPage) -> Result<Html, NotShown> {
             let since = ledger.time().checked_sub(BACK).unwrap_or(SystemTime::UNIX_EPOCH);
             let first = match asked.after {
                 Some(after) => after,
-                None => first_since(ledger, Numbered::Message, since, until)?,
+                None => first_since(ledger, since, until)?,
             };
             let end = ledger.last_row(Numbered::Message, until)?.map_or(0, |(last, _)| last + 1);
             let read = |span: &_, limit| ledger.unplaced_copies(span, limit, until);

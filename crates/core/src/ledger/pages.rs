@@ -169,19 +169,18 @@ pub trait Pages: Send + Sync {
 /// By how much a row's time may be before that of one with a lower number.
 const DISORDER: Duration = Duration::from_secs(900);
 
-/// A number below which no row came at `time` or later, unless clocks were set back.
+/// A number below which no message came at `time` or later, unless clocks were set back.
 pub fn first_since<P: Pages + ?Sized>(
     pages: &P,
-    of: Numbered,
     time: SystemTime,
     until: Instant,
 ) -> Result<i64, LedgerError> {
     let time = time.checked_sub(DISORDER).unwrap_or(SystemTime::UNIX_EPOCH);
-    let Some((last, at)) = pages.last_row(of, until)? else { return Ok(0) };
+    let Some((last, at)) = pages.last_row(Numbered::Message, until)? else { return Ok(0) };
     if at < time {
         return Ok(last + 1);
     }
-    let Some((mut low, at)) = pages.row_from(of, 0, until)? else { return Ok(0) };
+    let Some((mut low, at)) = pages.row_from(Numbered::Message, 0, until)? else { return Ok(0) };
     if at >= time {
         return Ok(low);
     }
@@ -189,7 +188,7 @@ pub fn first_since<P: Pages + ?Sized>(
     let mut high = last;
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        match pages.row_from(of, middle, until)? {
+        match pages.row_from(Numbered::Message, middle, until)? {
             Some((number, at)) if at < time => low = number.min(high - 1),
             _ => high = middle,
         }

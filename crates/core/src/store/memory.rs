@@ -270,7 +270,7 @@ impl MemoryStore {
                 (_, Some(value)) if self.filters.is_some() => {
                     shared.found_anywhere(&destination.account, value, sought)
                 }
-                (true, _) => found_by_name(stored(), sought),
+                (true, _) => found_by_name(stored(), name == "look", sought),
                 (false, _) => found_by_identity(stored().rev(), shared.next_since(sought), sought),
             };
             Ok(sought.iter().map(found).collect())

@@ -25,10 +25,12 @@ const END: &str = "
 UPDATE onedrop_attempt SET duration_ms = ?2, outcome = ?3, status = ?4, detail = ?5, reason = ?6
 WHERE id = ?1";
 
-/// Not of another message, nor of another process: after a fail-over that lost the last commits the
+/// Not of another message, process or recipient: after a fail-over that lost the last commits the
 /// number may be given out again.
-const OURS: &str = "host = ?9 AND pid = ?10 AND message_id = (
-    SELECT id FROM onedrop_message WHERE {hashed(id_hash, ?7)} AND {digested(digest, ?8)})";
+const OURS: &str = "host = ?9 AND pid = ?10 AND {folded(recipient)} = {fold(?11, ?12)}
+    AND message_id = (
+        SELECT id FROM onedrop_message
+        WHERE {hashed(id_hash, ?7)} AND {digested(digest, ?8)})";
 
 const END_IN_COPY: &str = "
 UPDATE onedrop_copy SET attempt_ms = ?2 WHERE id = ?1 AND recipient IS NOT NULL";
@@ -87,8 +89,9 @@ pub(crate) fn finish<S: SqlSession>(
     statements.extend(others.iter().map(|(attempt, end)| insert_ended(identity, attempt, end)));
     if let Some((key, by, end)) = recorded {
         let (AttemptKey::Row(number) | AttemptKey::Copy(number)) = key;
-        let [.., host, pid] = of(by);
-        let values = [of_end(number, end), values![id_hash, digest], vec![host, pid]].concat();
+        let [recipient, lower, _, _, host, pid] = of(by);
+        let by = vec![host, pid, recipient, lower];
+        let values = [of_end(number, end), values![id_hash, digest], by].concat();
         let which = format!("c.id = ?1 AND {OURS}");
         let sql = |text: String| Sql { text: text.into(), values: values.clone() };
         match key {

@@ -52,7 +52,8 @@ WITH wanted (id) AS (
 )";
 
 /// The newest ?4 of those {wanted}, since ?5, that match sender (?6), subject (?7) and "not
-/// everything is delivered" (?8). Without a name the index on `recorded_at` bounds the scan.
+/// everything is delivered" (?8). Without a name the index on `recorded_at` bounds the scan. Of an
+/// attempt in the row of a copy that was found, a crash of the ledger may have lost the end.
 const MESSAGES: &str = "
 SELECT m.id, m.id_hash, m.message_id, m.digest, {iso(m.recorded_at)}, m.subject, {iso(m.date)},
        m.size_bytes, m.in_reply_to, m.reference_ids,
@@ -70,7 +71,7 @@ WHERE m.recorded_at >= ?5
                     AND (c.due_at IS NULL OR c.due_at <= {before({overdue})}))
        OR EXISTS (SELECT 1 FROM onedrop_copy a
                   WHERE a.message_id = m.id AND a.recipient IS NOT NULL AND a.attempt_ms IS NULL
-                    AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
+                    AND NOT a.found_by_look AND NOT EXISTS (SELECT 1 FROM onedrop_attempt later
                                     WHERE later.message_id = m.id
                                       AND {folded(later.recipient)} = {folded(a.recipient)}
                                       AND later.outcome = 'delivered'))

@@ -138,14 +138,17 @@ fn is_by(trace: &Trace, part: &str) -> bool {
         || from.any(|one| holds(one.address.as_ref(), part))
 }
 
-/// Whether a recipient's last attempt was not "delivered".
+/// Whether a recipient's last attempt was not "delivered". Of the one that recorded the only copy,
+/// which was found, a crash of the ledger may have lost the end.
 fn failed(trace: &Trace) -> bool {
+    let is_found = matches!(&trace.copies[..], [only] if only.found_by_look);
     let is_done = |one: &TraceAttempt| one.outcome.as_deref() == Some("delivered");
     let recipient = |one: &TraceAttempt| one.recipient.to_lowercase();
     let is_open = |(at, one): (usize, &TraceAttempt)| {
         let is_done_later =
             |later: &TraceAttempt| recipient(later) == recipient(one) && is_done(later);
-        !is_done(one) && !trace.attempts[at + 1..].iter().any(is_done_later)
+        let may_be_lost = at == 0 && is_found && one.outcome.is_none();
+        !is_done(one) && !may_be_lost && !trace.attempts[at + 1..].iter().any(is_done_later)
     };
     trace.attempts.iter().enumerate().any(is_open)
 }

@@ -25,14 +25,21 @@ pub fn found_by_identity<'a>(
         .collect()
 }
 
-/// The files of the copy's name, and last the one that goes by that name.
+/// The files of the copy's name, and last the one that goes by that name. `of_other_times`: where
+/// there is none, those of the copy's key that are not of a day before.
 pub fn found_by_name<'a>(
-    stored: impl Iterator<Item = &'a Stored>,
+    stored: impl Iterator<Item = &'a Stored> + Clone,
+    of_other_times: bool,
     sought: &CopySearch<'_>,
 ) -> Vec<FoundCopy> {
     let name = file_name(sought.key, sought.recorded_at);
-    let is_ours =
-        |stored: &&Stored| stored.name() == name || sought.looks_back && stored.key == *sought.key;
+    let seeks_others = of_other_times && !stored.clone().any(|stored| stored.name() == name);
+    let is_wanted = |date| {
+        sought.looks_back || seeks_others && Some(date) >= sought.recorded_at.checked_sub(DAY)
+    };
+    let is_ours = |stored: &&Stored| {
+        stored.name() == name || stored.key == *sought.key && is_wanted(stored.date)
+    };
     let (ours, others): (Vec<_>, Vec<_>) = stored.partition(is_ours);
     let lasting = ours.iter().map(|stored| stored.name());
     let name = lasting.max_by_key(|one| *one == name).unwrap_or_default();
