@@ -379,6 +379,10 @@ pub fn a_forgotten_copy_is_free_in_doubt_and_nobodys(rig: &dyn Rig) {
         copies.into_iter().find(|one| one.copy == before.copy).expect("the copy")
     };
     let was = copy(&host);
+    // Who has read it before it was forgotten changes nothing, and hears so.
+    let gone = CopyOnRecord { value: before.value, ..was.clone() };
+    assert!(!host.settle(&gone, &uid(5)) && !host.leave_to_sender(&before, None, &uid(6)));
+    host.look_again(&gone, None);
     assert!(host.settle(&was, &uid(5)));
     assert!(copy(&host).settled);
     assert!(matches!(host.0.confirm(&late, soon()), Err(LedgerError::Forgotten)));

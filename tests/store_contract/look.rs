@@ -146,7 +146,11 @@ pub fn a_look_finds_a_copy_that_another_record_was_for(rig: &dyn Rig) {
         let lost = recorded_at() - Duration::from_secs(before);
         let receipt = append_as(store.as_ref(), &inbox(), &mail, (lost, &ample()));
         let receipt = receipt.expect("append");
-        assert_eq!(look(store.as_ref(), &inbox(), &mail), Some(receipt));
+        assert_eq!(look(store.as_ref(), &inbox(), &mail), Some(receipt.clone()));
+        for on_record in [None, Some(&receipt)] {
+            let found = find(store.as_ref(), &inbox(), &mail, on_record);
+            assert!(found.iter().any(|one| one.receipt == receipt), "{on_record:?}: {found:?}");
+        }
     }
 }
 

@@ -23,6 +23,14 @@ pub fn a_copy_that_is_reserved_is_nobody_elses_where_copies_have_locks(rig: &dyn
         }
         assert!(subjects(rig, &destination).is_empty());
     }
+    // The copy in Sent may be its author's, who sent it there as well.
+    append(store.as_ref(), &sent(), &other);
+    let own = Destination { shared: false, ..sent() };
+    for (destination, another) in [(sent(), &own), (own.clone(), &sent())] {
+        reserve(store.as_ref(), &destination, &one, Need::Write, |_| {
+            assert_eq!(is_free(second.as_ref(), another, &one), are_shared, "{destination}");
+        });
+    }
     rig.assert_nothing_outside();
 }
 

@@ -1,6 +1,7 @@
 //! Where mailboxes live. The ports are in `port`; here is what they speak of: the copy that is to
 //! stand in a mailbox, what is sought and what is found, and what can go wrong, by what it means
-//! for the copy. Adapters: `imap`, `maildir`, `memory`; all run `tests/store_contract`.
+//! for the copy. Adapters: `imap`, `maildir`, `memory`, which run `tests/store_contract`, and
+//! `lmtp` over one of them (`tests/filters`, `tests/peers`).
 
 use std::ops::RangeInclusive;
 use std::time::{Instant, SystemTime};

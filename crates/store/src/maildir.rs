@@ -75,7 +75,7 @@ struct MaildirSlot<'a> {
     /// Written, in no mailbox yet, and being synced.
     written: Option<Unlinked>,
     /// Given up after the file.
-    _lock: CopyLock,
+    _locks: Vec<CopyLock>,
 }
 
 impl MaildirStore {
@@ -232,23 +232,30 @@ impl MaildirStore {
     ) -> Result<Option<MaildirSlot<'a>>, StoreError> {
         let folder = self.folder(destination)?;
         // One that may be missing has its locks in INBOX: it must not come into being between two
-        // deliveries of which one has found it missing.
+        // deliveries of which one has found it missing. So that copy is locked there as well where
+        // it is a shared one for another delivery.
         let stand_in = destination.stand_in();
-        let keeper = stand_in.as_ref().unwrap_or(destination);
-        let locks = self.folder(keeper)?;
-        let others = owner::keeps_root_out(&locks).or_else(|| owner::keeps_root_out(&folder));
-        if let Some(why) = others {
-            return Err(StoreError::Setup(why));
+        let inbox = Destination::inbox(&destination.account);
+        let is_shared_elsewhere = stand_in.is_none() && destination.place() != inbox.place();
+        let mut locks = Vec::new();
+        for keeper in [&inbox, destination].into_iter().take(1 + usize::from(is_shared_elsewhere)) {
+            let at = self.folder(keeper)?;
+            let others = owner::keeps_root_out(&at).or_else(|| owner::keeps_root_out(&folder));
+            if let Some(why) = others {
+                return Err(StoreError::Setup(why));
+            }
+            self.ensure(&at, keeper)?;
+            let lock = CopyLock::try_take(&at, copy.key)
+                .map_err(|error| not_stored(&at.join(LOCKS), &error))?;
+            let Some(lock) = lock else { return Ok(None) };
+            locks.push(lock);
         }
-        self.ensure(&locks, keeper)?;
-        let lock = CopyLock::try_take(&locks, copy.key)
-            .map_err(|error| not_stored(&locks.join(LOCKS), &error))?;
         let name = file_name(copy.key, copy.recorded_at);
         let is_missing = stand_in.is_some() && !is_folder(&folder.join("new"))?;
         if stand_in.is_some() && !is_missing && self.create_mailboxes {
             make_missing(&folder)?;
         }
-        Ok(lock.map(|lock| MaildirSlot {
+        Ok(Some(MaildirSlot {
             folder,
             is_missing,
             name,
@@ -256,7 +263,7 @@ impl MaildirStore {
             copy,
             deadline,
             written: None,
-            _lock: lock,
+            _locks: locks,
         }))
     }
 }
@@ -313,7 +320,9 @@ impl Slot for MaildirSlot<'_> {
                 sync_folder(folder).map_err(|error| at(folder, &error))?;
             }
         }
-        let file = self.synced().map_err(|error| not_stored(&self.folder.join("tmp"), &error))?;
+        let file = self
+            .synced()
+            .map_err(|error| not_made(self.destination, &self.folder.join("tmp"), &error))?;
         self.deadline
             .pass_point_of_no_return()
             .map_err(|error| StoreError::NotStored(error.to_string()))?;
@@ -324,7 +333,7 @@ impl Slot for MaildirSlot<'_> {
             Err(error) if !is_refusal(&error) => {
                 return Err(StoreError::InDoubt(format!("{}: {error}", target.display())));
             }
-            Err(error) => return Err(not_stored(&target, &error)),
+            Err(error) => return Err(not_made(self.destination, &target, &error)),
         }
         let sub = target.parent().unwrap_or(&self.folder);
         sync_folder(sub)
@@ -349,7 +358,9 @@ impl Mailboxes for MaildirStore {
         for ((sought, name), ours) in sought.iter().zip(&names).zip(of_our_name) {
             let mut found =
                 if sought.by_id { same_id::find(&folder, name, sought)? } else { vec![] };
-            if sought.looks_back {
+            // As a delivery's look has found it, or would find it.
+            let name_on_record = sought.on_record.and_then(Receipt::as_name);
+            if sought.looks_back || !sought.by_id && name_on_record != Some(name) {
                 found.extend(of_other_times(&folder, name, sought)?);
             }
             found.extend(ours);
@@ -517,11 +528,38 @@ fn at(path: &Path, error: &io::Error) -> StoreError {
     StoreError::NotStored(format!("{}: {error}", path.display()))
 }
 
+/// Why the copy's file was not made at `path`. A mailbox that is not open to us counts as one that
+/// is not there.
+fn not_made(destination: &Destination, path: &Path, error: &io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if destination.stand_in().is_some() => {
+            StoreError::Refused(format!("{}: {error}", path.display()))
+        }
+        _ => not_stored(path, error),
+    }
+}
+
 fn not_stored(path: &Path, error: &io::Error) -> StoreError {
     let text = format!("{}: {error}", path.display());
     match error.kind() {
         io::ErrorKind::QuotaExceeded => StoreError::OverQuota(text),
         io::ErrorKind::FileTooLarge => StoreError::TooBig(text),
         _ => StoreError::NotStored(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_that_is_not_open_to_us_counts_as_one_that_is_not_there() {
+        let closed = io::Error::from(io::ErrorKind::PermissionDenied);
+        let own = |mailbox| Destination { shared: false, ..Destination::sent("doug", mailbox) };
+        let why = |to: &Destination| not_made(to, Path::new("new/file"), &closed);
+        assert!(matches!(why(&own("lists")), StoreError::Refused(_)));
+        for without_other in [Destination::inbox("doug"), Destination::sent("doug", "Sent")] {
+            assert!(matches!(why(&without_other), StoreError::NotStored(_)), "{without_other}");
+        }
     }
 }

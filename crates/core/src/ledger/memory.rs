@@ -244,7 +244,7 @@ impl MemoryLedger {
 }
 
 /// The calls of deliveries, `verify` and `settle` that change nothing.
-const READS: [&str; 14] = [
+const READS: [&str; 15] = [
     "take_turn",
     "kept",
     "filter_fields",
@@ -258,6 +258,7 @@ const READS: [&str; 14] = [
     "copies_to_settle",
     "doubts_to_settle",
     "has_namesake",
+    "proven_forms",
     "kept_bytes",
 ];
 

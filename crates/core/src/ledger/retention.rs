@@ -143,9 +143,9 @@ pub struct RawMessage {
 /// What purge, forget and replay ask of a ledger.
 pub trait Retention: Send + Sync {
     /// Takes out what is older than `older_than` by the ledger's clock, those after `after`, in one
-    /// durable transaction. It waits for no delivery: what another session holds is left for the
-    /// next run. Where another session was in its way nothing of it holds (`Contended`): the caller
-    /// tries again.
+    /// durable transaction. Of messages, what another session holds is left for the next run: it
+    /// waits for no delivery. Where another session was in its way nothing of it holds
+    /// (`Contended`): the caller tries again.
     fn purge(
         &self,
         what: PurgeWhat,

@@ -52,9 +52,10 @@ impl Stored {
 
     /// Like a Maildir: folder and file.
     fn file(&self) -> String {
-        match self.renamed {
-            true => format!("cur/{}:2,RS{}", self.name(), self.uid),
-            false => format!("new/{}", self.name()),
+        match (self.renamed, self.seen) {
+            (true, _) => format!("cur/{}:2,RS{}", self.name(), self.uid),
+            (false, true) => format!("cur/{}:2,S", self.name()),
+            (false, false) => format!("new/{}", self.name()),
         }
     }
 

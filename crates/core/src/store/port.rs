@@ -5,7 +5,7 @@
 //! A store is a handle that threads share. How it keeps connections, opens them again, and writes
 //! what comes at the same time is its own affair; an append is never repeated once its last bytes
 //! may have gone out. Every call returns before the time it is given. What an adapter leaves after
-//! a crash, and what it cannot do, stands in its header. All run the store's contract suite.
+//! a crash, and what it cannot do, stands in its header.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

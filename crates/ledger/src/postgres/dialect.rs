@@ -21,11 +21,11 @@ pub(super) const DIALECT: Dialect = Dialect(&[
         "received",
         "WITH RECURSIVE got (message_id) AS (
              SELECT max(message_id) FROM onedrop_attempt
-             WHERE lower(recipient) COLLATE \"C\" = lower(@1) AND message_id IS NOT NULL
+             WHERE lower(recipient) COLLATE \"C\" = lower(@2) AND message_id IS NOT NULL
                AND message_id < @3
              UNION ALL
              SELECT (SELECT max(message_id) FROM onedrop_attempt
-                     WHERE lower(recipient) COLLATE \"C\" = lower(@1) AND message_id IS NOT NULL
+                     WHERE lower(recipient) COLLATE \"C\" = lower(@2) AND message_id IS NOT NULL
                        AND message_id < got.message_id)
              FROM got WHERE got.message_id IS NOT NULL)
          SELECT message_id FROM got WHERE message_id IS NOT NULL LIMIT @4",
@@ -43,7 +43,7 @@ pub(super) const DIALECT: Dialect = Dialect(&[
     ("bytes", r"'\x@'::bytea"),
     ("folded", r#"lower(@) COLLATE "C""#),
     ("given", "@1"),
-    ("fold", "lower(@1)"),
+    ("fold", "lower(@2)"),
     (
         "from_has",
         "EXISTS (SELECT FROM json_array_elements(@1.addresses::json) one

@@ -27,7 +27,7 @@ WHERE id = ?1";
 
 /// Not of another message, process or recipient: after a fail-over that lost the last commits the
 /// number may be given out again.
-const OURS: &str = "host = ?9 AND pid = ?10 AND {folded(recipient)} = {fold(?11, ?12)}
+const OURS: &str = "host = ?9 AND pid = ?10 AND recipient = {given(?11, ?12)}
     AND message_id = (
         SELECT id FROM onedrop_message
         WHERE {hashed(id_hash, ?7)} AND {digested(digest, ?8)})";

@@ -115,9 +115,9 @@ pub(crate) fn read_copies<'a>(
     order.into_iter().map(read).collect()
 }
 
-/// Reads and locks all copies of a message ([`all_claimed`]).
-pub(crate) fn read_all(message: i64) -> Sql<'static> {
-    sql!(IN_ORDER.replace("{which}", "c.message_id = ?1"), message)
+/// Reads and locks the shared copies of a message ([`all_claimed`]).
+pub(crate) fn read_shared(message: i64) -> Sql<'static> {
+    sql!(IN_ORDER.replace("{which}", "c.message_id = ?1 AND c.shared"), message)
 }
 
 /// Reads and locks the copies with these numbers ([`all_claimed`]).
@@ -266,7 +266,7 @@ fn claimed<R: SqlRow>(rows: &[R]) -> Result<Option<ReadCopy>, LedgerError> {
     rows.first().map(ReadCopy::of_claim).transpose()
 }
 
-/// What [`read_all`] or [`read_numbers`] has read.
+/// What [`read_shared`] or [`read_numbers`] has read.
 pub(crate) fn all_claimed<R: SqlRow>(answers: &[Answer<R>]) -> Result<Vec<ReadCopy>, LedgerError> {
     answers.iter().flat_map(|answer| &answer.rows).map(ReadCopy::of_claim).collect()
 }

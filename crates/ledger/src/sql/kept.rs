@@ -39,7 +39,7 @@ pub(crate) fn keep<S: SqlSession>(
     let (message, why) = (key.number, text::within(why, LONGEST));
     // The message's row first, as a purge locks it.
     let stay = claims::named("SELECT 1 FROM onedrop_message m", key, "{stay}");
-    let statements = [stay, claims::read_all(message), sql!(LOCK_KEPT, message)];
+    let statements = [stay, claims::read_shared(message), sql!(LOCK_KEPT, message)];
     let answers = SqlSession::begin(session, &statements)?;
     if rows_at(&answers, 0).is_empty() {
         SqlSession::rollback(session)?;

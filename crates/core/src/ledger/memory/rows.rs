@@ -94,7 +94,7 @@ pub struct CopyRow {
     pub receipt: Option<Receipt>,
     pub facts: CopyFacts,
     pub placed_at: Duration,
-    /// The epoch of the claim that confirmed; before that, as `GIVE_BACK` of the SQL ledgers says.
+    /// The epoch of the claim that confirmed; before that, as [`claim::release`] says.
     pub placed_epoch: i64,
     pub settled: bool,
     pub due_at: Option<Duration>,

@@ -18,7 +18,8 @@ impl Rows {
         (destination, kind): (&Destination, &str),
         earlier: Duration,
     ) -> Result<Option<Receipt>, LedgerError> {
-        let recorded_at = self.message(message)?.recorded_at;
+        let Some(row) = self.messages.get(&message) else { return Ok(None) };
+        let recorded_at = row.recorded_at;
         let then = recorded_at.checked_sub(earlier.saturating_add(units::THERE_BEFORE));
         let there_before = self.copies.values().filter(|row| {
             row.message < message
@@ -84,7 +85,7 @@ impl Audit for MemoryLedger {
     ) -> Result<bool, LedgerError> {
         self.call("settle", || {
             let mut rows = self.rows();
-            let row = rows.copy(copy.copy, copy.value)?;
+            let Ok(row) = rows.copy(copy.copy, copy.value) else { return Ok(false) };
             let Standing::Placed { receipt: was, .. } = &copy.standing else { return Ok(false) };
             let is_as_read = row.epoch == copy.epoch && row.receipt.as_ref() == Some(was);
             if is_as_read {
@@ -102,7 +103,9 @@ impl Audit for MemoryLedger {
 
     fn kept_bytes(&self, message: i64, _until: Instant) -> Result<Option<Vec<u8>>, LedgerError> {
         self.call("kept_bytes", || {
-            Ok(self.rows().message(message)?.kept.as_ref().map(|(bytes, _)| bytes.clone()))
+            let rows = self.rows();
+            let kept = rows.messages.get(&message).and_then(|message| message.kept.as_ref());
+            Ok(kept.map(|(bytes, _)| bytes.clone()))
         })
     }
 }

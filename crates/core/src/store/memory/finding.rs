@@ -25,15 +25,18 @@ pub fn found_by_identity<'a>(
         .collect()
 }
 
-/// The files of the copy's name, and last the one that goes by that name. `of_other_times`: where
-/// there is none, those of the copy's key that are not of a day before.
+/// The files of the copy's name, and last the one that goes by that name. Where there is none for a
+/// look, or another is on record, also those of the copy's key that are not of a day before.
 pub fn found_by_name<'a>(
     stored: impl Iterator<Item = &'a Stored> + Clone,
-    of_other_times: bool,
+    is_look: bool,
     sought: &CopySearch<'_>,
 ) -> Vec<FoundCopy> {
     let name = file_name(sought.key, sought.recorded_at);
-    let seeks_others = of_other_times && !stored.clone().any(|stored| stored.name() == name);
+    let seeks_others = match is_look {
+        true => !stored.clone().any(|stored| stored.name() == name),
+        false => !sought.by_id && sought.on_record.and_then(Receipt::as_name) != Some(&name),
+    };
     let is_wanted = |date| {
         sought.looks_back || seeks_others && Some(date) >= sought.recorded_at.checked_sub(DAY)
     };
@@ -41,8 +44,7 @@ pub fn found_by_name<'a>(
         stored.name() == name || stored.key == *sought.key && is_wanted(stored.date)
     };
     let (ours, others): (Vec<_>, Vec<_>) = stored.partition(is_ours);
-    let lasting = ours.iter().map(|stored| stored.name());
-    let name = lasting.max_by_key(|one| *one == name).unwrap_or_default();
+    let (own, older): (Vec<_>, Vec<_>) = ours.into_iter().partition(|one| one.name() == name);
     let same_id = others.into_iter().filter(|stored| stored.has_same_id(sought));
     let mut same_id: Vec<FoundCopy> = same_id
         .map(|stored| FoundCopy {
@@ -55,14 +57,18 @@ pub fn found_by_name<'a>(
         .collect();
     let file = |stored: &Stored| Receipt::name(stored.file());
     let mut found: Vec<FoundCopy> =
-        ours.into_iter().map(|one| one.found(file(one), Naming::Passing, sought)).collect();
+        own.into_iter().map(|one| one.found(file(one), Naming::Passing, sought)).collect();
     found.sort_by_key(|one| !one.marked_deleted);
     if let Some(keeper) = found.last_mut() {
         keeper.receipt = Receipt::name(name);
         keeper.naming = Naming::Shared;
         keeper.proof = Proof::Equal;
     }
-    found.splice(..0, same_id.drain(..));
+    let older = older.into_iter().map(|one| FoundCopy {
+        proof: Proof::Equal,
+        ..one.found(Receipt::name(one.name()), Naming::Shared, sought)
+    });
+    found.splice(..0, same_id.drain(..).chain(older));
     let skip = found.len().saturating_sub(sought.at_most);
     found.split_off(skip)
 }

@@ -164,7 +164,9 @@ impl Shared {
             return Err(StoreError::NotStored(why.to_owned()));
         }
         let mailbox = self.mailboxes.entry(place_of(double)).or_default();
-        if !mailbox.iter().any(|stored| receipt(stored.uid) == keeper.receipt) {
+        let stays =
+            |stored: &Stored| receipt(stored.uid) == keeper.receipt && !stored.marked_deleted;
+        if !mailbox.iter().any(stays) {
             return Err(StoreError::NotStored("what is to stay is gone".to_owned()));
         }
         mailbox.retain(|stored| receipt(stored.uid) != double.receipt);
