@@ -92,8 +92,9 @@ impl Line {
             while !byte_lock::try_lock(&file, number)? {
                 number += 1;
             }
-            file.write_all_at(&number.to_ne_bytes(), LAST)?;
+            // It is reached as soon as it is seen.
             let letterbox = self.letterbox(number);
+            file.write_all_at(&number.to_ne_bytes(), LAST)?;
             byte_lock::unlock(&file, DOOR)?;
             return Ok(PlaceInLine { file, number, letterbox, line: self.clone() });
         }
