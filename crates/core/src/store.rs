@@ -167,6 +167,17 @@ pub struct CopySearch<'a> {
     pub unindexed: Unindexed<'a>,
 }
 
+impl CopySearch<'_> {
+    /// In a store that goes by names: whether the copy may have another one than `name`, which its
+    /// time of recording gives it. A look has found it so, or would: no copy is on record. A
+    /// receipt that is no name, of another kind of store, does not say so: of those there may be
+    /// many.
+    pub fn may_have_other_name(&self, name: &str) -> bool {
+        !self.by_id
+            && self.on_record.is_none_or(|receipt| receipt.as_name().is_some_and(|is| is != name))
+    }
+}
+
 /// Messages that a store's own search may not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unindexed<'a> {

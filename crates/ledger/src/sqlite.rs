@@ -117,8 +117,7 @@ pub struct SqliteSession {
 
 impl Drop for SqliteSession {
     fn drop(&mut self) {
-        // Closing the file would not do while another thread starts a program: until its exec(2),
-        // the new process has this file, too. An error leaves that.
+        // Closing the file alone would not do (`byte_lock`). An error leaves that.
         let _ = self.unlock();
     }
 }

@@ -1,6 +1,6 @@
 //! The LMTP protocol as bytes (RFC 2033, RFC 5321), for both ends: commands and paths, replies,
-//! a message as what follows DATA, XFORWARD's attributes. No clock, and of sockets nothing but what
-//! can be read.
+//! a message as what follows DATA, XFORWARD's attributes; and where a server is. No clock, and of
+//! sockets nothing but what can be read.
 
 pub mod command;
 pub mod data;

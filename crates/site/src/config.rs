@@ -431,6 +431,7 @@ where
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
+/// Reads `store.lmtp`, where there is one.
 fn lmtp_if_set<'de, D: Deserializer<'de>>(from: D) -> Result<Option<LmtpPlace>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
     text.map(|text| url::lmtp_place(&text).map_err(D::Error::custom)).transpose()

@@ -236,9 +236,12 @@ impl MaildirStore {
         // it is a shared one for another delivery.
         let stand_in = destination.stand_in();
         let inbox = Destination::inbox(&destination.account);
-        let is_shared_elsewhere = stand_in.is_none() && destination.place() != inbox.place();
+        let keepers: &[&Destination] = match &stand_in {
+            None if destination.place() != inbox.place() => &[&inbox, destination],
+            _ => &[&inbox],
+        };
         let mut locks = Vec::new();
-        for keeper in [&inbox, destination].into_iter().take(1 + usize::from(is_shared_elsewhere)) {
+        for keeper in keepers {
             let at = self.folder(keeper)?;
             let others = owner::keeps_root_out(&at).or_else(|| owner::keeps_root_out(&folder));
             if let Some(why) = others {
@@ -358,9 +361,7 @@ impl Mailboxes for MaildirStore {
         for ((sought, name), ours) in sought.iter().zip(&names).zip(of_our_name) {
             let mut found =
                 if sought.by_id { same_id::find(&folder, name, sought)? } else { vec![] };
-            // As a delivery's look has found it, or would find it.
-            let name_on_record = sought.on_record.and_then(Receipt::as_name);
-            if sought.looks_back || !sought.by_id && name_on_record != Some(name) {
+            if sought.looks_back || sought.may_have_other_name(name) {
                 found.extend(of_other_times(&folder, name, sought)?);
             }
             found.extend(ours);

@@ -432,7 +432,7 @@ impl Ledger for MemoryLedger {
                 && let Some(row) = rows.attempt(attempt)
                 && message.is_some_and(|message| row.message == Some(message))
                 && (&row.attempt.host, row.attempt.pid) == (&by.host, by.pid)
-                && row.attempt.recipient.to_lowercase() == by.recipient.to_lowercase()
+                && row.attempt.recipient == by.recipient
             {
                 row.end = Some(end.clone());
             }

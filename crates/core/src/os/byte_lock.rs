@@ -1,7 +1,9 @@
 //! Locks on bytes of a file (open file description locks, fcntl(2)): on one, at the offset of the
 //! lock's key, or on a range. They also exclude other threads of the same process, need no file of
-//! their own, and end when the file is closed, so a crash leaves no lock. Over NFS they depend on
-//! the mount's locking. By hand: the standard library locks whole files.
+//! their own, and end when the file is closed, so a crash leaves no lock. But while another thread
+//! starts a program, the new process has the file, too, until its exec(2): who gives a lock back
+//! unlocks it. Over NFS they depend on the mount's locking. By hand: the standard library locks
+//! whole files.
 
 use std::fs::File;
 use std::io;

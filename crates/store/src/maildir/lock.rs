@@ -26,8 +26,7 @@ pub struct CopyLock {
 
 impl Drop for CopyLock {
     fn drop(&mut self) {
-        // Closing the file would not do while another thread starts a program: until its exec(2),
-        // the new process has this file, too. An error leaves that.
+        // Closing the file alone would not do (`byte_lock`). An error leaves that.
         let _ = byte_lock::unlock(&self.file, self.key);
     }
 }

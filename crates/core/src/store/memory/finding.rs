@@ -35,7 +35,7 @@ pub fn found_by_name<'a>(
     let name = file_name(sought.key, sought.recorded_at);
     let seeks_others = match is_look {
         true => !stored.clone().any(|stored| stored.name() == name),
-        false => !sought.by_id && sought.on_record.and_then(Receipt::as_name) != Some(&name),
+        false => sought.may_have_other_name(&name),
     };
     let is_wanted = |date| {
         sought.looks_back || seeks_others && Some(date) >= sought.recorded_at.checked_sub(DAY)
